@@ -1,0 +1,24 @@
+//! Take a lock, nest it, give it back.
+//!
+//! `cargo run --example basic -- redis://127.0.0.1:6379`
+
+use redisson_lock::{Error, LockClient};
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let client = LockClient::connect(&url).await?;
+    let stock = client.lock("stock:42");
+
+    let outer = stock.lock().await?;
+    println!("held by {}", outer.owner());
+    // The same task takes it once more: no waiting, hold count 2.
+    let inner = stock.lock().await?;
+    println!("hold count {}", stock.hold_count().await?);
+    inner.unlock().await?;
+    outer.unlock().await?;
+
+    println!("still locked: {}", stock.is_locked().await?);
+    client.close(std::time::Duration::ZERO).await;
+    Ok(())
+}

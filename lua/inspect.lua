@@ -1,0 +1,18 @@
+-- inspect.lua: who holds the lock, how often, and for how long still.
+--
+-- KEYS[1]  lock  hash: owner -> hold count
+--
+-- Returns
+--   nil                    free
+--   {left, holder, count}  held: milliseconds left (-1: no expiry), the holder's field, its hold count
+--   {-3, found}            not a lock: what was found instead
+
+local lock = KEYS[1]
+
+local fields = redis.call('hlen', lock)
+if fields == 0 then return nil end
+if fields ~= 1 then return {-3, 'a hash of another kind'} end
+local holder = redis.call('hkeys', lock)[1]
+local count = redis.call('hget', lock, holder)
+if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a hold count that is no number'} end
+return {redis.call('pttl', lock), holder, count}

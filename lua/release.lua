@@ -1,0 +1,31 @@
+-- release.lua: bring this owner's hold count down to the target; at 0 the lock is freed and announced.
+--
+-- KEYS[1]  lock     hash: owner -> hold count
+-- ARGV[1]  owner    "clientId:threadId"
+-- ARGV[2]  target   hold count to go to, 0 to 4294967295
+-- ARGV[3]  lease    milliseconds still promised to the holds that stay, at least 1
+-- ARGV[4]  channel  the unlock channel of the lock
+--
+-- Returns
+--    1  released: the count is the target, or the lock is free and a message was published
+--    0  gone: there is no such key; nothing changed
+--   -1  taken: another owner holds the lock; nothing changed
+--   -3  not a lock: the count is no number; nothing changed
+
+local lock, owner, target, lease_ms, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local count = redis.call('hget', lock, owner)
+if not count then return -redis.call('exists', lock) end
+
+if target == '0' then
+  -- Published first: if the message is refused, the lock is still there to be released again.
+  redis.call('publish', channel, '0')
+  redis.call('del', lock)
+  return 1
+end
+
+if not string.find(count, '^%d+$') or #count > 10 then return -3 end
+if redis.call('pttl', lock) < tonumber(lease_ms) then redis.call('pexpire', lock, lease_ms) end
+local step = tonumber(target) - tonumber(count)
+if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
+return 1

@@ -1,0 +1,30 @@
+-- renew.lua: restart the leases of many held locks; a lock that is not held any more answers for itself.
+--
+-- KEYS[n]    lock   hash: owner -> hold count
+-- ARGV[2n-1] owner  "clientId:threadId", one for each key
+-- ARGV[2n]   lease  milliseconds, one for each key; 0 looks without extending
+--
+-- Returns a list with one number for each key
+--    1  held: at least the lease is left
+--    0  gone: there is no such key
+--   -1  taken: another owner holds the lock
+--   -2  changed: the key is of another type
+
+local answers = {}
+for n, lock in ipairs(KEYS) do
+  local owner, lease_ms = ARGV[2 * n - 1], tonumber(ARGV[2 * n])
+  -- pcall here and only here: a key of another type must not cost its neighbours their leases.
+  local held = redis.pcall('hexists', lock, owner)
+  if type(held) == 'table' then
+    if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
+    answers[n] = -2
+  elseif held == 1 then
+    if lease_ms > 0 and redis.call('pttl', lock) < lease_ms then
+      redis.call('pexpire', lock, string.format('%d', lease_ms))
+    end
+    answers[n] = 1
+  else
+    answers[n] = -redis.call('exists', lock)
+  end
+end
+return answers

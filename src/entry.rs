@@ -1,0 +1,353 @@
+//! One lock as this client sees it: its owners, its local queue, and who may talk to Redis next.
+//!
+//! An entry is one mutex around plain data. Every method here is a whole transition: it locks, changes, tells
+//! who has to look again, and unlocks; nothing waits under the mutex. The entry exists while somebody refers to
+//! it or an owner has something left in it.
+
+mod release;
+mod renew;
+mod turn;
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::LossReason;
+use crate::owner::Owner;
+use crate::shared::{Shared, Totals};
+use crate::slot::{Mode, Slot, Ticket, local_end};
+use crate::wire::LockName;
+
+pub(crate) use release::{Begun, Release, Step};
+pub(crate) use renew::RenewalOutcome;
+pub(crate) use turn::{Place, sleep_until};
+
+/// Every entry of a client, by key.
+#[derive(Default)]
+pub(crate) struct Entries {
+    by_key: Mutex<HashMap<Arc<str>, (Arc<Entry>, usize)>>,
+    generations: AtomicU64,
+}
+
+impl Entries {
+    /// The entry of a lock, made if there is none.
+    pub(crate) fn get(shared: &Arc<Shared>, name: &LockName) -> EntryRef {
+        let mut by_key = shared.entries.by_key.lock();
+        let (entry, users) = by_key.entry(Arc::clone(name.key())).or_insert_with(|| {
+            let entry =
+                Entry { name: name.clone(), lane: shared.redis.lane_of(name.key()), state: Mutex::default() };
+            (Arc::new(entry), 0)
+        });
+        *users += 1;
+        EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
+    }
+
+    /// The entry of a key, if there is one.
+    pub(crate) fn find(shared: &Arc<Shared>, key: &str) -> Option<EntryRef> {
+        let mut by_key = shared.entries.by_key.lock();
+        let (entry, users) = by_key.get_mut(key)?;
+        *users += 1;
+        Some(EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) })
+    }
+
+    /// All entries, for closing and for statistics.
+    pub(crate) fn all(shared: &Arc<Shared>) -> Vec<EntryRef> {
+        let mut by_key = shared.entries.by_key.lock();
+        by_key
+            .values_mut()
+            .map(|(entry, users)| {
+                *users += 1;
+                EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
+            })
+            .collect()
+    }
+}
+
+/// One lock of this client.
+pub(crate) struct Entry {
+    pub(crate) name: LockName,
+    /// The connection that carries every command of this lock.
+    pub(crate) lane: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: HashMap<i64, Slot>,
+    /// Callers that want the lock, first come first.
+    queue: VecDeque<Arc<Caller>>,
+}
+
+/// A call that wants the lock.
+struct Caller {
+    owner: i64,
+    /// It makes one attempt at once, past the queue.
+    past_queue: bool,
+    notify: Notify,
+}
+
+impl State {
+    /// Has everybody look again whom a change of this owner may concern: the head of the queue, the owner's
+    /// other callers, and whoever waits for its place.
+    fn tell(&self, owner: i64) {
+        let head = self.queue.iter().find(|caller| !caller.past_queue);
+        if let Some(head) = head {
+            head.notify.notify_one();
+        }
+        for caller in self.queue.iter().filter(|caller| caller.owner == owner) {
+            caller.notify.notify_one();
+        }
+        if let Some(slot) = self.slots.get(&owner) {
+            slot.place.notify_waiters();
+        }
+    }
+
+    /// Forgets the owner if nothing is left to remember, and tells.
+    fn tidy(&mut self, owner: i64) {
+        self.tell(owner);
+        if self.slots.get(&owner).is_some_and(Slot::is_spent) {
+            self.slots.remove(&owner);
+        }
+    }
+
+    /// Invariant I4: the head contends only while no owner of this client holds the lock, and no operation that
+    /// is under way can still change that.
+    fn may_contend(&self, caller: &Arc<Caller>) -> bool {
+        let is_head = || {
+            let head = self.queue.iter().find(|caller| !caller.past_queue);
+            head.is_some_and(|head| Arc::ptr_eq(head, caller))
+        };
+        caller.past_queue || is_head() && self.slots.values().all(|slot| !slot.is_held() && slot.is_free())
+    }
+}
+
+/// A counted reference to an entry.
+pub(crate) struct EntryRef {
+    pub(crate) shared: Arc<Shared>,
+    entry: Arc<Entry>,
+}
+
+impl Deref for EntryRef {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.entry
+    }
+}
+
+impl Clone for EntryRef {
+    fn clone(&self) -> Self {
+        Entries::get(&self.shared, &self.entry.name)
+    }
+}
+
+impl Drop for EntryRef {
+    fn drop(&mut self) {
+        let mut by_key = self.shared.entries.by_key.lock();
+        let key = self.entry.name.key();
+        let Some((_, users)) = by_key.get_mut(key) else { return };
+        *users -= 1;
+        if *users == 0 {
+            let state = self.entry.state.lock();
+            if state.slots.is_empty() && state.queue.is_empty() {
+                drop(state);
+                by_key.remove(key);
+            }
+        }
+    }
+}
+
+/// What a slot looks like from outside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) deadline: Instant,
+    pub(crate) at_risk_from: Option<Instant>,
+    pub(crate) ends: Option<Instant>,
+}
+
+/// Numbers for [`ClientStats`](crate::ClientStats).
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Census {
+    pub(crate) held: usize,
+    pub(crate) guarded: usize,
+    pub(crate) waiting: usize,
+    pub(crate) releasing: usize,
+}
+
+impl EntryRef {
+    /// Ends the holds of one owner whose promise is over by the local clock.
+    fn expire(&self, state: &mut State, owner: i64, now: Instant) {
+        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        let reasons = slot.expire(now);
+        if reasons.is_empty() {
+            return;
+        }
+        for &reason in &reasons {
+            self.say_lost(slot, reason);
+        }
+        Totals::add(&self.shared.totals.lost, reasons.len());
+        // A hold that reached its limit is not taken away from under its section; its lease ends by itself.
+        if slot.is_held() || reasons.iter().any(|&reason| reason != LossReason::MaxHold) {
+            self.release_in_background(slot, owner);
+        } else {
+            slot.settled = true;
+        }
+        self.set_timer(slot, owner);
+        state.tidy(owner);
+        self.shared.quieter.notify_waiters();
+    }
+
+    /// Ends every hold of a slot whose field is not there any more. There is nothing to release.
+    fn lose(&self, slot: &mut Slot, reason: LossReason) {
+        let lost = slot.lose(reason);
+        slot.settled = true;
+        if lost > 0 {
+            self.say_lost(slot, reason);
+            Totals::add(&self.shared.totals.lost, lost);
+            self.shared.renewals.remove(slot.generation);
+            self.shared.quieter.notify_waiters();
+        }
+    }
+
+    /// Ends every hold of an owner, if the books still mean the same taking of the lock.
+    pub(crate) fn lose_owner(&self, owner: i64, generation: Option<u64>, reason: LossReason) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        if slot.is_held() && generation.is_none_or(|generation| generation == slot.generation) {
+            self.lose(slot, reason);
+            state.tidy(owner);
+        }
+    }
+
+    /// Ends every hold of the owner with this field: somebody of this client forced it open.
+    pub(crate) fn lose_field(&self, field: &str) {
+        let mut state = self.state.lock();
+        let owner = state.slots.iter().find(|(_, slot)| *slot.field == *field);
+        if let Some(&owner) = owner.map(|(owner, _)| owner)
+            && let Some(slot) = state.slots.get_mut(&owner)
+        {
+            self.lose(slot, LossReason::Gone);
+            state.tidy(owner);
+        }
+    }
+
+    fn say_lost(&self, slot: &Slot, reason: LossReason) {
+        tracing::warn!(
+            target: "redisson_lock",
+            lock = %self.name.given(), owner = %slot.field, %reason,
+            "lock lost"
+        );
+    }
+
+    /// What a guard shows. `None`: the hold has ended; its ticket says how.
+    pub(crate) fn view(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
+        let mut state = self.state.lock();
+        self.expire(&mut state, owner, Instant::now());
+        let slot = state.slots.get(&owner)?;
+        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+        Some(View {
+            deadline: slot.deadline,
+            at_risk_from: match hold.mode {
+                Mode::Watchdog { .. } => slot.at_risk_from(self.shared.config.watchdog_timeout),
+                Mode::Fixed { .. } => None,
+            },
+            ends: hold.mode.ends(),
+        })
+    }
+
+    /// The field and mode of an open hold.
+    pub(crate) fn hold(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<(Arc<str>, Mode)> {
+        let state = self.state.lock();
+        let slot = state.slots.get(&owner)?;
+        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+        Some((Arc::clone(&slot.field), hold.mode))
+    }
+
+    /// A fixed lease was extended: the hold's end moves, never back.
+    pub(crate) fn extended(&self, owner: i64, ticket: &Arc<Ticket>, sent_at: Instant, lease: Duration) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        let Some(hold) = slot.holds.iter_mut().find(|hold| Arc::ptr_eq(&hold.ticket, ticket)) else { return };
+        if let Mode::Fixed { until, .. } = &mut hold.mode {
+            *until = (*until).max(local_end(sent_at, lease));
+        }
+        slot.confirm(sent_at, lease);
+        self.set_timer(slot, owner);
+    }
+
+    pub(crate) fn detach(&self, owner: i64, ticket: &Arc<Ticket>) {
+        if let Some(slot) = self.state.lock().slots.get_mut(&owner) {
+            slot.detach(ticket);
+        }
+        self.shared.quieter.notify_waiters();
+    }
+
+    /// A detached hold of this owner.
+    pub(crate) fn detached(&self, owner: i64) -> Option<Arc<Ticket>> {
+        let mut state = self.state.lock();
+        self.expire(&mut state, owner, Instant::now());
+        state.slots.get(&owner)?.detached()
+    }
+
+    /// The field under which this owner appears in Redis.
+    pub(crate) fn field_in_redis(&self, owner: &Owner) -> Arc<str> {
+        let state = self.state.lock();
+        let slot = state.slots.get(&owner.thread_id());
+        slot.map_or_else(|| owner.field(), |slot| Arc::clone(&slot.field))
+    }
+
+    /// Has every caller look again.
+    pub(crate) fn tell_all(&self) {
+        for caller in &self.state.lock().queue {
+            caller.notify.notify_one();
+        }
+    }
+
+    /// Gives back every detached hold in the background; answers how many.
+    pub(crate) fn release_detached(&self) -> usize {
+        let detached: Vec<_> = {
+            let state = self.state.lock();
+            let of = |(&owner, slot): (&i64, &Slot)| {
+                let tickets = slot.holds.iter().filter(|hold| hold.detached);
+                tickets.map(|hold| (owner, Arc::clone(&hold.ticket))).collect::<Vec<_>>()
+            };
+            state.slots.iter().flat_map(of).collect()
+        };
+        for (owner, ticket) in &detached {
+            self.drop_hold(*owner, ticket);
+        }
+        detached.len()
+    }
+
+    /// Ends every hold that is still open, because the client is closed. Answers the owners.
+    pub(crate) fn lose_all(&self, reason: LossReason) -> Vec<Arc<str>> {
+        let mut state = self.state.lock();
+        let owners: Vec<i64> = state.slots.keys().copied().collect();
+        let mut ended = Vec::new();
+        for owner in owners {
+            if let Some(slot) = state.slots.get_mut(&owner).filter(|slot| slot.is_held()) {
+                ended.push(Arc::clone(&slot.field));
+                self.lose(slot, reason);
+            }
+            state.tidy(owner);
+        }
+        ended
+    }
+
+    pub(crate) fn census(&self) -> Census {
+        let state = self.state.lock();
+        let mut census = Census { waiting: state.queue.len(), ..Census::default() };
+        for slot in state.slots.values() {
+            census.held += slot.holds.len();
+            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
+            census.releasing += usize::from(slot.background) + slot.releasing as usize;
+        }
+        census
+    }
+}

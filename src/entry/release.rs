@@ -1,0 +1,224 @@
+//! Giving back: unlocks, dropped guards, and what the background releaser still has to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+
+use super::EntryRef;
+use crate::error::LossReason;
+use crate::releaser;
+use crate::script::{Answer, Released};
+use crate::shared::Totals;
+use crate::slot::{Ending, Slot, Ticket};
+
+impl EntryRef {
+    /// Takes a hold out of the books and occupies the owner's place with its release.
+    ///
+    /// `None`: an acquire of the same owner is under way; the notification tells when to look again.
+    pub(crate) fn begin_release(&self, owner: i64, ticket: &Arc<Ticket>) -> Result<Begun, LossReason> {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        self.expire(&mut state, owner, now);
+        if let Some(Ending::Lost(reason)) = ticket.ending() {
+            if let Some(slot) = state.slots.get_mut(&owner) {
+                slot.acknowledge(ticket);
+            }
+            state.tidy(owner);
+            self.shared.quieter.notify_waiters();
+            return Err(reason);
+        }
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            debug_assert!(false, "an open hold has a slot");
+            return Err(LossReason::Gone);
+        };
+        if slot.acquiring {
+            return Ok(Begun::Wait(Arc::clone(&slot.place).notified_owned()));
+        }
+        let given_back = slot.give_back(ticket);
+        debug_assert!(given_back, "a hold that has not ended is in the books");
+        slot.overlapped |= slot.releasing > 0 || slot.background;
+        slot.releasing += 1;
+        Totals::add(&self.shared.totals.released, 1);
+        let release = Release {
+            entry: self.clone(),
+            owner,
+            field: Arc::clone(&slot.field),
+            deadline: slot.deadline,
+            open: true,
+        };
+        if !slot.is_held() {
+            self.shared.renewals.remove(slot.generation);
+        }
+        Ok(Begun::Release(release))
+    }
+
+    /// A guard was dropped: the hold counts as given back from here on, and the background does the rest.
+    pub(crate) fn drop_hold(&self, owner: i64, ticket: &Arc<Ticket>) {
+        let mut state = self.state.lock();
+        self.expire(&mut state, owner, Instant::now());
+        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        if slot.give_back(ticket) {
+            Totals::add(&self.shared.totals.released, 1);
+            if !slot.is_held() {
+                self.shared.renewals.remove(slot.generation);
+            }
+            self.release_in_background(slot, owner);
+        } else {
+            slot.acknowledge(ticket);
+        }
+        state.tidy(owner);
+        self.shared.quieter.notify_waiters();
+    }
+
+    /// Has the releaser bring Redis to the count of the slot, unless it is at it already.
+    pub(super) fn release_in_background(&self, slot: &mut Slot, owner: i64) {
+        if self.shared.is_closed() {
+            return;
+        }
+        slot.settled = false;
+        slot.overlapped |= slot.releasing > 0;
+        if !slot.background {
+            slot.background = true;
+            releaser::start(self.clone(), owner);
+        }
+    }
+
+    /// What the next copy of a release has to say: field, count, lease still promised.
+    pub(crate) fn release_target(&self, owner: i64) -> (u32, Duration) {
+        let state = self.state.lock();
+        state.slots.get(&owner).map_or((0, Duration::from_millis(1)), |slot| {
+            let promised = slot.promised(Instant::now(), self.shared.config.watchdog_timeout);
+            (slot.count(), promised)
+        })
+    }
+
+    /// The releaser's view: what is left to do for this owner.
+    pub(crate) fn releaser_step(&self, owner: i64) -> Step {
+        let mut state = self.state.lock();
+        let Some(slot) = state.slots.get_mut(&owner) else { return Step::Done };
+        if slot.acquiring {
+            return Step::Wait(Arc::clone(&slot.place).notified_owned());
+        }
+        if slot.settled || self.shared.is_closed() {
+            slot.background = false;
+            slot.overlapped = slot.releasing > 1;
+            state.tidy(owner);
+            self.shared.quieter.notify_waiters();
+            return Step::Done;
+        }
+        Step::Send { field: Arc::clone(&slot.field), lease_max: slot.lease_max }
+    }
+
+    /// The releaser's copy was answered.
+    pub(crate) fn released(&self, owner: i64, target: u32, answer: Released) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slots.get_mut(&owner) {
+            self.apply(slot, target, answer);
+            state.tidy(owner);
+        }
+    }
+
+    fn apply(&self, slot: &mut Slot, target: u32, answer: Released) {
+        match loss(answer) {
+            None => slot.settled |= target == slot.count(),
+            Some(reason) => self.lose(slot, reason),
+        }
+    }
+
+    /// The releaser gives up: the lease frees the lock.
+    pub(crate) fn abandon(&self, owner: i64) {
+        if let Some(slot) = self.state.lock().slots.get_mut(&owner) {
+            slot.settled = true;
+        }
+        Totals::add(&self.shared.totals.gave_up, 1);
+    }
+}
+
+/// What the releaser does next.
+pub(crate) enum Step {
+    Wait(OwnedNotified),
+    Send { field: Arc<str>, lease_max: Duration },
+    Done,
+}
+
+/// How giving back begins.
+pub(crate) enum Begun {
+    Release(Release),
+    Wait(OwnedNotified),
+}
+
+/// A release that is under way. Dropped before it is answered, it leaves the rest to the background.
+pub(crate) struct Release {
+    pub(crate) entry: EntryRef,
+    pub(crate) owner: i64,
+    pub(crate) field: Arc<str>,
+    /// The local deadline when the release began.
+    pub(crate) deadline: Instant,
+    open: bool,
+}
+
+impl Release {
+    /// The release was answered; `Err` if the hold had ended before.
+    pub(crate) fn answered(mut self, target: u32, answer: &Answer<Released>) -> Result<(), LossReason> {
+        let overlapped = self.end(|entry, slot| entry.apply(slot, target, answer.value));
+        // An earlier copy, or another release of the same owner, may have done it: then it is no loss.
+        let done_before =
+            target == 0 && (answer.repeated || overlapped) && answer.first_sent_at < self.deadline;
+        match loss(answer.value) {
+            None => Ok(()),
+            Some(LossReason::Gone | LossReason::Taken) if done_before => Ok(()),
+            Some(reason) => Err(reason),
+        }
+    }
+
+    /// The release has no answer, or was refused: the background goes on, or the lease ends it.
+    pub(crate) fn unanswered(mut self, go_on: bool) {
+        let owner = self.owner;
+        self.end(|entry, slot| {
+            if go_on {
+                entry.release_in_background(slot, owner);
+            } else {
+                slot.settled = true;
+                Totals::add(&entry.shared.totals.gave_up, 1);
+            }
+        });
+    }
+
+    /// Gives the place up, together with what the answer changes. Answers whether releases overlapped.
+    fn end(&mut self, change: impl FnOnce(&EntryRef, &mut Slot)) -> bool {
+        if !std::mem::take(&mut self.open) {
+            return false;
+        }
+        let mut state = self.entry.state.lock();
+        let Some(slot) = state.slots.get_mut(&self.owner) else { return false };
+        slot.releasing -= 1;
+        let overlapped = slot.overlapped;
+        change(&self.entry, slot);
+        if slot.releasing == 0 && !slot.background {
+            slot.overlapped = false;
+        }
+        state.tidy(self.owner);
+        self.entry.shared.quieter.notify_waiters();
+        overlapped
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        // Cancel safety: whatever was sent so far, the background brings the count to what is left.
+        let owner = self.owner;
+        self.end(|entry, slot| entry.release_in_background(slot, owner));
+    }
+}
+
+/// What a release that found the field gone says about the hold.
+fn loss(answer: Released) -> Option<LossReason> {
+    match answer {
+        Released::Done => None,
+        Released::Gone => Some(LossReason::Gone),
+        Released::Taken => Some(LossReason::Taken),
+        Released::NotALock => Some(LossReason::Changed),
+    }
+}

@@ -1,0 +1,94 @@
+//! Keeping: what the renewal registry asks an entry, and what it reports back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::EntryRef;
+use crate::error::LossReason;
+use crate::slot::Slot;
+
+impl EntryRef {
+    pub(super) fn set_timer(&self, slot: &Slot, owner: i64) {
+        let renewals = &self.shared.renewals;
+        if slot.is_held() {
+            let at = slot.wakes_at(self.shared.config.watchdog_timeout);
+            renewals.set(slot.generation, at, || (Arc::clone(self.name.key()), owner));
+        } else {
+            renewals.remove(slot.generation);
+        }
+    }
+
+    /// The timer of a slot has fired: ends what is over, and answers what is to be renewed or looked at.
+    pub(crate) fn due(
+        &self,
+        owner: i64,
+        generation: u64,
+        now: Instant,
+        slack: Duration,
+    ) -> Option<DueRenewal> {
+        let watchdog_timeout = self.shared.config.watchdog_timeout;
+        let mut state = self.state.lock();
+        self.expire(&mut state, owner, now);
+        let slot = state.slots.get_mut(&owner).filter(|slot| slot.generation == generation)?;
+        if !slot.is_held() {
+            return None;
+        }
+        if !slot.overdue && slot.at_risk_from(watchdog_timeout).is_some_and(|from| from <= now) {
+            slot.overdue = true;
+            tracing::warn!(
+                target: "redisson_lock",
+                lock = %self.name.given(), owner = %slot.field,
+                "renewal overdue: the lock is at risk"
+            );
+        }
+        let renewal = (!slot.looking && slot.due_at(watchdog_timeout) <= now + slack).then(|| {
+            slot.looking = true;
+            DueRenewal { field: Arc::clone(&slot.field), lease: slot.renewal(now, watchdog_timeout) }
+        });
+        self.set_timer(slot, owner);
+        renewal
+    }
+
+    /// A renewal was answered, or has no answer.
+    pub(crate) fn renewed(&self, owner: i64, generation: u64, outcome: RenewalOutcome) {
+        let mut state = self.state.lock();
+        let slot = state.slots.get_mut(&owner).filter(|slot| slot.generation == generation);
+        let Some(slot) = slot.filter(|slot| slot.is_held()) else { return };
+        slot.looking = false;
+        match outcome {
+            RenewalOutcome::Renewed { sent_at, lease } => {
+                match lease {
+                    Some(lease) => slot.confirm(sent_at, lease),
+                    // Looked at and found: nothing was extended, the next look is a period away.
+                    None => slot.renewed_at = slot.renewed_at.max(sent_at),
+                }
+                slot.retry_at = None;
+                self.set_timer(slot, owner);
+            }
+            RenewalOutcome::Lost(reason) => {
+                self.lose(slot, reason);
+                state.tidy(owner);
+            }
+            RenewalOutcome::Unknown => {
+                slot.retry_at = Some(Instant::now() + self.shared.config.watchdog_timeout / 30);
+                self.set_timer(slot, owner);
+            }
+        }
+    }
+}
+
+/// A renewal that is due.
+pub(crate) struct DueRenewal {
+    pub(crate) field: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+}
+
+/// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RenewalOutcome {
+    Renewed { sent_at: Instant, lease: Option<Duration> },
+    Lost(LossReason),
+    Unknown,
+}

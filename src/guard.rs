@@ -1,0 +1,544 @@
+//! A hold in the hands of its owner: giving it back, and being told that it is gone.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::client::ClientHandle;
+use crate::entry::{Begun, EntryRef, Release};
+use crate::error::{Error, LossReason};
+use crate::lock::check_lease;
+use crate::owner::Owner;
+use crate::script::{self, Renewal, Renewed};
+use crate::slot::{Ending, Mode, Ticket, local_end};
+
+/// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in the background.
+///
+/// A guard remembers its owner, so it may be moved to another task and given back there. It protects nothing by
+/// itself: a holder that must not act after the lock was lost watches [`lost`](Self::lost), or asks
+/// [`state`](Self::state) before each step.
+///
+/// # Dropping
+///
+/// The hold counts as given back from the moment of the drop. A release is sent in the background and repeated
+/// until Redis confirms it, at most until the lease is over. If the runtime ends first, the lease frees the lock;
+/// [`LockClient::close`](crate::LockClient::close) waits for such releases. Dropping never blocks and never
+/// panics. A guard that is forgotten (`mem::forget`) keeps its lock for as long as the client lives.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn step() {}
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// let guard = lock.lock().await?;
+/// tokio::select! {
+///     () = step() => guard.unlock().await?,
+///     reason = guard.lost() => eprintln!("stopped: {reason}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a dropped guard gives the lock back at once"]
+pub struct LockGuard {
+    held: Held,
+    /// Keeps the client running.
+    client: Arc<ClientHandle>,
+    open: bool,
+}
+
+impl LockGuard {
+    pub(crate) fn new(client: Arc<ClientHandle>, entry: EntryRef, owner: Owner, ticket: Arc<Ticket>) -> Self {
+        Self { held: Held { entry: Arc::new(entry), owner, ticket }, client, open: true }
+    }
+
+    /// Gives this hold back, and says whether it was there until now.
+    ///
+    /// The guard is used up in every case: a hold whose release has no answer is not renewed any more, and its
+    /// release goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the hold had ended before; [`Error::NoAnswer`], [`Error::Refused`] and
+    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free at the latest when
+    /// its lease ends; [`Error::Closed`], [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the hold back in the background, exactly once.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub async fn unlock(mut self) -> Result<(), Error> {
+        let entry = Arc::clone(&self.held.entry);
+        let (owner, ticket) = (self.held.owner.thread_id(), Arc::clone(&self.held.ticket));
+        let open = &mut self.open;
+        entry.shared.drive(give_back(&entry, owner, &ticket, || *open = false)).await
+    }
+
+    /// Ready when the hold is lost, with the reason; never after a normal unlock.
+    ///
+    /// The loss is told at the latest at [`valid_until`](Self::valid_until), which lies before the server's own
+    /// expiry. The future does not borrow the guard.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::LockGuard) {
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move { eprintln!("lost: {}", lost.await) });
+    /// # }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        self.held.lost()
+    }
+
+    /// Ready when the hold has ended: `Some` with the reason if it was lost, `None` if it was given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::LockGuard) {
+    /// let ended = guard.ended();
+    /// tokio::spawn(async move {
+    ///     if let Some(reason) = ended.await {
+    ///         eprintln!("lost: {reason}");
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn ended(&self) -> Ended {
+        Ended { watch: Watch::new(&self.held.ticket) }
+    }
+
+    /// How it stands with the hold, by local knowledge: nothing is asked over the network.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::LockGuard) {
+    /// assert_eq!(guard.state(), redisson_lock::HoldState::Held);
+    /// # }
+    /// ```
+    pub fn state(&self) -> HoldState {
+        self.held.state()
+    }
+
+    /// Until when the hold is certain unless it is renewed: always before the server's own expiry.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::LockGuard) {
+    /// let left = guard.valid_until().saturating_duration_since(std::time::Instant::now());
+    /// # }
+    /// ```
+    pub fn valid_until(&self) -> Instant {
+        self.held.valid_until()
+    }
+
+    /// Who holds: the owner that took this hold.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::LockGuard) {
+    /// println!("held by {}", guard.owner());
+    /// # }
+    /// ```
+    pub fn owner(&self) -> &Owner {
+        &self.held.owner
+    }
+
+    /// Moves the end of a fixed lease: at least `lease` from now, never less than before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog keeps it;
+    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past the hold's
+    /// [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's refusals: the lease then ends
+    /// where it did before, or later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the longer lease at the server; the guard goes by the shorter one.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lease(Duration::from_secs(10)).lock().await?;
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let Held { entry, owner, ticket } = &self.held;
+        check_lease("lease", lease)?;
+        entry.shared.drive(extend(entry, owner.thread_id(), ticket, lease)).await
+    }
+
+    /// Lets go of the guard and keeps the hold: it is renewed until [`Lock::unlock`](crate::Lock::unlock) by the
+    /// same owner gives it back, or [`LockClient::close`](crate::LockClient::close).
+    ///
+    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+    /// lock.lock().await?.detach();
+    /// lock.unlock().await
+    /// # }
+    /// ```
+    pub fn detach(mut self) {
+        self.open = false;
+        self.held.entry.detach(self.held.owner.thread_id(), &self.held.ticket);
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        self.held.clone()
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.open) {
+            self.held.entry.drop_hold(self.held.owner.thread_id(), &self.held.ticket);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("lock", &self.held.entry.name.given())
+            .field("owner", &self.held.owner)
+            .field("state", &self.state())
+            .field("client", &self.client.shared.client_id)
+            .finish()
+    }
+}
+
+/// Gives a hold back: shared by guards and by [`Lock::unlock`](crate::Lock::unlock).
+///
+/// `begun` is called when the hold is out of the books and dropping its guard must do nothing more.
+pub(crate) async fn give_back(
+    entry: &EntryRef,
+    owner: i64,
+    ticket: &Arc<Ticket>,
+    begun: impl FnOnce(),
+) -> Result<(), Error> {
+    let lost = |reason| Error::lost(entry.name.given(), reason);
+    let release = loop {
+        if entry.shared.is_closed() && ticket.ending().is_none() {
+            return Err(Error::Closed);
+        }
+        match entry.begin_release(owner, ticket) {
+            Ok(Begun::Release(release)) => break release,
+            Ok(Begun::Wait(place)) => place.await,
+            Err(reason) => {
+                begun();
+                return Err(lost(reason));
+            }
+        }
+    };
+    begun();
+    send_release(release).await.map_err(|error| error.unwrap_or_else(lost))
+}
+
+/// A refusal of the server, or what ended the hold.
+enum ReleaseError {
+    Server(Error),
+    Lost(LossReason),
+}
+
+impl ReleaseError {
+    fn unwrap_or_else(self, lost: impl FnOnce(LossReason) -> Error) -> Error {
+        match self {
+            Self::Server(error) => error,
+            Self::Lost(reason) => lost(reason),
+        }
+    }
+}
+
+async fn send_release(release: Release) -> Result<(), ReleaseError> {
+    let (entry, owner) = (release.entry.clone(), release.owner);
+    let field = Arc::clone(&release.field);
+    let sent = AtomicBool::new(false);
+    let mut target = 0;
+    let patience = entry.shared.patience();
+    // Every copy goes to the count of its moment, so that a later release of the same owner is never undone.
+    let answer = script::ask(&entry.shared.redis, entry.lane, "unlocking", patience, &sent, || {
+        let (count, lease) = entry.release_target(owner);
+        target = count;
+        script::release(&entry.name, &field, count, lease)
+    })
+    .await;
+    match answer {
+        Ok(answer) => release.answered(target, &answer).map_err(ReleaseError::Lost),
+        Err(unanswered) => {
+            let hopeless =
+                matches!(unanswered.error, Error::PermissionDenied { .. } | Error::NotALock { .. });
+            if hopeless && !unanswered.perhaps {
+                release.unanswered(false);
+            } else {
+                release.unanswered(true);
+            }
+            Err(match unanswered.error {
+                // The key holds something else: the hold ended when it was replaced.
+                Error::NotALock { .. } => ReleaseError::Lost(LossReason::Changed),
+                error => ReleaseError::Server(error),
+            })
+        }
+    }
+}
+
+async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Duration) -> Result<(), Error> {
+    let lost = |reason| Error::lost(entry.name.given(), reason);
+    let ended = || match ticket.ending() {
+        Some(Ending::Lost(reason)) => reason,
+        Some(Ending::Released) | None => LossReason::Gone,
+    };
+    if entry.shared.is_closed() {
+        return Err(Error::Closed);
+    }
+    entry.view(owner, ticket).ok_or_else(|| lost(ended()))?;
+    let (field, mode) = entry.hold(owner, ticket).ok_or_else(|| lost(ended()))?;
+    let Mode::Fixed { limit, .. } = mode else {
+        return Err(Error::InvalidConfig {
+            what: "extend",
+            problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended".to_owned(),
+        });
+    };
+    if limit.is_some_and(|limit| local_end(tokio::time::Instant::now(), lease) > limit) {
+        return Err(Error::InvalidDuration {
+            what: "lease",
+            given: lease,
+            problem: "it reaches past the max_hold of this hold",
+        });
+    }
+    let renewal = [Renewal { key: Arc::clone(entry.name.key()), field, lease: Some(lease) }];
+    let sent = AtomicBool::new(false);
+    let patience = entry.shared.patience();
+    let answer = script::ask(&entry.shared.redis, entry.lane, "extending", patience, &sent, || {
+        script::renew(&renewal)
+    })
+    .await
+    .map_err(|unanswered| unanswered.error)?;
+    let reason = match answer.value.first() {
+        Some(Renewed::Held) => {
+            entry.extended(owner, ticket, answer.sent_at, lease);
+            return entry.view(owner, ticket).map(|_| ()).ok_or_else(|| lost(ended()));
+        }
+        Some(Renewed::Taken) => LossReason::Taken,
+        Some(Renewed::Changed) => LossReason::Changed,
+        Some(Renewed::Gone) | None => LossReason::Gone,
+    };
+    if ticket.ending().is_none() {
+        entry.lose_owner(owner, None, reason);
+    }
+    Err(lost(ended()))
+}
+
+/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything but the unlock.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// lock.run(|held| async move {
+///     println!("certain until {:?}", held.valid_until());
+/// }).await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Held {
+    entry: Arc<EntryRef>,
+    owner: Owner,
+    ticket: Arc<Ticket>,
+}
+
+impl Held {
+    /// Ready when the hold is lost; see [`LockGuard::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(held: redisson_lock::Held) { println!("{}", held.lost().await) }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        Lost { watch: Watch::new(&self.ticket) }
+    }
+
+    /// How it stands with the hold; see [`LockGuard::state`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.state()) }
+    /// ```
+    pub fn state(&self) -> HoldState {
+        match self.entry.view(self.owner.thread_id(), &self.ticket) {
+            Some(view) if view.at_risk_from.is_some_and(|from| from <= tokio::time::Instant::now()) => {
+                HoldState::AtRisk
+            }
+            Some(_) => HoldState::Held,
+            None => match self.ticket.ending() {
+                Some(Ending::Lost(reason)) => HoldState::Lost(reason),
+                Some(Ending::Released) | None => HoldState::Released,
+            },
+        }
+    }
+
+    /// Until when the hold is certain; see [`LockGuard::valid_until`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.valid_until()) }
+    /// ```
+    pub fn valid_until(&self) -> Instant {
+        match self.entry.view(self.owner.thread_id(), &self.ticket) {
+            Some(view) => view.ends.map_or(view.deadline, |ends| ends.min(view.deadline)).into_std(),
+            None => tokio::time::Instant::now().into_std(),
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("lock", &self.entry.name.given())
+            .field("owner", &self.owner)
+            .field("state", &self.state())
+            .finish()
+    }
+}
+
+/// How it stands with a hold, by local knowledge.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::{HoldState, LossReason};
+/// assert_ne!(HoldState::Held, HoldState::Lost(LossReason::Gone));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// Held, and confirmed recently.
+    Held,
+    /// Held still, but no renewal was confirmed for two thirds of the watchdog timeout: stop side effects.
+    AtRisk,
+    /// Not held any more.
+    Lost(LossReason),
+    /// Given back.
+    Released,
+}
+
+/// The future of [`LockGuard::lost`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::LockGuard) {
+/// let lost: redisson_lock::Lost = guard.lost();
+/// # }
+/// ```
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Lost {
+    watch: Watch,
+}
+
+impl Future for Lost {
+    type Output = LossReason;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
+        match self.watch.poll_ended(context) {
+            Poll::Ready(Ending::Lost(reason)) => Poll::Ready(reason),
+            // Given back: there is nothing left that could be lost.
+            Poll::Ready(Ending::Released) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// The future of [`LockGuard::ended`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::LockGuard) {
+/// let ended: redisson_lock::Ended = guard.ended();
+/// # }
+/// ```
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Ended {
+    watch: Watch,
+}
+
+impl Future for Ended {
+    type Output = Option<LossReason>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LossReason>> {
+        self.watch.poll_ended(context).map(|ending| match ending {
+            Ending::Lost(reason) => Some(reason),
+            Ending::Released => None,
+        })
+    }
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lost").field("ending", &self.watch.ticket.ending()).finish()
+    }
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ended").field("ending", &self.watch.ticket.ending()).finish()
+    }
+}
+
+struct Watch {
+    ticket: Arc<Ticket>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Watch {
+    fn new(ticket: &Arc<Ticket>) -> Self {
+        Self { ticket: Arc::clone(ticket), ended: Box::pin(ticket.ended().clone().cancelled_owned()) }
+    }
+
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+        if let Some(ending) = self.ticket.ending() {
+            return Poll::Ready(ending);
+        }
+        match self.ended.as_mut().poll(context) {
+            Poll::Ready(()) => self.ticket.ending().map_or(Poll::Pending, Poll::Ready),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Redis locks that Java's Redisson understands: the same keys, reentrant, renewed, told when lost.
+//!
+//! ```no_run
+//! # async fn sell() {}
+//! # async fn run() -> Result<(), redisson_lock::Error> {
+//! use redisson_lock::LockClient;
+//!
+//! let client = LockClient::connect("redis://127.0.0.1:6379").await?;
+//! let stock = client.lock("stock:42");
+//!
+//! let guard = stock.lock().await?;
+//! // Nobody else holds `stock:42` now, neither in this process nor in any JVM.
+//! sell().await;
+//! guard.unlock().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is promised, and what is not
+//!
+//! *Exactly-once holds*: a lost reply, a retry, a reconnect never leave a hold count too high or too low.
+//! *Dropping a future is safe* at any await point. *You are told*: a lost lock is signalled at the latest at a
+//! local deadline that lies before the server's own expiry. *No polling*: waiting costs one subscription.
+//!
+//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the server's clock;
+//! fencing of a resource; a guard that is forgotten. `docs/guarantees.md` has both lists with their tests.
+//!
+//! # Where to look next
+//!
+//! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who holds: read it
+//! before locking inside `join!` or `select!`. [`Error`] lists everything that can go wrong.
+
+mod client;
+mod entry;
+mod error;
+mod guard;
+mod lock;
+mod owner;
+mod redis;
+mod refusal;
+mod releaser;
+mod renewal;
+mod script;
+mod shared;
+mod slot;
+mod wait;
+mod wire;
+
+pub use client::{AbandonedHold, ClientStats, CloseReport, LockClient, LockClientBuilder};
+pub use error::{Error, LossReason, RefusedKind};
+pub use guard::{Ended, Held, HoldState, LockGuard, Lost};
+pub use lock::{Holder, Lock};
+pub use owner::Owner;
+pub use redis::FenceState;

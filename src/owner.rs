@@ -1,0 +1,262 @@
+//! Who holds: explicit owners, scopes, tasks, threads. Values only, no I/O.
+//!
+//! An owner is one field of the lock hash, `clientId:threadId`. This room decides which thread id a call has;
+//! it never asks Redis and never looks at holds.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tokio::task::coop;
+
+use crate::wire;
+
+/// Who takes and holds locks: the `clientId:threadId` that stands in the lock hash.
+///
+/// Without an explicit owner a call belongs to the tokio task it runs in, so nested calls of one task re-enter
+/// and two tasks exclude each other. The branches of one `join!` or `select!` share their task and therefore
+/// re-enter as well; give each branch an owner of its own to make them exclude each other:
+///
+/// ```no_run
+/// # async fn sell() {}
+/// # async fn run(client: redisson_lock::LockClient) {
+/// let (a, b) = (client.owner(), client.owner());
+/// let stock = client.lock("stock:42");
+/// tokio::join!(
+///     a.scope(async { let _held = stock.lock().await; sell().await }),
+///     b.scope(async { let _held = stock.lock().await; sell().await }),
+/// );
+/// # }
+/// ```
+///
+/// Owners are made by [`LockClient::owner`](crate::LockClient::owner) and belong to that client only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Owner {
+    client_id: Arc<str>,
+    thread_id: i64,
+    origin: Origin,
+}
+
+impl Owner {
+    /// An owner that nobody else is.
+    pub(crate) fn fresh(client_id: &Arc<str>) -> Self {
+        Self::new(client_id, next_own_id(), Origin::Explicit)
+    }
+
+    /// An owner with a chosen thread id.
+    pub(crate) fn with_id(client_id: &Arc<str>, thread_id: i64) -> Self {
+        Self::new(client_id, thread_id, Origin::Explicit)
+    }
+
+    /// The owner of the running call: its scope, its task, its thread inside a bare `block_on`, or a fresh one.
+    pub(crate) fn current(client_id: &Arc<str>) -> Self {
+        if let Some(owner) = SCOPE.try_with(|scope| scope.owner_of(client_id)).unwrap_or_default() {
+            return owner;
+        }
+        if let Some(id) = tokio::task::try_id() {
+            return Self::new(client_id, task_number(id), Origin::Task);
+        }
+        if in_block_on() {
+            return Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
+        }
+        Self::new(client_id, next_own_id(), Origin::Call)
+    }
+
+    fn new(client_id: &Arc<str>, thread_id: i64, origin: Origin) -> Self {
+        Self { client_id: Arc::clone(client_id), thread_id, origin }
+    }
+
+    /// Runs a future in which this owner is the current one.
+    ///
+    /// The scope covers everything that is polled inside, also nested scopes of other clients. It is not
+    /// inherited by `tokio::spawn`: wrap the spawned future too, or use [`Lock::owned_by`](crate::Lock::owned_by).
+    ///
+    /// # Cancel safety
+    ///
+    /// As safe as the future inside.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let owner = client.owner();
+    /// let lock = client.lock("stock:42");
+    /// owner.scope(async {
+    ///     let outer = lock.lock().await?;
+    ///     let spawned = tokio::spawn({
+    ///         let (owner, lock) = (owner.clone(), lock.clone());
+    ///         async move { owner.scope(async { lock.lock().await?.unlock().await }).await }
+    ///     });
+    ///     spawned.await.expect("no panic")?;
+    ///     outer.unlock().await
+    /// }).await
+    /// # }
+    /// ```
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        let scope =
+            Scope { owner: self.clone(), outer: SCOPE.try_with(|outer| Box::new(outer.clone())).ok() };
+        SCOPE.scope(scope, future).await
+    }
+
+    /// The number after the colon.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) {
+    /// assert_eq!(client.owner_with_id(7).thread_id(), 7);
+    /// # }
+    /// ```
+    pub fn thread_id(&self) -> i64 {
+        self.thread_id
+    }
+
+    pub(crate) fn is_of(&self, client_id: &str) -> bool {
+        *self.client_id == *client_id
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    pub(crate) fn field(&self) -> Arc<str> {
+        wire::field(&self.client_id, self.thread_id)
+    }
+}
+
+impl fmt::Display for Owner {
+    /// As Redis has it: `clientId:threadId`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.client_id, self.thread_id)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({self})")
+    }
+}
+
+/// Where an owner's thread id came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Explicit,
+    Task,
+    Thread,
+    Call,
+}
+
+/// An id from the range that no tokio task id reaches.
+pub(crate) fn next_own_id() -> i64 {
+    NEXT_OWN_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+#[derive(Clone)]
+struct Scope {
+    owner: Owner,
+    outer: Option<Box<Scope>>,
+}
+
+impl Scope {
+    fn owner_of(&self, client_id: &str) -> Option<Owner> {
+        let mut scope = self;
+        while !scope.owner.is_of(client_id) {
+            scope = scope.outer.as_deref()?;
+        }
+        Some(scope.owner.clone())
+    }
+}
+
+/// Whether this code is polled by tokio's `block_on` rather than by some other executor.
+///
+/// Only tokio's own loops run a future under a cooperative budget. Outside a task nothing else tells the two
+/// apart, and the difference matters: another executor may poll many futures on one thread, which must not
+/// share an owner. Budget is taken until it is refused or clearly endless, and given back.
+fn in_block_on() -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut taken = Vec::with_capacity(BUDGET_PROBE);
+    let mut refused = false;
+    for _ in 0..BUDGET_PROBE {
+        match coop::poll_proceed(&mut context) {
+            Poll::Ready(restore) => taken.push(restore),
+            Poll::Pending => {
+                refused = true;
+                break;
+            }
+        }
+    }
+    // Each drop puts back the budget from before its own step, so the first step is undone last.
+    while let Some(restore) = taken.pop() {
+        drop(restore);
+    }
+    refused
+}
+
+fn task_number(id: tokio::task::Id) -> i64 {
+    // `Id` shows its number only as text.
+    id.to_string().parse().unwrap_or_else(|_| unreachable!("tokio prints a task id as a decimal below 2^63"))
+}
+
+static NEXT_OWN_ID: AtomicI64 = AtomicI64::new(FIRST_OWN_ID);
+
+thread_local! {
+    static THREAD_ID: Cell<i64> = Cell::new(next_own_id());
+}
+
+tokio::task_local! {
+    static SCOPE: Scope;
+}
+
+/// Task ids count up from 1, so they never meet this range.
+const FIRST_OWN_ID: i64 = 1 << 62;
+
+/// More than tokio's budget of 128 operations per poll.
+const BUDGET_PROBE: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client_id() -> Arc<str> {
+        "c".into()
+    }
+
+    #[test]
+    fn block_on_is_told_from_no_executor_and_keeps_its_budget() {
+        assert!(!in_block_on());
+        for runtime in [
+            tokio::runtime::Builder::new_current_thread().build(),
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build(),
+        ] {
+            let runtime = runtime.expect("runtime");
+            let _entered = runtime.enter();
+            assert!(!in_block_on(), "a context alone is no block_on");
+            runtime.block_on(async {
+                assert!(in_block_on());
+                assert!(coop::has_budget_remaining(), "the probe gave the budget back");
+                assert_eq!(Owner::current(&client_id()).thread_id, Owner::current(&client_id()).thread_id);
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_is_its_own_owner_and_a_scope_wins_over_it() {
+        let id = client_id();
+        let (a, b) = tokio::spawn({
+            let id = Arc::clone(&id);
+            async move { (Owner::current(&id), Owner::current(&id)) }
+        })
+        .await
+        .expect("no panic");
+        assert_eq!(a, b);
+        assert_eq!(a.origin, Origin::Task);
+
+        let explicit = Owner::fresh(&id);
+        let foreign = Owner::fresh(&"other".into());
+        let seen = explicit.scope(foreign.scope(async { Owner::current(&id) })).await;
+        assert_eq!(seen, explicit, "another client's scope does not hide ours");
+    }
+}

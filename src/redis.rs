@@ -1,0 +1,190 @@
+//! The one door to Redis: run a script, listen to channels, know what happened. Only this room knows fred.
+//!
+//! A lane is one command connection at a time; all commands of one lock use the same lane, in order. The
+//! subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies of everything that
+//! shares its connection. Neither lets fred reconnect or repeat anything: what happens to a command whose
+//! connection went away is decided by whoever sent it.
+
+mod link;
+mod settings;
+mod subscriber;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fred::types::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Error, Source};
+use crate::refusal;
+use crate::script::Call;
+use crate::wait::Waits;
+
+pub use link::FenceState;
+pub(crate) use settings::Settings;
+
+use link::Lane;
+
+/// Connections and their supervisors.
+pub(crate) struct Redis {
+    lanes: Vec<Lane>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Redis {
+    /// Opens every command connection; fails if the first attempt of one fails.
+    pub(crate) async fn connect(settings: &Arc<Settings>, lanes: usize) -> Result<Self, Error> {
+        let redis = Self { lanes: Vec::new(), stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
+        let mut redis = StopOnDrop(Some(redis));
+        if let Some(redis) = redis.0.as_mut() {
+            for nth in 0..lanes {
+                let lane = Lane::open(settings, nth, &redis.stop, &redis.tasks).await?;
+                redis.lanes.push(lane);
+            }
+        }
+        Ok(redis.0.take().unwrap_or_else(|| unreachable!("only taken here")))
+    }
+
+    /// Opens the subscriber connection, which works off what `waits` wants.
+    pub(crate) async fn subscribe_with(
+        &self,
+        settings: &Arc<Settings>,
+        waits: Arc<Waits>,
+    ) -> Result<(), Error> {
+        subscriber::open(settings, waits, &self.stop, &self.tasks).await
+    }
+
+    /// The lane that carries every command of this key.
+    pub(crate) fn lane_of(&self, key: &str) -> usize {
+        let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        (hash % self.lanes.len() as u64) as usize
+    }
+
+    /// Sends one copy of a script and waits for its answer until `limit`, NOSCRIPT made invisible.
+    ///
+    /// Answers with the instant before the send. `sent` is set just before the copy is handed over.
+    pub(crate) async fn run<T>(
+        &self,
+        lane: usize,
+        call: &Call<T>,
+        limit: Instant,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), Failure> {
+        self.lanes[lane].run(call, limit, sent).await
+    }
+
+    /// How many times a connection of this lane was replaced without a fence.
+    pub(crate) fn unfenced(&self, lane: usize) -> u64 {
+        self.lanes[lane].unfenced()
+    }
+
+    /// How many times command connections were replaced.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.lanes.iter().map(Lane::reconnects).sum()
+    }
+
+    /// The weakest fence of all lanes.
+    pub(crate) fn fence(&self) -> FenceState {
+        self.lanes.iter().map(Lane::fence).max().unwrap_or(FenceState::InForce)
+    }
+
+    /// Ends every connection and waits until their tasks are gone.
+    pub(crate) async fn shut_down(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Ends every connection without waiting.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+    }
+}
+
+struct StopOnDrop(Option<Redis>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(redis) = &self.0 {
+            redis.stop();
+        }
+    }
+}
+
+/// What a script answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Reply {
+    Nil,
+    Number(i64),
+    Text(String),
+    List(Vec<Reply>),
+    Other(String),
+}
+
+impl Reply {
+    /// For an error message.
+    pub(crate) fn shown(&self) -> String {
+        refusal::shorten(&match self {
+            Self::Nil => "nil".to_owned(),
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => format!("{text:?}"),
+            Self::List(items) => {
+                let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Self::Other(text) => text.clone(),
+        })
+    }
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Nil,
+            Value::Integer(number) => Self::Number(number),
+            Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            Value::String(text) => Self::Text(text.to_string()),
+            Value::Bytes(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
+
+/// Why a copy has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was never handed over, so it is not executed.
+    NotSent(Source),
+    /// It may have been executed, and until the fence it may be executed still.
+    Unknown {
+        source: Source,
+        sent_at: Instant,
+    },
+    /// The server answered with this error.
+    Refused(String),
+    Closed,
+    NoRuntime,
+}
+
+/// The server's own words, if the error is an answer of the server. Its errors open with a word in capitals;
+/// fred's own never do.
+fn server_text(error: &fred::error::Error) -> Option<&str> {
+    let text = error.details();
+    let word = text.split(' ').next()?;
+    (word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())).then_some(text)
+}
+
+/// Why the first connection could not be made.
+fn connect_error(error: &fred::error::Error) -> Error {
+    match server_text(error) {
+        Some(text) => refusal::explain_plain("connecting", "+@connection", text),
+        None => Error::no_answer("connecting", error.details().to_owned()),
+    }
+}

@@ -1,0 +1,426 @@
+//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used again.
+//!
+//! Invariant: a script is handed to a connection only after every predecessor of that connection was killed at
+//! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
+//! therefore not be executed after its repetition.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use fred::prelude::Client;
+use fred::types::config::Options;
+use fred::types::{ConnectHandle, CustomCommand, Value};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::{Failure, Reply, connect_error, server_text};
+use crate::error::Error;
+use crate::redis::Settings;
+use crate::script::{Arg, Call};
+
+/// Whether commands of a lost connection are known to be over before its replacement is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum FenceState {
+    /// Every lost connection is killed at the server before scripts go over the next one.
+    InForce,
+    /// Switched off with [`LockClientBuilder::fence`](crate::LockClientBuilder::fence).
+    Off,
+    /// The server does not know, or does not allow, `CLIENT INFO` and `CLIENT KILL`.
+    NotPermitted,
+}
+
+impl fmt::Display for FenceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InForce => "in force",
+            Self::Off => "switched off",
+            Self::NotPermitted => "not permitted",
+        })
+    }
+}
+
+pub(super) struct Lane {
+    state: watch::Receiver<State>,
+    figures: Arc<Figures>,
+}
+
+impl Lane {
+    /// Connects once, and starts the task that replaces the connection from then on.
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        nth: usize,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Result<Self, Error> {
+        let figures = Arc::new(Figures::default());
+        let mut supervisor = Supervisor {
+            settings: Arc::clone(settings),
+            nth,
+            figures: Arc::clone(&figures),
+            predecessor: None,
+        };
+        let first = supervisor.connect().await.map_err(|error| connect_error(&error))?;
+        let (sender, state) = watch::channel(State::Down);
+        tasks.spawn(supervisor.run(first, sender, stop.clone()));
+        Ok(Self { state, figures })
+    }
+
+    pub(super) async fn run<T>(
+        &self,
+        call: &Call<T>,
+        limit: Instant,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), Failure> {
+        let link = self.link(limit).await?;
+        match link.send("EVALSHA", call.script.sha(), call, limit, sent).await {
+            // Not executed, so the same copy may go out again; EVAL also loads the script for the next call.
+            Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
+                link.send("EVAL", call.script.source, call, limit, sent).await
+            }
+            answered => answered,
+        }
+    }
+
+    pub(super) fn unfenced(&self) -> u64 {
+        self.figures.unfenced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn reconnects(&self) -> u64 {
+        self.figures.reconnects.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fence(&self) -> FenceState {
+        *self.figures.fence.lock()
+    }
+
+    /// The connection that is up, waiting for one until `limit`.
+    async fn link(&self, limit: Instant) -> Result<Arc<Link>, Failure> {
+        if let State::Up(link) = &*self.state.borrow()
+            && !link.ended.is_cancelled()
+        {
+            return Ok(Arc::clone(link));
+        }
+        let mut state = self.state.clone();
+        let up = state.wait_for(|state| match state {
+            State::Up(link) => !link.ended.is_cancelled(),
+            State::Down => false,
+            State::Stopped => true,
+        });
+        match tokio::time::timeout_at(limit, up).await {
+            Ok(Ok(state)) => match &*state {
+                State::Up(link) => Ok(Arc::clone(link)),
+                State::Down | State::Stopped => Err(Failure::Closed),
+            },
+            // The supervisor was dropped without a word: its runtime is gone.
+            Ok(Err(_)) => Err(Failure::NoRuntime),
+            Err(_) => Err(Failure::NotSent("not connected".into())),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Figures {
+    reconnects: AtomicU64,
+    unfenced: AtomicU64,
+    fence: Mutex<FenceState>,
+}
+
+impl Default for FenceState {
+    fn default() -> Self {
+        Self::InForce
+    }
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Link>),
+    Down,
+    Stopped,
+}
+
+/// A connection that may carry scripts.
+struct Link {
+    client: Client,
+    identity: Option<Identity>,
+    /// Answers read so far; a timeout during which it stood still makes the connection suspect.
+    heard: AtomicU64,
+    suspect: Notify,
+    ended: CancellationToken,
+}
+
+impl Link {
+    async fn send<T>(
+        &self,
+        command: &'static str,
+        script: &str,
+        call: &Call<T>,
+        limit: Instant,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), Failure> {
+        let sent_at = Instant::now();
+        let timeout = limit.saturating_duration_since(sent_at);
+        if timeout.is_zero() {
+            return Err(Failure::NotSent("no time left to send".into()));
+        }
+        let mut args: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+        args.push(script.into());
+        args.push((call.keys.len() as i64).into());
+        args.extend(call.keys.iter().map(|key| Value::from(&**key)));
+        args.extend(call.args.iter().map(|arg| match arg {
+            Arg::Text(text) => Value::from(&**text),
+            Arg::Number(number) => Value::from(*number),
+        }));
+        // Only fred's own timeout keeps an expired command from being written late.
+        let options = options(timeout);
+        let client = self.client.with_options(&options);
+        let command = CustomCommand::new_static(command, None::<u16>, false);
+        let heard = self.heard.load(Ordering::Relaxed);
+        // The next poll hands the command over; from then on it is executed whatever becomes of this future.
+        sent.store(true, Ordering::Release);
+        let answer = tokio::select! {
+            biased;
+            answer = client.custom::<Value, Value>(command, args) => answer,
+            () = self.ended.cancelled() => {
+                return Err(Failure::Unknown { source: "connection lost".into(), sent_at });
+            }
+        };
+        match answer {
+            Ok(value) => {
+                self.heard.fetch_add(1, Ordering::Relaxed);
+                Ok((value.into(), sent_at))
+            }
+            Err(error) => match server_text(&error) {
+                Some(text) => {
+                    self.heard.fetch_add(1, Ordering::Relaxed);
+                    Err(Failure::Refused(text.to_owned()))
+                }
+                None => {
+                    let silent = self.heard.load(Ordering::Relaxed) == heard;
+                    if *error.kind() == fred::error::ErrorKind::Timeout && silent {
+                        self.suspect.notify_one();
+                    }
+                    Err(Failure::Unknown { source: error.details().to_owned().into(), sent_at })
+                }
+            },
+        }
+    }
+}
+
+/// What a connection is called at the server. Ids start again when a server restarts, hence the address.
+#[derive(Clone)]
+struct Identity {
+    id: i64,
+    address: String,
+}
+
+/// Owns the connection of a lane, and decides when the next one may be used.
+struct Supervisor {
+    settings: Arc<Settings>,
+    nth: usize,
+    figures: Arc<Figures>,
+    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the server.
+    predecessor: Option<Option<Identity>>,
+}
+
+impl Supervisor {
+    async fn run(mut self, first: Connected, state: watch::Sender<State>, stop: CancellationToken) {
+        let mut connected = first;
+        loop {
+            let Connected { link, mut task, _ended } = connected;
+            state.send_replace(State::Up(Arc::clone(&link)));
+            let stopped = tokio::select! {
+                _ = &mut task => false,
+                () = link.suspect.notified() => false,
+                () = stop.cancelled() => true,
+            };
+            state.send_replace(if stopped { State::Stopped } else { State::Down });
+            drop(_ended);
+            task.abort();
+            // The socket closes when the task is dropped, which this waits for.
+            let _ = (&mut task).await;
+            if stopped {
+                return;
+            }
+            tracing::warn!(target: "redisson_lock", lane = self.nth, "command connection lost, reconnecting");
+            self.predecessor = Some(link.identity.clone());
+            drop(link);
+            let replacement = tokio::select! {
+                replacement = self.reconnect() => replacement,
+                () = stop.cancelled() => {
+                    state.send_replace(State::Stopped);
+                    return;
+                }
+            };
+            self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(
+                target: "redisson_lock",
+                lane = self.nth,
+                fence = %*self.figures.fence.lock(),
+                "command connection replaced"
+            );
+            connected = replacement;
+        }
+    }
+
+    async fn reconnect(&mut self) -> Connected {
+        let mut pause = RECONNECT_PAUSE_MIN;
+        loop {
+            match self.connect().await {
+                Ok(connected) => return connected,
+                Err(error) => {
+                    tracing::debug!(target: "redisson_lock", lane = self.nth, %error, "reconnect failed");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    /// Opens a connection, makes sure that its predecessor is over, and learns its own name.
+    async fn connect(&mut self) -> Result<Connected, fred::error::Error> {
+        let client = self.settings.command_client()?;
+        let task = init(&client, self.settings.command_timeout).await?;
+        let task = AbortOnDrop(Some(task));
+        let fence = self.fence(&client).await?;
+        let identity = match fence {
+            FenceState::Off => None,
+            FenceState::InForce | FenceState::NotPermitted => self.identify(&client).await?,
+        };
+        let fence = match &identity {
+            Some(identity) if fence == FenceState::InForce => self.may_kill(&client, identity).await?,
+            None if fence == FenceState::InForce => FenceState::NotPermitted,
+            _ => fence,
+        };
+        let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
+        if fence != FenceState::InForce && (was != fence || self.predecessor.is_none()) {
+            tracing::warn!(
+                target: "redisson_lock",
+                lane = self.nth,
+                %fence,
+                "the fence is not in force: see docs/guarantees.md for what remains"
+            );
+        }
+        self.predecessor = None;
+        let ended = CancellationToken::new();
+        Ok(Connected {
+            link: Arc::new(Link {
+                client,
+                identity,
+                heard: AtomicU64::new(0),
+                suspect: Notify::new(),
+                ended: ended.clone(),
+            }),
+            task: task.disarm(),
+            _ended: ended.drop_guard(),
+        })
+    }
+
+    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed any more.
+    async fn fence(&mut self, client: &Client) -> Result<FenceState, fred::error::Error> {
+        let Some(predecessor) = &self.predecessor else {
+            return Ok(if self.settings.fence { FenceState::InForce } else { FenceState::Off });
+        };
+        let fence = match predecessor {
+            _ if !self.settings.fence => FenceState::Off,
+            None => FenceState::NotPermitted,
+            Some(identity) => kill(client, identity, self.settings.command_timeout).await?,
+        };
+        if fence != FenceState::InForce {
+            self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(fence)
+    }
+
+    async fn identify(&self, client: &Client) -> Result<Option<Identity>, fred::error::Error> {
+        let info = client_command(client, vec!["INFO".into()], self.settings.command_timeout).await;
+        let text = match info {
+            Ok(value) => value.into_string().unwrap_or_default(),
+            Err(error) if server_text(&error).is_some() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let field =
+            |name: &str| text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        Ok(field("id")
+            .and_then(|id| id.parse().ok())
+            .zip(field("addr"))
+            .map(|(id, address)| Identity { id, address: address.to_owned() }))
+    }
+
+    /// Asks for the right to kill before it is needed, by killing nobody.
+    async fn may_kill(&self, client: &Client, own: &Identity) -> Result<FenceState, fred::error::Error> {
+        let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
+        kill(client, &nobody, self.settings.command_timeout).await
+    }
+}
+
+/// A connection with the task that drives it.
+struct Connected {
+    link: Arc<Link>,
+    task: ConnectHandle,
+    /// Dropped with the supervisor, also when its runtime goes: whoever waits on the link is told.
+    _ended: DropGuard,
+}
+
+/// Connects and starts the task that drives the connection, within `limit`.
+pub(super) async fn init(client: &Client, limit: Duration) -> Result<ConnectHandle, fred::error::Error> {
+    let task = AbortOnDrop(Some(client.connect()));
+    let connected = tokio::time::timeout(limit, client.wait_for_connect()).await;
+    match connected {
+        Ok(Ok(())) => Ok(task.disarm()),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(fred::error::Error::new(fred::error::ErrorKind::Timeout, "connecting took too long")),
+    }
+}
+
+/// Ends a connection's task unless it is handed on.
+pub(super) struct AbortOnDrop(pub(super) Option<ConnectHandle>);
+
+impl AbortOnDrop {
+    pub(super) fn disarm(mut self) -> ConnectHandle {
+        self.0.take().unwrap_or_else(|| unreachable!("only taken here"))
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+async fn kill(client: &Client, who: &Identity, timeout: Duration) -> Result<FenceState, fred::error::Error> {
+    let args: Vec<Value> =
+        vec!["KILL".into(), "ID".into(), who.id.into(), "ADDR".into(), who.address.as_str().into()];
+    match client_command(client, args, timeout).await {
+        Ok(Value::Integer(_)) => Ok(FenceState::InForce),
+        Ok(_) => Ok(FenceState::NotPermitted),
+        Err(error) if server_text(&error).is_some() => Ok(FenceState::NotPermitted),
+        Err(error) => Err(error),
+    }
+}
+
+async fn client_command(
+    client: &Client,
+    args: Vec<Value>,
+    timeout: Duration,
+) -> Result<Value, fred::error::Error> {
+    let options = options(timeout);
+    let command = CustomCommand::new_static("CLIENT", None::<u16>, false);
+    client.with_options(&options).custom(command, args).await
+}
+
+/// One write, and a timeout that also stops a late first write.
+pub(super) fn options(timeout: Duration) -> Options {
+    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+}
+
+const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);

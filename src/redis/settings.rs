@@ -1,0 +1,99 @@
+//! The settings of every connection: the user's address and credentials, our rules for everything else.
+
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use fred::prelude::{Builder, Client, Config};
+use fred::socket2::TcpKeepalive;
+use fred::types::config::{ConnectionConfig, PerformanceConfig};
+
+use crate::error::Error;
+
+/// What a connection is made from. Not `Debug`: it contains the password.
+pub(crate) struct Settings {
+    config: Config,
+    connection: ConnectionConfig,
+    performance: PerformanceConfig,
+    pub(crate) command_timeout: Duration,
+    pub(crate) fence: bool,
+}
+
+impl Settings {
+    pub(crate) fn from_url(url: &str, command_timeout: Duration, fence: bool) -> Result<Self, Error> {
+        // The parser's own message may quote the address, and with it the password.
+        let config = Config::from_url(url).map_err(|_| Error::InvalidConfig {
+            what: "address",
+            problem: "expected redis://[user:password@]host[:port][/database]".to_owned(),
+        })?;
+        Self::new(config, ConnectionConfig::default(), PerformanceConfig::default(), command_timeout, fence)
+    }
+
+    pub(crate) fn from_fred(
+        client: &impl ClientLike,
+        command_timeout: Duration,
+        fence: bool,
+    ) -> Result<Self, Error> {
+        Self::new(
+            client.client_config(),
+            client.connection_config().clone(),
+            client.perf_config(),
+            command_timeout,
+            fence,
+        )
+    }
+
+    fn new(
+        mut config: Config,
+        mut connection: ConnectionConfig,
+        mut performance: PerformanceConfig,
+        command_timeout: Duration,
+        fence: bool,
+    ) -> Result<Self, Error> {
+        if config.server.is_clustered() || config.server.is_sentinel() {
+            return Err(Error::InvalidConfig {
+                what: "address",
+                problem:
+                    "Redis Cluster and Sentinel are not supported yet: name one server, redis://host:port"
+                        .to_owned(),
+            });
+        }
+        config.fail_fast = true;
+        connection.connection_timeout = command_timeout;
+        connection.internal_command_timeout = command_timeout;
+        // A repetition is ours to decide: a script that fred sends twice by itself is a script of unknown fate.
+        connection.max_command_attempts = 1;
+        connection.max_command_buffer_len = 0;
+        connection.unresponsive.max_timeout = None;
+        connection.tcp.nodelay = Some(true);
+        connection.tcp.keepalive = Some(TcpKeepalive::new().with_time(Duration::from_secs(10)));
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        {
+            connection.tcp.user_timeout = Some(command_timeout);
+        }
+        performance.default_command_timeout = command_timeout;
+        performance.broadcast_channel_capacity = 32;
+        Ok(Self { config, connection, performance, command_timeout, fence })
+    }
+
+    /// A client for one command connection: no reconnect policy, so that its task ends with the connection.
+    pub(super) fn command_client(&self) -> Result<Client, fred::error::Error> {
+        self.client(self.performance.clone())
+    }
+
+    /// A client for the subscriber connection, with room for a burst of messages.
+    pub(super) fn subscriber_client(&self) -> Result<Client, fred::error::Error> {
+        self.client(PerformanceConfig {
+            broadcast_channel_capacity: MESSAGES_BUFFERED,
+            ..self.performance.clone()
+        })
+    }
+
+    fn client(&self, performance: PerformanceConfig) -> Result<Client, fred::error::Error> {
+        let mut builder = Builder::from_config(self.config.clone());
+        builder.set_connection_config(self.connection.clone()).set_performance_config(performance);
+        builder.build()
+    }
+}
+
+/// More than this many unread unlock messages count as lag, which wakes every waiter.
+const MESSAGES_BUFFERED: usize = 4096;

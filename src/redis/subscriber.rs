@@ -1,0 +1,261 @@
+//! The subscriber connection: which channels are listened to, with proof, and what is heard.
+//!
+//! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last answer is
+//! awaited: only that tells a refused subscription from a confirmed one. One such barrier is under way at a
+//! time. Whenever messages may have been missed (a new connection, a lagging stream) everybody is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::prelude::Client;
+use fred::types::{Message, Value};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::link::{AbortOnDrop, init, options};
+use super::{Settings, connect_error, server_text};
+use crate::error::Error;
+use crate::wait::Waits;
+
+/// Opens the subscriber connection, and starts the task that works off what `waits` wants.
+pub(super) async fn open(
+    settings: &Arc<Settings>,
+    waits: Arc<Waits>,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<(), Error> {
+    let actor = Actor { settings: Arc::clone(settings), waits };
+    let first = actor.connect().await.map_err(|error| connect_error(&error))?;
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = actor.run(first) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    Ok(())
+}
+
+struct Actor {
+    settings: Arc<Settings>,
+    waits: Arc<Waits>,
+}
+
+/// One connection of the subscriber.
+struct Session {
+    client: Client,
+    messages: Receiver<Message>,
+    task: AbortOnDrop,
+}
+
+impl Actor {
+    async fn run(self, first: Session) {
+        let mut session = first;
+        loop {
+            self.serve(&mut session).await;
+            self.waits.disconnected();
+            tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
+            drop(session);
+            session = self.reconnect().await;
+            tracing::info!(target: "redisson_lock", "subscriber connection replaced");
+        }
+    }
+
+    async fn reconnect(&self) -> Session {
+        let mut pause = RECONNECT_PAUSE_MIN;
+        loop {
+            match self.connect().await {
+                Ok(session) => return session,
+                Err(error) => {
+                    tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, fred::error::Error> {
+        let client = self.settings.subscriber_client()?;
+        let messages = client.message_rx();
+        let task = init(&client, self.settings.command_timeout).await?;
+        Ok(Session { client, messages, task: AbortOnDrop(Some(task)) })
+    }
+
+    /// Serves one connection until it ends or is out of step.
+    async fn serve(&self, session: &mut Session) {
+        let Session { client, messages, task } = session;
+        let Some(task) = task.0.as_mut() else { return };
+        let desk = Desk { actor: self, client };
+        tokio::select! {
+            _ = task => {}
+            () = self.listen(messages) => {}
+            OutOfStep = desk.work() => {}
+        }
+    }
+
+    /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
+    async fn listen(&self, messages: &mut Receiver<Message>) {
+        loop {
+            match messages.recv().await {
+                Ok(message) => self.waits.message(&message.channel),
+                Err(RecvError::Lagged(count)) => {
+                    tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
+                    self.waits.missed();
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// Subscribes and unsubscribes on one connection.
+struct Desk<'a> {
+    actor: &'a Actor,
+    client: &'a Client,
+}
+
+impl Desk<'_> {
+    /// Ends when the connection is out of step and must be replaced.
+    async fn work(&self) -> OutOfStep {
+        let waits = &self.actor.waits;
+        loop {
+            let wanted = waits.take_wanted(BATCH);
+            if !wanted.is_empty() {
+                if let Err(out_of_step) = self.subscribe(wanted).await {
+                    return out_of_step;
+                }
+                continue;
+            }
+            let unwanted = waits.take_unwanted(BATCH);
+            if !unwanted.is_empty() {
+                if let Err(out_of_step) = self.unsubscribe(unwanted).await {
+                    return out_of_step;
+                }
+                continue;
+            }
+            let next_unwanted = waits.next_unwanted();
+            let linger_over = async {
+                match next_unwanted {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // While there is something to miss, a silent connection is found out by a heartbeat.
+            let heartbeat = async {
+                if waits.len() == 0 {
+                    return std::future::pending().await;
+                }
+                tokio::time::sleep(self.actor.settings.command_timeout).await;
+            };
+            tokio::select! {
+                () = waits.changed() => {}
+                () = linger_over => {}
+                () = heartbeat => {
+                    if !matches!(self.barrier(Change::None).await, Ok(Ok(()))) {
+                        return OutOfStep;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Subscribes to all, or finds out which one is refused. `Err`: the connection is out of step.
+    async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
+        let waits = &self.actor.waits;
+        match self.barrier(Change::Subscribe(channels.clone())).await {
+            Ok(Ok(())) => {
+                for channel in &channels {
+                    waits.subscribed(channel);
+                }
+                Ok(())
+            }
+            Ok(Err(text)) => {
+                // One refused channel refuses its whole batch.
+                self.back_in_step().await?;
+                if let [channel] = channels.as_slice() {
+                    waits.refused(channel, &text);
+                    return Ok(());
+                }
+                for channel in channels {
+                    Box::pin(self.subscribe(vec![channel])).await?;
+                }
+                Ok(())
+            }
+            Err(out_of_step) => Err(out_of_step),
+        }
+    }
+
+    async fn unsubscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
+        match self.barrier(Change::Unsubscribe(channels)).await? {
+            Ok(()) => Ok(()),
+            // Without the right to unsubscribe messages keep coming, and nobody listens to them.
+            Err(_) => self.back_in_step().await,
+        }
+    }
+
+    /// After a refusal the PONG of that barrier may still be on its way.
+    async fn back_in_step(&self) -> Result<(), OutOfStep> {
+        for _ in 0..3 {
+            if let Ok(Ok(())) = self.barrier(Change::None).await {
+                return Ok(());
+            }
+        }
+        Err(OutOfStep)
+    }
+
+    /// Sends a change and a PING in one pipeline and waits for the PONG. `Ok(Err(text))`: refused.
+    async fn barrier(&self, change: Change) -> Result<Result<(), String>, OutOfStep> {
+        let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
+        let timeout = self.actor.settings.command_timeout;
+        let exchange = async {
+            let options = options(timeout);
+            let pipeline = self.client.pipeline();
+            match change {
+                Change::None => {}
+                Change::Subscribe(channels) => pipeline.subscribe(names(&channels)).await?,
+                Change::Unsubscribe(channels) => pipeline.unsubscribe(names(&channels)).await?,
+            }
+            let _: Value = pipeline.with_options(&options).ping(Some(nonce.clone())).await?;
+            pipeline.last::<Value>().await
+        };
+        match tokio::time::timeout(timeout, exchange).await {
+            Err(_) => Err(OutOfStep),
+            Ok(Ok(pong)) => {
+                let echo = match &pong {
+                    Value::Array(items) => items.last().and_then(Value::as_string),
+                    other => other.as_string(),
+                };
+                if echo.as_deref() == Some(&*nonce) { Ok(Ok(())) } else { Ok(Err("out of step".to_owned())) }
+            }
+            Ok(Err(error)) => match server_text(&error) {
+                Some(text) => Ok(Err(text.to_owned())),
+                None => Err(OutOfStep),
+            },
+        }
+    }
+}
+
+enum Change {
+    None,
+    Subscribe(Vec<Arc<str>>),
+    Unsubscribe(Vec<Arc<str>>),
+}
+
+/// The answers of the connection no longer match its commands, or it does not answer.
+struct OutOfStep;
+
+fn names(channels: &[Arc<str>]) -> Vec<String> {
+    channels.iter().map(|channel| channel.to_string()).collect()
+}
+
+static NONCE: AtomicU64 = AtomicU64::new(0);
+
+/// Names in one SUBSCRIBE.
+const BATCH: usize = 500;
+const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);

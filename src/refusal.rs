@@ -1,0 +1,125 @@
+//! What the server's error texts mean. Text in, [`Error`] out; no I/O.
+//!
+//! Redis answers errors as text whose first word is the only stable part. An error inside a script carries the
+//! number of the line, which leads to the command that was refused and so to the missing right.
+
+use crate::error::{Error, RefusedKind, Source};
+use crate::script::Script;
+
+/// The error for a script that the server refused.
+pub(crate) fn explain(script: &Script, lock: &str, text: &str) -> Error {
+    let source = || Source::from(text.to_owned());
+    if let Some(kind) = kind(text) {
+        return Error::Refused { kind, source: source() };
+    }
+    if is_auth(text) {
+        return Error::Auth { source: source() };
+    }
+    if let Some(right) = missing_right(script, text) {
+        return Error::PermissionDenied { right, source: source() };
+    }
+    if text.contains("WRONGTYPE") {
+        return Error::NotALock { lock: lock.to_owned(), found: "a key of another type".to_owned() };
+    }
+    if text.contains("hash value is not an integer") || text.contains("would overflow") {
+        return Error::NotALock { lock: lock.to_owned(), found: "a hold count that is no number".to_owned() };
+    }
+    Error::UnexpectedReply { script: script.name, reply: shorten(text) }
+}
+
+/// The error for a connection, or a subscription, that the server refused.
+pub(crate) fn explain_plain(while_doing: &'static str, right: &str, text: &str) -> Error {
+    let source = || Source::from(text.to_owned());
+    if let Some(kind) = kind(text) {
+        Error::Refused { kind, source: source() }
+    } else if is_auth(text) {
+        Error::Auth { source: source() }
+    } else if text.starts_with("NOPERM") {
+        let right = quoted_command(text).unwrap_or_else(|| right.to_owned());
+        Error::PermissionDenied { right, source: source() }
+    } else {
+        Error::no_answer(while_doing, source())
+    }
+}
+
+/// Cut to 200 bytes, on a character boundary.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut end = text.len().min(SHOWN_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+fn kind(text: &str) -> Option<RefusedKind> {
+    // Before Redis 7 an error inside a script stands behind "ERR Error running script …: ".
+    let in_old_script = text.starts_with("ERR Error running script");
+    KINDS
+        .iter()
+        .find(|(start, _)| {
+            text.starts_with(start)
+                || in_old_script
+                    && (text.contains(&format!(": -{start}")) || text.contains(&format!(": {start}")))
+        })
+        .map(|&(_, kind)| kind)
+}
+
+fn is_auth(text: &str) -> bool {
+    ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"].iter().any(|start| text.starts_with(start))
+}
+
+fn missing_right(script: &Script, text: &str) -> Option<String> {
+    let in_script = text.contains("user executing the script") || text.contains("ACL failure in script");
+    if !text.starts_with("NOPERM") && !in_script {
+        return None;
+    }
+    let command = || quoted_command(text).or_else(|| command_at(script, text));
+    if text.contains("publish") || text.contains("channel") {
+        return Some("&redisson_lock__channel:*".to_owned());
+    }
+    if text.contains("keys") || text.contains("No permissions to access a key") {
+        return Some("~ with a pattern for the lock's key".to_owned());
+    }
+    Some(command().unwrap_or_else(|| "+@scripting".to_owned()))
+}
+
+/// `… to run the 'client|kill' command` names the right itself.
+fn quoted_command(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("run the '")?;
+    let (command, _) = rest.split_once('\'')?;
+    Some(format!("+{command}"))
+}
+
+/// The command that the script calls on the line of the error.
+fn command_at(script: &Script, text: &str) -> Option<String> {
+    let (_, rest) = text.rsplit_once("@user_script:")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let line = script.source.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?;
+    // A line with two calls names both: one of them is refused, the other is needed as well.
+    let commands: Vec<_> = line
+        .split("call('")
+        .skip(1)
+        .filter_map(|rest| rest.split('\'').next())
+        .map(|command| format!("+{command}"))
+        .collect();
+    (!commands.is_empty()).then(|| commands.join(" "))
+}
+
+const KINDS: [(&str, RefusedKind); 14] = [
+    ("READONLY", RefusedKind::ReadOnly),
+    ("OOM", RefusedKind::OutOfMemory),
+    ("NOREPLICAS", RefusedKind::NotEnoughReplicas),
+    ("LOADING", RefusedKind::Loading),
+    ("BUSY ", RefusedKind::Busy),
+    ("MASTERDOWN", RefusedKind::MasterDown),
+    ("MISCONF", RefusedKind::Misconf),
+    ("ERR max number of clients", RefusedKind::TooManyClients),
+    ("CLUSTERDOWN", RefusedKind::Cluster),
+    ("MOVED", RefusedKind::Cluster),
+    ("ASK ", RefusedKind::Cluster),
+    ("CROSSSLOT", RefusedKind::Cluster),
+    ("TRYAGAIN", RefusedKind::Cluster),
+    ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
+];
+
+const SHOWN_BYTES_MAX: usize = 200;

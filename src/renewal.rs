@@ -1,0 +1,265 @@
+//! The watchdog: which holds are kept alive, and when each is looked at again.
+//!
+//! One timer for every owner that holds a lock, in one queue; one task that sleeps until the first of them. Who
+//! falls due within a tenth of the period is renewed together, up to 100 locks a script call, the calls side by
+//! side. The timers do not keep entries alive; a timer whose hold is gone means nothing.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::time::{DelayQueue, delay_queue};
+
+use crate::entry::{Entries, EntryRef, RenewalOutcome};
+use crate::error::LossReason;
+use crate::script::{self, Patience, Renewal, Renewed};
+use crate::shared::{Shared, Totals};
+
+/// The timers of a client.
+pub(crate) struct Renewals {
+    timers: Mutex<Timers>,
+    period: Duration,
+    /// Timers are made in here, because guards may be looked at and dropped anywhere.
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct Timers {
+    queue: DelayQueue<Due>,
+    /// By generation. A key of the queue is used again once its timer has fired, so nobody else may keep one.
+    keys: HashMap<u64, delay_queue::Key>,
+}
+
+/// Whose timer it is.
+#[derive(Debug)]
+struct Due {
+    key: Arc<str>,
+    owner: i64,
+    generation: u64,
+}
+
+impl Renewals {
+    pub(crate) fn new(watchdog_timeout: Duration, runtime: Handle) -> Self {
+        Self { timers: Mutex::default(), period: watchdog_timeout / 3, runtime }
+    }
+
+    /// Moves the timer of a generation, or makes it.
+    pub(crate) fn set(&self, generation: u64, at: Instant, whose: impl FnOnce() -> (Arc<str>, i64)) {
+        let _entered = self.runtime.enter();
+        let mut timers = self.timers.lock();
+        let Timers { queue, keys } = &mut *timers;
+        match keys.get(&generation) {
+            Some(timer) => queue.reset_at(timer, at),
+            None => {
+                let (key, owner) = whose();
+                let timer = queue.insert_at(Due { key, owner, generation }, at);
+                keys.insert(generation, timer);
+            }
+        }
+    }
+
+    /// Removes the timer of a generation. The last one is left to fire for nothing: removing it would wake the
+    /// renewal task, and so would the next lock, on every single uncontended pair.
+    pub(crate) fn remove(&self, generation: u64) {
+        let mut timers = self.timers.lock();
+        if let Some(timer) = timers.keys.remove(&generation)
+            && timers.queue.len() > 1
+        {
+            timers.queue.remove(&timer);
+        }
+    }
+
+    /// Owners that have a timer.
+    pub(crate) fn len(&self) -> usize {
+        self.timers.lock().keys.len()
+    }
+
+    /// The timers that have fired, and those that fire within a tenth of the period.
+    fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<Due>> {
+        let mut timers = self.timers.lock();
+        let Timers { queue, keys } = &mut *timers;
+        let mut fired = Vec::new();
+        while let Poll::Ready(Some(due)) = queue.poll_expired(context) {
+            fired.push(due.into_inner());
+        }
+        if fired.is_empty() {
+            return Poll::Pending;
+        }
+        let soon = Instant::now() + self.slack();
+        while let Some(next) = queue.peek().filter(|next| queue.deadline(next) <= soon) {
+            fired.push(queue.remove(&next).into_inner());
+        }
+        for due in &fired {
+            keys.remove(&due.generation);
+        }
+        Poll::Ready(fired)
+    }
+
+    fn slack(&self) -> Duration {
+        self.period / 10
+    }
+}
+
+/// Starts the renewal task. It ends with `stop`, or with the client.
+pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken) {
+    let mut calls = JoinSet::new();
+    loop {
+        let fired = tokio::select! {
+            fired = next_fired(&shared) => fired,
+            Some(_) = calls.join_next(), if !calls.is_empty() => continue,
+            () = stop.cancelled() => return,
+        };
+        let Some((shared, fired)) = fired else { return };
+        for chunk in due(&shared, fired) {
+            calls.spawn(renew(Arc::clone(&shared), chunk));
+        }
+    }
+}
+
+async fn next_fired(shared: &Weak<Shared>) -> Option<(Arc<Shared>, Vec<Due>)> {
+    std::future::poll_fn(|context| {
+        // Upgraded for each poll only: a sleeping watchdog does not keep its client alive.
+        let Some(shared) = shared.upgrade() else { return Poll::Ready(None) };
+        match shared.renewals.poll_fired(context) {
+            Poll::Ready(fired) => Poll::Ready(Some((shared, fired))),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// One key of a chunk, and whom its answer concerns.
+struct Item {
+    entry: EntryRef,
+    owner: i64,
+    generation: u64,
+    renewal: Renewal,
+}
+
+/// What is due of the fired timers, in chunks that each go over one connection.
+fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Vec<Item>> {
+    let now = Instant::now();
+    let slack = shared.renewals.slack();
+    let mut lanes: Vec<Vec<Item>> = Vec::new();
+    for Due { key, owner, generation } in fired {
+        let Some(entry) = Entries::find(shared, &key) else { continue };
+        let Some(due) = entry.due(owner, generation, now, slack) else { continue };
+        if lanes.len() <= entry.lane {
+            lanes.resize_with(entry.lane + 1, Vec::new);
+        }
+        let renewal = Renewal { key, field: due.field, lease: due.lease };
+        lanes[entry.lane].push(Item { entry, owner, generation, renewal });
+    }
+    lanes
+        .into_iter()
+        .flat_map(|mut items| {
+            let mut chunks = Vec::new();
+            while !items.is_empty() {
+                let rest = items.split_off(items.len().min(CHUNK));
+                chunks.push(std::mem::replace(&mut items, rest));
+            }
+            chunks
+        })
+        .collect()
+}
+
+/// Renews one chunk. Refused as a whole, it is halved, so that one bad name costs no other its lease.
+async fn renew(shared: Arc<Shared>, mut items: Vec<Item>) {
+    let mut later = Vec::new();
+    loop {
+        let renewals: Vec<_> = items
+            .iter()
+            .map(|item| Renewal {
+                key: Arc::clone(&item.renewal.key),
+                field: Arc::clone(&item.renewal.field),
+                lease: item.renewal.lease,
+            })
+            .collect();
+        let lane = items[0].entry.lane;
+        let patience = Patience { timeout: shared.config.command_timeout, copies: 1 };
+        let sent = AtomicBool::new(false);
+        let answer =
+            script::ask(&shared.redis, lane, "renewing", patience, &sent, || script::renew(&renewals)).await;
+        match answer {
+            Ok(answer) if answer.value.len() == items.len() => {
+                Totals::add(&shared.totals.renewed, items.len());
+                for (item, renewed) in items.iter().zip(answer.value) {
+                    item.report(match renewed {
+                        Renewed::Held => {
+                            RenewalOutcome::Renewed { sent_at: answer.sent_at, lease: item.renewal.lease }
+                        }
+                        Renewed::Gone => RenewalOutcome::Lost(LossReason::Gone),
+                        Renewed::Taken => RenewalOutcome::Lost(LossReason::Taken),
+                        Renewed::Changed => RenewalOutcome::Lost(LossReason::Changed),
+                    });
+                }
+            }
+            Err(unanswered) if !unanswered.perhaps && items.len() > 1 => {
+                later.push(items.split_off(items.len() / 2));
+                continue;
+            }
+            answer => {
+                let problem = answer.err().map(|unanswered| unanswered.error.to_string());
+                tracing::warn!(target: "redisson_lock", locks = items.len(), problem, "renewal failed");
+                for item in &items {
+                    item.report(RenewalOutcome::Unknown);
+                }
+            }
+        }
+        match later.pop() {
+            Some(next) => items = next,
+            None => return,
+        }
+    }
+}
+
+impl Item {
+    fn report(&self, outcome: RenewalOutcome) {
+        self.entry.renewed(self.owner, self.generation, outcome);
+    }
+}
+
+/// Locks in one script call.
+const CHUNK: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whose() -> (Arc<str>, i64) {
+        ("a".into(), 1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timers_that_fire_soon_are_taken_together() {
+        let renewals = Renewals::new(Duration::from_secs(30), Handle::current());
+        let now = Instant::now();
+        for (generation, ms) in [(1, 10_000), (2, 10_900), (3, 12_000)] {
+            renewals.set(generation, now + Duration::from_millis(ms), whose);
+        }
+        let fired = std::future::poll_fn(|context| renewals.poll_fired(context)).await;
+        assert_eq!(fired.len(), 2);
+        assert_eq!(now.elapsed(), Duration::from_secs(10));
+        assert_eq!(renewals.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_timer_is_left_to_fire_and_a_moved_one_is_not_made_again() {
+        let renewals = Renewals::new(Duration::from_secs(30), Handle::current());
+        let at = |secs| Instant::now() + Duration::from_secs(secs);
+        renewals.set(1, at(1), whose);
+        renewals.set(2, at(2), whose);
+        renewals.remove(1);
+        renewals.set(2, at(3), || unreachable!("it is moved, not made"));
+        renewals.remove(2);
+        assert_eq!(renewals.len(), 0);
+        assert_eq!(renewals.timers.lock().queue.len(), 1, "nobody is woken for the last one");
+    }
+}

@@ -1,0 +1,386 @@
+//! The files in `lua/` as typed calls: one function for each, with the header's replies as its answer.
+//!
+//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask` is also the one
+//! place where a script is repeated. Milliseconds exist in this file and on the wire only.
+
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::{Error, Source};
+use crate::redis::{Failure, Redis, Reply};
+use crate::refusal;
+use crate::wire::LockName;
+
+/// A script and its SHA-1, by which Redis calls it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    sha: LazyLock<String>,
+}
+
+impl Script {
+    pub(crate) fn sha(&self) -> &str {
+        &self.sha
+    }
+}
+
+macro_rules! scripts {
+    ($($const:ident = $name:literal;)*) => {
+        $(static $const: Script = Script {
+            name: $name,
+            source: include_str!(concat!("../lua/", $name, ".lua")),
+            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
+        };)*
+        #[cfg(test)]
+        static ALL: &[&Script] = &[$(&$const),*];
+    };
+}
+
+scripts! {
+    ACQUIRE = "acquire";
+    RELEASE = "release";
+    RENEW = "renew";
+    FORCE_UNLOCK = "force_unlock";
+    INSPECT = "inspect";
+}
+
+/// One script call, not sent yet.
+pub(crate) struct Call<T> {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<Arc<str>>,
+    pub(crate) args: Vec<Arg>,
+    decode: fn(&Reply) -> Option<T>,
+}
+
+/// A script argument.
+#[derive(Debug, Clone)]
+pub(crate) enum Arg {
+    Text(Arc<str>),
+    Number(i64),
+}
+
+/// What `acquire.lua` answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Taken,
+    /// The outer hold is gone, so there was nothing to nest into.
+    Lost,
+    Busy {
+        /// `None`: the key has no expiry.
+        left: Option<Duration>,
+        holder: String,
+    },
+    NotALock(String),
+}
+
+pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Acquired> {
+    Call {
+        script: &ACQUIRE,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![text(field), Arg::Number(target.into()), millis(lease)],
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(Acquired::Taken),
+            Reply::Number(0) => Some(Acquired::Lost),
+            Reply::List(items) => match items.as_slice() {
+                [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
+                [Reply::Number(left), Reply::Text(holder)] => {
+                    Some(Acquired::Busy { left: duration(*left), holder: holder.clone() })
+                }
+                _ => None,
+            },
+            _ => None,
+        },
+    }
+}
+
+/// What `release.lua` answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    Done,
+    Gone,
+    Taken,
+    NotALock,
+}
+
+pub(crate) fn release(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Released> {
+    Call {
+        script: &RELEASE,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![text(field), Arg::Number(target.into()), millis(lease), text(name.channel())],
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(Released::Done),
+            Reply::Number(0) => Some(Released::Gone),
+            Reply::Number(-1) => Some(Released::Taken),
+            Reply::Number(-3) => Some(Released::NotALock),
+            _ => None,
+        },
+    }
+}
+
+/// What `renew.lua` answers for one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Held,
+    Gone,
+    Taken,
+    Changed,
+}
+
+/// One key of a renewal. Without a lease it is looked at and not extended.
+pub(crate) struct Renewal {
+    pub(crate) key: Arc<str>,
+    pub(crate) field: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+}
+
+pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
+    Call {
+        script: &RENEW,
+        keys: batch.iter().map(|renewal| Arc::clone(&renewal.key)).collect(),
+        args: batch
+            .iter()
+            .flat_map(|renewal| [text(&renewal.field), renewal.lease.map_or(Arg::Number(0), millis)])
+            .collect(),
+        decode: |reply| match reply {
+            Reply::List(items) => items
+                .iter()
+                .map(|item| match item {
+                    Reply::Number(1) => Some(Renewed::Held),
+                    Reply::Number(0) => Some(Renewed::Gone),
+                    Reply::Number(-1) => Some(Renewed::Taken),
+                    Reply::Number(-2) => Some(Renewed::Changed),
+                    _ => None,
+                })
+                .collect(),
+            _ => None,
+        },
+    }
+}
+
+/// Frees the lock if `field` still holds it; answers whether it did.
+pub(crate) fn force_unlock(name: &LockName, field: &Arc<str>) -> Call<bool> {
+    Call {
+        script: &FORCE_UNLOCK,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![text(field), text(name.channel())],
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(true),
+            Reply::Number(0) => Some(false),
+            _ => None,
+        },
+    }
+}
+
+/// What `inspect.lua` answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    Free,
+    Held {
+        /// `None`: the key has no expiry.
+        left: Option<Duration>,
+        field: String,
+        count: u32,
+    },
+    NotALock(String),
+}
+
+pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
+    Call {
+        script: &INSPECT,
+        keys: vec![Arc::clone(name.key())],
+        args: Vec::new(),
+        decode: |reply| match reply {
+            Reply::Nil => Some(Inspected::Free),
+            Reply::List(items) => match items.as_slice() {
+                [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
+                [Reply::Number(left), Reply::Text(field), Reply::Text(count)] => Some(Inspected::Held {
+                    left: duration(*left),
+                    field: field.clone(),
+                    // A count that only another program can have written: it is shown as the highest.
+                    count: count.parse().unwrap_or(u32::MAX),
+                }),
+                _ => None,
+            },
+            _ => None,
+        },
+    }
+}
+
+/// An answer, with what it takes to judge it.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    /// Before the copy that was answered was sent; leases count from here.
+    pub(crate) sent_at: Instant,
+    /// Before the very first copy was sent.
+    pub(crate) first_sent_at: Instant,
+    /// Whether an earlier copy may have been executed too.
+    pub(crate) repeated: bool,
+}
+
+/// No answer that can be used.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    /// Whether some copy may have been executed, or may be still.
+    pub(crate) perhaps: bool,
+}
+
+/// How long to wait for an answer, and how often to send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) timeout: Duration,
+    pub(crate) copies: u32,
+}
+
+/// Sends a script and waits for its answer; a copy of unknown fate is repeated while patience lasts.
+///
+/// Each copy is built when it is sent, from the state of that moment. `sent` is set before the first copy is
+/// handed to the connection: from then on it will be executed even if this future is dropped.
+pub(crate) async fn ask<T>(
+    redis: &Redis,
+    lane: usize,
+    while_doing: &'static str,
+    patience: Patience,
+    sent: &AtomicBool,
+    mut copy: impl FnMut() -> Call<T>,
+) -> Result<Answer<T>, Unanswered> {
+    let start = Instant::now();
+    let mut first_sent_at = None;
+    let mut perhaps = false;
+    let mut nth = 1;
+    loop {
+        let call = copy();
+        let lock = call.keys.first().cloned();
+        let limit = start + patience.timeout * nth / patience.copies;
+        let failure = match redis.run(lane, &call, limit, sent).await {
+            Ok((reply, sent_at)) => match (call.decode)(&reply) {
+                Some(value) => {
+                    return Ok(Answer {
+                        value,
+                        sent_at,
+                        first_sent_at: first_sent_at.unwrap_or(sent_at),
+                        repeated: perhaps,
+                    });
+                }
+                None => {
+                    return Err(Unanswered {
+                        error: Error::UnexpectedReply { script: call.script.name, reply: reply.shown() },
+                        perhaps: true,
+                    });
+                }
+            },
+            Err(failure) => failure,
+        };
+        let source: Source = match failure {
+            Failure::Refused(text) => {
+                let lock = lock.unwrap_or_else(|| "".into());
+                let error = refusal::explain(call.script, &lock, &text);
+                return Err(Unanswered { error, perhaps });
+            }
+            Failure::Closed => return Err(Unanswered { error: Error::Closed, perhaps }),
+            Failure::NoRuntime => return Err(Unanswered { error: Error::NoRuntime, perhaps }),
+            Failure::NotSent(source) => source,
+            Failure::Unknown { source, sent_at } => {
+                first_sent_at.get_or_insert(sent_at);
+                perhaps = true;
+                source
+            }
+        };
+        if nth == patience.copies {
+            let error = Error::no_answer(while_doing, source);
+            return Err(Unanswered { error, perhaps });
+        }
+        nth += 1;
+    }
+}
+
+fn text(value: &Arc<str>) -> Arg {
+    Arg::Text(Arc::clone(value))
+}
+
+/// Rounded up, so that a lease on the wire is never shorter than the one asked for.
+fn millis(duration: Duration) -> Arg {
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))
+}
+
+fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in order, and
+    /// every integer that the body returns.
+    #[test]
+    fn every_header_agrees_with_its_body() {
+        for script in ALL {
+            let (header, body): (Vec<_>, Vec<_>) =
+                script.source.lines().partition(|line| line.starts_with("--"));
+            let (header, body) = (header.join("\n"), body.join("\n"));
+            assert!(
+                header.starts_with(&format!("-- {}.lua: ", script.name)),
+                "{}: the header opens with the name of the file",
+                script.name
+            );
+            assert!(header.contains("\n-- Returns"), "{}", script.name);
+            for input in ["KEYS", "ARGV"] {
+                let declared = indices(&header, input);
+                let used = indices(&body, input);
+                if body.contains(&format!("ipairs({input})")) || body.contains("2 * n") {
+                    assert!(header.contains(&format!("{input}[")), "{}", script.name);
+                    continue;
+                }
+                assert_eq!(declared, used, "{}: {input}", script.name);
+                let expected: BTreeSet<_> = (1..=declared.len()).collect();
+                assert_eq!(declared, expected, "{}: {input} has holes", script.name);
+            }
+            for code in returned_codes(&body) {
+                assert!(
+                    header.lines().any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
+                    "{}: returns {code}, the header does not say so",
+                    script.name
+                );
+            }
+            assert!(script.source.lines().count() <= 45, "{} is too long", script.name);
+        }
+    }
+
+    fn indices(text: &str, input: &str) -> BTreeSet<usize> {
+        text.split(&format!("{input}["))
+            .skip(1)
+            .filter_map(|rest| rest.split(']').next()?.parse().ok())
+            .collect()
+    }
+
+    fn returned_codes(body: &str) -> BTreeSet<String> {
+        body.split(&[' ', '\n'][..])
+            .collect::<Vec<_>>()
+            .windows(2)
+            .filter(|pair| pair[0] == "return")
+            .map(|pair| pair[1].trim_end_matches(|c: char| !c.is_ascii_digit()).to_owned())
+            .filter(|code| code.parse::<i64>().is_ok() || code.starts_with("{-"))
+            .collect()
+    }
+
+    #[test]
+    fn leases_round_up_to_whole_milliseconds() {
+        let ms = |duration| match millis(duration) {
+            Arg::Number(ms) => ms,
+            Arg::Text(_) => unreachable!("a number"),
+        };
+        assert_eq!(ms(Duration::from_millis(10)), 10);
+        assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
+        assert_eq!(ms(Duration::MAX), i64::MAX);
+    }
+}

@@ -1,0 +1,126 @@
+//! The bundle of doors that a client put together; everything below it finds the others here.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::entry::Entries;
+use crate::error::Error;
+use crate::redis::Redis;
+use crate::renewal::Renewals;
+use crate::script::Patience;
+use crate::wait::Waits;
+
+/// What all handles of one client share.
+pub(crate) struct Shared {
+    pub(crate) client_id: Arc<str>,
+    pub(crate) config: Config,
+    /// The runtime that the client was made on: its connections, timers and background work live there.
+    pub(crate) runtime: Handle,
+    pub(crate) redis: Redis,
+    pub(crate) waits: Arc<Waits>,
+    pub(crate) entries: Entries,
+    pub(crate) renewals: Renewals,
+    pub(crate) totals: Totals,
+    phase: AtomicU8,
+    /// Told when a hold or a background release has ended.
+    pub(crate) quieter: Notify,
+}
+
+/// The settings that locks look at.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) key_prefix: Arc<str>,
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        client_id: Arc<str>,
+        config: Config,
+        runtime: Handle,
+        redis: Redis,
+        waits: Arc<Waits>,
+    ) -> Self {
+        Self {
+            client_id,
+            renewals: Renewals::new(config.watchdog_timeout, runtime.clone()),
+            config,
+            runtime,
+            redis,
+            waits,
+            entries: Entries::default(),
+            totals: Totals::default(),
+            phase: AtomicU8::new(Phase::Open as u8),
+            quieter: Notify::new(),
+        }
+    }
+
+    /// Runs a future of this crate in the client's runtime, wherever the caller polls it from.
+    ///
+    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be tokio's.
+    pub(crate) async fn drive<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if Handle::try_current().is_err() {
+            return Err(Error::NoRuntime);
+        }
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
+            let _entered = self.runtime.enter();
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Open as u8
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Closed as u8
+    }
+
+    /// Phases only go forward.
+    pub(crate) fn enter_phase(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+    }
+
+    /// One re-send within the command timeout.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience { timeout: self.config.command_timeout, copies: 2 }
+    }
+}
+
+/// The life of a client.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Phase {
+    Open = 0,
+    /// No new holds; those there are kept and can be given back.
+    Closing = 1,
+    /// Nothing is sent any more.
+    Closed = 2,
+}
+
+/// Running totals for [`ClientStats`](crate::ClientStats).
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) acquired: AtomicU64,
+    pub(crate) released: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) renewed: AtomicU64,
+    pub(crate) contended: AtomicU64,
+    pub(crate) reconciled: AtomicU64,
+    pub(crate) gave_up: AtomicU64,
+}
+
+impl Totals {
+    pub(crate) fn add(total: &AtomicU64, amount: usize) {
+        total.fetch_add(amount as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,386 @@
+//! What one owner has of one lock: its holds, its lease, and the operation that is under way for it.
+//!
+//! Plain data and whole transitions, always called under the mutex of the entry; no I/O, no waiting.
+//!
+//! Invariants (numbers as in `docs/architecture.md`):
+//! I1  `deadline` lies before the server's expiry of the lock, and only moves forward.
+//! I2  At most one acquire is under way, and none while a release is.
+//! I3  When nothing is under way, the count in Redis is `holds.len()`.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::LossReason;
+
+/// How long a hold is promised to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The watchdog renews it, at most until `limit`.
+    Watchdog { limit: Option<Instant> },
+    /// It ends by itself; only `extend` moves the end, at most to `limit`.
+    Fixed { until: Instant, limit: Option<Instant> },
+}
+
+impl Mode {
+    /// When the hold is over whatever the server says.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        match *self {
+            Self::Watchdog { limit } => limit,
+            Self::Fixed { until, .. } => Some(until),
+        }
+    }
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// What a hold and its guard share: whether and how the hold ended. It ends once.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    ending: OnceLock<Ending>,
+    ended: CancellationToken,
+}
+
+impl Ticket {
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Cancelled when the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    fn end(&self, ending: Ending) {
+        let first = self.ending.set(ending).is_ok();
+        debug_assert!(first, "a hold ends once");
+        self.ended.cancel();
+    }
+}
+
+/// One successful taking of the lock.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) mode: Mode,
+    pub(crate) detached: bool,
+}
+
+/// One owner of one lock.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The field in Redis; without a fence it may differ from the owner's own.
+    pub(crate) field: Arc<str>,
+    /// Tells this taking of the lock from every other one of this client.
+    pub(crate) generation: u64,
+    pub(crate) holds: Vec<Hold>,
+    /// The server keeps the lock at least until here.
+    pub(crate) deadline: Instant,
+    /// Before the send of the last command that confirmed the lease.
+    pub(crate) renewed_at: Instant,
+    /// The longest lease ever asked for: when a release is given up, the server frees the lock by itself.
+    pub(crate) lease_max: Duration,
+    /// Lost holds whose guard is still open, or that were detached and nobody has asked for yet.
+    lost_open: Vec<(Arc<Ticket>, bool)>,
+    lost_reason: LossReason,
+    /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
+    pub(crate) losses: u64,
+    /// A renewal is under way.
+    pub(crate) looking: bool,
+    /// A renewal that brought no answer is repeated then.
+    pub(crate) retry_at: Option<Instant>,
+    /// Renewal is overdue, and that was said.
+    pub(crate) overdue: bool,
+
+    /// An acquire is under way.
+    pub(crate) acquiring: bool,
+    /// Unlocks that are under way.
+    pub(crate) releasing: u32,
+    /// The background releaser works on this slot.
+    pub(crate) background: bool,
+    /// Two releases were under way at once: the one that finds the field gone was served by the other.
+    pub(crate) overlapped: bool,
+    /// The count in Redis is known to be `holds.len()`.
+    pub(crate) settled: bool,
+    /// Told when an operation of this slot ends.
+    pub(crate) place: Arc<Notify>,
+}
+
+impl Slot {
+    pub(crate) fn new(field: Arc<str>, now: Instant) -> Self {
+        Self {
+            field,
+            generation: 0,
+            holds: Vec::new(),
+            deadline: now,
+            renewed_at: now,
+            lease_max: Duration::ZERO,
+            lost_open: Vec::new(),
+            lost_reason: LossReason::Gone,
+            losses: 0,
+            looking: false,
+            retry_at: None,
+            overdue: false,
+            acquiring: false,
+            releasing: 0,
+            background: false,
+            overlapped: false,
+            settled: true,
+            place: Arc::default(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    /// Nothing is under way that could change what Redis has of this owner.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.acquiring && self.releasing == 0 && !self.background
+    }
+
+    /// Nothing is left to remember.
+    pub(crate) fn is_spent(&self) -> bool {
+        !self.is_held() && self.is_free() && self.lost_open.is_empty()
+    }
+
+    /// Why an outer hold of this owner is no more, while its guard is still open and nothing else is held.
+    pub(crate) fn lost(&self) -> Option<LossReason> {
+        (!self.is_held() && !self.lost_open.is_empty()).then_some(self.lost_reason)
+    }
+
+    /// Adds a hold whose lease counts from `sent_at`.
+    pub(crate) fn add(&mut self, hold: Hold, sent_at: Instant, lease: Duration) {
+        if !self.is_held() {
+            self.renewed_at = sent_at;
+            self.overdue = false;
+            self.retry_at = None;
+        }
+        self.confirm(sent_at, lease);
+        self.holds.push(hold);
+    }
+
+    /// The server has confirmed at least `lease` from `sent_at` on.
+    pub(crate) fn confirm(&mut self, sent_at: Instant, lease: Duration) {
+        self.deadline = self.deadline.max(local_end(sent_at, lease));
+        self.renewed_at = self.renewed_at.max(sent_at);
+        self.lease_max = self.lease_max.max(lease);
+        self.overdue = false;
+        self.retry_at = None;
+    }
+
+    /// Takes a hold out because its owner gives it back.
+    pub(crate) fn give_back(&mut self, ticket: &Arc<Ticket>) -> bool {
+        let Some(nth) = self.holds.iter().position(|hold| Arc::ptr_eq(&hold.ticket, ticket)) else {
+            return false;
+        };
+        self.holds.remove(nth).ticket.end(Ending::Released);
+        self.settled = false;
+        true
+    }
+
+    /// The latest detached hold, or a lost one that nobody has asked for.
+    pub(crate) fn detached(&self) -> Option<Arc<Ticket>> {
+        let held = self.holds.iter().rev().find(|hold| hold.detached);
+        held.map(|hold| Arc::clone(&hold.ticket)).or_else(|| {
+            let lost = self.lost_open.iter().find(|(_, detached)| *detached);
+            lost.map(|(ticket, _)| Arc::clone(ticket))
+        })
+    }
+
+    pub(crate) fn detach(&mut self, ticket: &Arc<Ticket>) {
+        for hold in &mut self.holds {
+            hold.detached |= Arc::ptr_eq(&hold.ticket, ticket);
+        }
+        for (lost, detached) in &mut self.lost_open {
+            *detached |= Arc::ptr_eq(lost, ticket);
+        }
+    }
+
+    /// The owner has seen that this hold was lost.
+    pub(crate) fn acknowledge(&mut self, ticket: &Arc<Ticket>) {
+        self.lost_open.retain(|(lost, _)| !Arc::ptr_eq(lost, ticket));
+    }
+
+    /// Ends every hold, and answers how many there were.
+    pub(crate) fn lose(&mut self, reason: LossReason) -> usize {
+        self.lose_if(|_| Some(reason))
+    }
+
+    /// Ends the holds whose promise is over; answers the reasons.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<LossReason> {
+        let deadline = self.deadline;
+        let mut reasons = Vec::new();
+        self.lose_if(|hold| {
+            let reason = match hold.mode {
+                mode if mode.ends().is_some_and(|ends| ends <= now) => match mode {
+                    Mode::Watchdog { .. } => LossReason::MaxHold,
+                    Mode::Fixed { until, limit } if limit == Some(until) => LossReason::MaxHold,
+                    Mode::Fixed { .. } => LossReason::LeaseOver,
+                },
+                _ if deadline <= now => LossReason::NotRenewed,
+                _ => return None,
+            };
+            reasons.push(reason);
+            Some(reason)
+        });
+        reasons
+    }
+
+    fn lose_if(&mut self, mut reason: impl FnMut(&Hold) -> Option<LossReason>) -> usize {
+        let before = self.holds.len();
+        let mut kept = Vec::with_capacity(before);
+        for hold in self.holds.drain(..) {
+            match reason(&hold) {
+                None => kept.push(hold),
+                Some(reason) => {
+                    hold.ticket.end(Ending::Lost(reason));
+                    self.lost_reason = reason;
+                    self.lost_open.push((hold.ticket, hold.detached));
+                }
+            }
+        }
+        self.holds = kept;
+        let lost = before - self.holds.len();
+        if lost > 0 {
+            self.losses += 1;
+            self.settled = false;
+        }
+        lost
+    }
+
+    /// The longest time still promised to the holds that are left.
+    pub(crate) fn promised(&self, now: Instant, watchdog_timeout: Duration) -> Duration {
+        self.holds
+            .iter()
+            .map(|hold| left(hold.mode, now, watchdog_timeout))
+            .max()
+            .unwrap_or(LEASE_MIN)
+            .max(LEASE_MIN)
+    }
+
+    /// The lease a renewal asks for; `None` if no hold is renewed.
+    pub(crate) fn renewal(&self, now: Instant, watchdog_timeout: Duration) -> Option<Duration> {
+        self.holds
+            .iter()
+            .filter(|hold| matches!(hold.mode, Mode::Watchdog { .. }))
+            .map(|hold| left(hold.mode, now, watchdog_timeout))
+            .max()
+            .map(|lease| lease.max(LEASE_MIN))
+    }
+
+    /// Without a renewal since then, a watchdog hold is at risk.
+    pub(crate) fn at_risk_from(&self, watchdog_timeout: Duration) -> Option<Instant> {
+        let renewed = self.holds.iter().any(|hold| matches!(hold.mode, Mode::Watchdog { .. }));
+        renewed.then(|| self.renewed_at + watchdog_timeout * 2 / 3)
+    }
+
+    /// When the renewal registry has to look at this slot again.
+    pub(crate) fn wakes_at(&self, watchdog_timeout: Duration) -> Instant {
+        let ends = self.holds.iter().filter_map(|hold| hold.mode.ends()).min();
+        let due = (!self.looking).then(|| self.due_at(watchdog_timeout));
+        let risk = self.at_risk_from(watchdog_timeout).filter(|_| !self.overdue);
+        [ends, due, risk].into_iter().flatten().fold(self.deadline, Instant::min)
+    }
+
+    /// When the next renewal is due.
+    pub(crate) fn due_at(&self, watchdog_timeout: Duration) -> Instant {
+        self.retry_at.unwrap_or_else(|| self.renewed_at + watchdog_timeout / 3)
+    }
+}
+
+/// The local end of a lease: before the server's own expiry, by a margin for the drift of two clocks.
+pub(crate) fn local_end(sent_at: Instant, lease: Duration) -> Instant {
+    sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+}
+
+fn left(mode: Mode, now: Instant, watchdog_timeout: Duration) -> Duration {
+    match mode {
+        Mode::Watchdog { limit: None } => watchdog_timeout,
+        Mode::Watchdog { limit: Some(limit) } => limit.saturating_duration_since(now).min(watchdog_timeout),
+        Mode::Fixed { until, .. } => until.saturating_duration_since(now),
+    }
+}
+
+/// What is sent when next to nothing is promised any more.
+const LEASE_MIN: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WATCHDOG: Duration = Duration::from_secs(30);
+
+    fn hold(mode: Mode) -> Hold {
+        Hold { ticket: Arc::default(), mode, detached: false }
+    }
+
+    fn slot_of(modes: &[Mode], now: Instant) -> Slot {
+        let mut slot = Slot::new("c:1".into(), now);
+        for &mode in modes {
+            slot.add(hold(mode), now, WATCHDOG);
+        }
+        slot
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_lies_before_the_servers_and_only_moves_forward() {
+        let now = Instant::now();
+        let mut slot = slot_of(&[Mode::Watchdog { limit: None }], now);
+        assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
+        slot.confirm(now, Duration::from_secs(1));
+        assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fixed_hold_ends_by_itself_while_the_others_live_on() {
+        let now = Instant::now();
+        let until = now + Duration::from_secs(1);
+        let fixed = Mode::Fixed { until, limit: None };
+        let mut slot = slot_of(&[Mode::Watchdog { limit: None }, fixed], now);
+        assert!(slot.expire(now).is_empty());
+        assert_eq!(slot.expire(until), [LossReason::LeaseOver]);
+        assert_eq!((slot.count(), slot.lost()), (1, None));
+        assert_eq!(slot.expire(slot.deadline), [LossReason::NotRenewed]);
+        assert_eq!(slot.lost(), Some(LossReason::NotRenewed));
+        assert!(!slot.is_spent(), "the guards of lost holds are still open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_cuts_the_lease_that_a_renewal_asks_for() {
+        let now = Instant::now();
+        let limit = Some(now + Duration::from_secs(40));
+        let mut slot = slot_of(&[Mode::Watchdog { limit }], now);
+        assert_eq!(slot.renewal(now, WATCHDOG), Some(WATCHDOG));
+        let later = now + Duration::from_secs(20);
+        assert_eq!(slot.renewal(later, WATCHDOG), Some(Duration::from_secs(20)));
+        slot.confirm(later, Duration::from_secs(20));
+        assert_eq!(slot.wakes_at(WATCHDOG), later + WATCHDOG / 3);
+        assert_eq!(slot.expire(now + Duration::from_secs(40))[0], LossReason::MaxHold);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_promised_is_the_longest_of_the_holds_that_are_left() {
+        let now = Instant::now();
+        let long = Mode::Fixed { until: now + Duration::from_secs(90), limit: None };
+        let mut slot = slot_of(&[Mode::Watchdog { limit: None }, long], now);
+        assert_eq!(slot.promised(now, WATCHDOG), Duration::from_secs(90));
+        let ticket = Arc::clone(&slot.holds[1].ticket);
+        assert!(slot.give_back(&ticket));
+        assert_eq!(ticket.ending(), Some(Ending::Released));
+        assert_eq!(slot.promised(now, WATCHDOG), WATCHDOG);
+        assert!(!slot.give_back(&ticket), "a hold is given back once");
+    }
+}

@@ -1,0 +1,291 @@
+//! Who waits on which unlock channel, and what was heard there. Plain data; the subscriber connection works it off.
+//!
+//! The first waiter makes a channel wanted; it lingers a while after the last one left, because a contended lock
+//! is contended again soon. A message only bumps a counter: it is a hint, which nobody can use up.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The registry of channels. One per client.
+#[derive(Default)]
+pub(crate) struct Waits {
+    channels: Mutex<HashMap<Arc<str>, Channel>>,
+    /// Something became wanted, or unwanted.
+    changed: Notify,
+}
+
+struct Channel {
+    phase: Phase,
+    users: usize,
+    /// When the last user left.
+    idle_since: Option<Instant>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Wanted,
+    Asked,
+    Confirmed,
+}
+
+#[derive(Default)]
+struct Signal {
+    /// Messages, and everything else that may have hidden one.
+    heard: AtomicU64,
+    confirmed: AtomicU64,
+    refused: OnceLock<String>,
+    notify: Notify,
+}
+
+impl Signal {
+    fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::AcqRel);
+        self.notify.notify_waiters();
+    }
+}
+
+impl Waits {
+    /// Joins the channel; the subscription is asked for if nobody has.
+    pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
+        let mut channels = self.channels.lock();
+        let channel = channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
+            phase: Phase::Wanted,
+            users: 0,
+            idle_since: None,
+            signal: Arc::default(),
+        });
+        channel.users += 1;
+        channel.idle_since = None;
+        let subscription = Subscription {
+            waits: Arc::clone(self),
+            name: Arc::clone(name),
+            signal: Arc::clone(&channel.signal),
+        };
+        if channel.phase == Phase::Wanted {
+            self.changed.notify_one();
+        }
+        subscription
+    }
+
+    /// Channels in the registry, lingering ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.channels.lock().len()
+    }
+
+    /// Something is wanted, or has become unwanted.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub(crate) fn take_wanted(&self, max: usize) -> Vec<Arc<str>> {
+        let mut channels = self.channels.lock();
+        let wanted = channels.iter_mut().filter(|(_, channel)| channel.phase == Phase::Wanted);
+        wanted
+            .take(max)
+            .map(|(name, channel)| {
+                channel.phase = Phase::Asked;
+                Arc::clone(name)
+            })
+            .collect()
+    }
+
+    pub(crate) fn take_unwanted(&self, max: usize) -> Vec<Arc<str>> {
+        let now = Instant::now();
+        let mut channels = self.channels.lock();
+        let unwanted: Vec<_> = channels
+            .iter()
+            .filter(|(_, channel)| channel.lingers_until().is_some_and(|until| until <= now))
+            .take(max)
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in &unwanted {
+            channels.remove(name);
+        }
+        unwanted
+    }
+
+    pub(crate) fn next_unwanted(&self) -> Option<Instant> {
+        self.channels.lock().values().filter_map(Channel::lingers_until).min()
+    }
+
+    /// The subscription is in force. Whoever was asleep attempts again: a message may have come before.
+    pub(crate) fn subscribed(&self, name: &str) {
+        if let Some(channel) = self.channels.lock().get_mut(name)
+            && channel.phase == Phase::Asked
+        {
+            channel.phase = Phase::Confirmed;
+            channel.signal.confirmed.fetch_add(1, Ordering::AcqRel);
+            channel.signal.hear();
+        }
+    }
+
+    /// The server refused the subscription: those who wait for it are told why.
+    pub(crate) fn refused(&self, name: &str, text: &str) {
+        if let Some(channel) = self.channels.lock().remove(name) {
+            let _ = channel.signal.refused.set(text.to_owned());
+            channel.signal.hear();
+        }
+    }
+
+    pub(crate) fn message(&self, name: &str) {
+        if let Some(channel) = self.channels.lock().get(name) {
+            channel.signal.hear();
+        }
+    }
+
+    /// Messages may have been missed on every channel.
+    pub(crate) fn missed(&self) {
+        for channel in self.channels.lock().values() {
+            channel.signal.hear();
+        }
+    }
+
+    /// The connection is gone: what is still in use is wanted again, the rest is forgotten.
+    pub(crate) fn disconnected(&self) {
+        let mut channels = self.channels.lock();
+        channels.retain(|_, channel| channel.users > 0);
+        for channel in channels.values_mut() {
+            channel.phase = Phase::Wanted;
+        }
+    }
+}
+
+impl Channel {
+    fn lingers_until(&self) -> Option<Instant> {
+        self.idle_since.map(|since| since + LINGER)
+    }
+}
+
+/// A place among those who listen to a channel; dropping it leaves.
+pub(crate) struct Subscription {
+    waits: Arc<Waits>,
+    name: Arc<str>,
+    signal: Arc<Signal>,
+}
+
+impl Subscription {
+    /// Waits until the server has confirmed the subscription; `Err` has the server's refusal.
+    pub(crate) async fn confirmed(&self) -> Result<(), String> {
+        loop {
+            let notified = self.signal.notify.notified();
+            tokio::pin!(notified);
+            // Registered before the look, so that no confirmation falls in between.
+            notified.as_mut().enable();
+            if let Some(text) = self.signal.refused.get() {
+                return Err(text.clone());
+            }
+            if self.signal.confirmed.load(Ordering::Acquire) > 0 {
+                return Ok(());
+            }
+            notified.await;
+        }
+    }
+
+    /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out of date.
+    pub(crate) fn heard(&self) -> u64 {
+        self.signal.heard.load(Ordering::Acquire)
+    }
+
+    /// Waits until more was heard than `before`.
+    pub(crate) async fn heard_since(&self, before: u64) {
+        loop {
+            let notified = self.signal.notify.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.heard() != before {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut channels = self.waits.channels.lock();
+        let Some(channel) = channels.get_mut(&self.name) else { return };
+        // A refused channel may have been replaced by a new one of the same name.
+        if !Arc::ptr_eq(&channel.signal, &self.signal) {
+            return;
+        }
+        channel.users -= 1;
+        if channel.users == 0 {
+            channel.idle_since = Some(Instant::now());
+            self.waits.changed.notify_one();
+        }
+    }
+}
+
+/// How long a subscription outlives its last waiter.
+const LINGER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel() -> Arc<str> {
+        "c".into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_is_wanted_once_and_unwanted_a_second_after_its_last_user_left() {
+        let waits = Arc::new(Waits::default());
+        let (first, second) = (waits.subscribe(&channel()), waits.subscribe(&channel()));
+        assert_eq!(waits.take_wanted(9), [channel()]);
+        assert!(waits.take_wanted(9).is_empty());
+        waits.subscribed("c");
+        first.confirmed().await.expect("confirmed");
+
+        drop(first);
+        assert_eq!(waits.next_unwanted(), None);
+        drop(second);
+        assert!(waits.take_unwanted(9).is_empty(), "it lingers");
+        tokio::time::advance(LINGER).await;
+        assert_eq!(waits.take_unwanted(9), [channel()]);
+        assert_eq!(waits.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_before_the_wait_is_not_missed() {
+        let waits = Arc::new(Waits::default());
+        let subscription = waits.subscribe(&channel());
+        let before = subscription.heard();
+        waits.message("c");
+        subscription.heard_since(before).await;
+        assert_ne!(subscription.heard(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_wants_used_channels_again_and_wakes_their_waiters() {
+        let waits = Arc::new(Waits::default());
+        let subscription = waits.subscribe(&channel());
+        waits.take_wanted(9);
+        waits.subscribed("c");
+        let before = subscription.heard();
+        waits.disconnected();
+        assert_eq!(waits.take_wanted(9), [channel()]);
+        assert_eq!(subscription.heard(), before, "not before the channel is heard again");
+        waits.subscribed("c");
+        subscription.heard_since(before).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_channel_tells_its_waiters_and_can_be_asked_for_again() {
+        let waits = Arc::new(Waits::default());
+        let refused = waits.subscribe(&channel());
+        waits.take_wanted(9);
+        waits.refused("c", "NOPERM");
+        assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
+        let again = waits.subscribe(&channel());
+        drop(refused);
+        assert_eq!(waits.take_wanted(9), [channel()], "the old user does not count as one of the new");
+        drop(again);
+    }
+}

@@ -1,0 +1,112 @@
+//! Every string that Redisson also writes: keys, channels, messages, hash fields.
+//!
+//! Values only, no I/O. Nothing outside this file and `lua/` spells a name that a JVM peer reads. The names
+//! are those of Redisson 3.5.5 to 4.7.0 (`docs/protocol.md` says where each was seen).
+
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// A lock's name in its three forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockName {
+    given: Arc<str>,
+    key: Arc<str>,
+    channel: Arc<str>,
+}
+
+impl LockName {
+    /// Checks the name and derives key and channel. The prefix takes the place of Redisson's `NameMapper`:
+    /// it is part of the raw name, from which the channel is built.
+    pub(crate) fn new(prefix: &str, given: &str) -> Result<Self, Error> {
+        if given.is_empty() {
+            return Err(Error::InvalidName { name: String::new(), problem: "a lock name must not be empty" });
+        }
+        let key = format!("{prefix}{given}");
+        if key.len() > NAME_BYTES_MAX {
+            let shown: String = given.chars().take(40).collect();
+            return Err(Error::InvalidName {
+                name: format!("{shown}…"),
+                problem: "a lock name with its prefix has at most 65536 bytes",
+            });
+        }
+        Ok(Self { given: given.into(), channel: channel(&key).into(), key: key.into() })
+    }
+
+    /// The name as the user gave it.
+    pub(crate) fn given(&self) -> &Arc<str> {
+        &self.given
+    }
+
+    /// The key of the lock hash.
+    pub(crate) fn key(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    /// The channel on which the last unlock is announced.
+    pub(crate) fn channel(&self) -> &Arc<str> {
+        &self.channel
+    }
+}
+
+/// The hash field of an owner: `clientId:threadId`.
+pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
+    format!("{client_id}:{thread_id}").into()
+}
+
+/// Whether a field was written by this client. What follows the colon belongs to its writer and is not read.
+pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
+    field.strip_prefix(client_id).is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.
+fn channel(key: &str) -> String {
+    if key.contains('{') {
+        format!("redisson_lock__channel:{key}")
+    } else {
+        format!("redisson_lock__channel:{{{key}}}")
+    }
+}
+
+/// Longest key, in bytes.
+const NAME_BYTES_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel_of(name: &str) -> String {
+        LockName::new("", name).expect("valid").channel().to_string()
+    }
+
+    #[test]
+    fn channel_is_braced_unless_the_name_has_an_opening_brace() {
+        assert_eq!(channel_of("a"), "redisson_lock__channel:{a}");
+        assert_eq!(channel_of("a:b"), "redisson_lock__channel:{a:b}");
+        assert_eq!(channel_of("{t}:a"), "redisson_lock__channel:{t}:a");
+        assert_eq!(channel_of("a{b"), "redisson_lock__channel:a{b");
+        assert_eq!(channel_of("a}b"), "redisson_lock__channel:{a}b}");
+    }
+
+    #[test]
+    fn prefix_is_part_of_key_and_channel_but_not_of_the_given_name() {
+        let name = LockName::new("app:", "a").expect("valid");
+        assert_eq!(&**name.given(), "a");
+        assert_eq!(&**name.key(), "app:a");
+        assert_eq!(&**name.channel(), "redisson_lock__channel:{app:a}");
+    }
+
+    #[test]
+    fn empty_and_endless_names_are_refused() {
+        assert!(LockName::new("app:", "").is_err());
+        assert!(LockName::new("", &"x".repeat(NAME_BYTES_MAX)).is_ok());
+        assert!(LockName::new("p", &"x".repeat(NAME_BYTES_MAX)).is_err());
+    }
+
+    #[test]
+    fn a_field_belongs_to_a_client_only_up_to_the_colon() {
+        assert!(is_field_of("ab", "ab:1"));
+        assert!(!is_field_of("ab", "abc:1"));
+        assert!(!is_field_of("ab", "ab"));
+    }
+}

@@ -1,0 +1,284 @@
+//! A TCP proxy that reads commands: it can hold replies back, lose them, and keep what a cut connection had
+//! not delivered yet, to deliver it later.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+/// What happens to a command that a rule is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Executed; its reply is lost with the connection.
+    LoseReply,
+    /// The connection is lost before it is executed.
+    LoseCommand,
+    /// The connection is lost for the client, but the server still has it; the command arrives at [`Proxy::deliver`].
+    Late,
+    /// Executed twice in a row; the second reply is the one that is dropped.
+    Twice,
+}
+
+/// What a rule looks at: the words of a command.
+type Matches = Box<dyn Fn(&[String]) -> bool + Send>;
+
+struct Rule {
+    matches: Matches,
+    fate: Fate,
+    times: usize,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    late: Vec<(OwnedWriteHalf, Vec<u8>)>,
+    seen: Vec<Vec<String>>,
+}
+
+pub struct Proxy {
+    pub port: u16,
+    state: Arc<Mutex<State>>,
+    /// Replies are held back while this is true.
+    hold: watch::Sender<bool>,
+    refuse: Arc<AtomicBool>,
+    cut: Arc<Notify>,
+    pub hit: Arc<AtomicUsize>,
+    tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    pub async fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let state = Arc::new(Mutex::new(State::default()));
+        let (hold, held) = watch::channel(false);
+        let cut = Arc::new(Notify::new());
+        let hit = Arc::new(AtomicUsize::new(0));
+        let refuse = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        let link = Link { state: Arc::clone(&state), held, cut: Arc::clone(&cut), hit: Arc::clone(&hit) };
+        let refusing = Arc::clone(&refuse);
+        tasks.spawn(async move {
+            let mut links = JoinSet::new();
+            loop {
+                let Ok((client, _)) = listener.accept().await else { return };
+                if refusing.load(Ordering::SeqCst) {
+                    continue;
+                }
+                links.spawn(link.clone().serve(client, to));
+            }
+        });
+        Self { port, state, hold, refuse, cut, hit, tasks }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The next `times` commands that match meet this fate.
+    pub fn rule(&self, fate: Fate, times: usize, matches: impl Fn(&[String]) -> bool + Send + 'static) {
+        let rule = Rule { matches: Box::new(matches), fate, times };
+        self.state.lock().expect("unpoisoned").rules.push(rule);
+    }
+
+    /// Holds every reply back, or lets them go.
+    pub fn hold_replies(&self, hold: bool) {
+        self.hold.send_replace(hold);
+    }
+
+    /// Accepts and closes new connections at once.
+    pub fn refuse(&self, refuse: bool) {
+        self.refuse.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Cuts every connection.
+    pub fn cut_all(&self) {
+        self.cut.notify_waiters();
+    }
+
+    /// Delivers what cut connections had not delivered; answers how many there were.
+    pub async fn deliver(&self) -> usize {
+        let late = std::mem::take(&mut self.state.lock().expect("unpoisoned").late);
+        let count = late.len();
+        for (mut server, bytes) in late {
+            // A connection that was killed meanwhile refuses them: that is the fence at work.
+            let _ = server.write_all(&bytes).await;
+            let _ = server.flush().await;
+            // The server reads them before it sees the end.
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        count
+    }
+
+    pub fn kept(&self) -> usize {
+        self.state.lock().expect("unpoisoned").late.len()
+    }
+
+    /// Script calls seen so far, as their words.
+    pub fn script_calls(&self) -> Vec<Vec<String>> {
+        let state = self.state.lock().expect("unpoisoned");
+        state.seen.iter().filter(|words| words[0].starts_with("EVAL")).cloned().collect()
+    }
+
+    pub async fn stop(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+#[derive(Clone)]
+struct Link {
+    state: Arc<Mutex<State>>,
+    held: watch::Receiver<bool>,
+    cut: Arc<Notify>,
+    hit: Arc<AtomicUsize>,
+}
+
+impl Link {
+    async fn serve(self, client: TcpStream, to: u16) {
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let (mut from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        let state = Arc::clone(&self.state);
+        let cut = Arc::clone(&self.cut);
+        let cut = cut.notified();
+        // Replies to swallow before the next is passed on.
+        let lose = Arc::new(AtomicUsize::new(0));
+        let lost = Arc::new(Notify::new());
+        let (losing, lost_one) = (Arc::clone(&lose), Arc::clone(&lost));
+        let mut held = self.held.clone();
+        let replies = async move {
+            let mut bytes = vec![0; 65_536];
+            loop {
+                let Ok(read) = from_server.read(&mut bytes).await else { return };
+                if read == 0 {
+                    return;
+                }
+                if held.wait_for(|held| !held).await.is_err() {
+                    return;
+                }
+                if losing.load(Ordering::SeqCst) > 0 {
+                    lost_one.notify_one();
+                    continue;
+                }
+                if to_client.write_all(&bytes[..read]).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let commands = async move {
+            let mut pending = Vec::new();
+            let mut bytes = vec![0; 65_536];
+            loop {
+                while let Some((words, length)) = parse(&pending) {
+                    let raw: Vec<u8> = pending.drain(..length).collect();
+                    match self.fate(words) {
+                        None => {
+                            if to_server.write_all(&raw).await.is_err() {
+                                return None;
+                            }
+                        }
+                        Some(Fate::LoseCommand) => return None,
+                        Some(Fate::Late) => {
+                            let rest = [raw, pending].concat();
+                            return Some((to_server, rest));
+                        }
+                        Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
+                            lose.store(1, Ordering::SeqCst);
+                            let copies = if fate == Fate::Twice { 2 } else { 1 };
+                            for _ in 0..copies {
+                                let _ = to_server.write_all(&raw).await;
+                            }
+                            lost.notified().await;
+                            if fate == Fate::LoseReply {
+                                return None;
+                            }
+                            lose.store(0, Ordering::SeqCst);
+                        }
+                    }
+                }
+                let Ok(read) = from_client.read(&mut bytes).await else { return None };
+                if read == 0 {
+                    return None;
+                }
+                pending.extend_from_slice(&bytes[..read]);
+            }
+        };
+        tokio::pin!(replies);
+        let kept = tokio::select! {
+            () = &mut replies => None,
+            kept = commands => kept,
+            () = cut => None,
+        };
+        if let Some(kept) = kept {
+            state.lock().expect("unpoisoned").late.push(kept);
+        }
+    }
+
+    fn fate(&self, words: Vec<String>) -> Option<Fate> {
+        let mut state = self.state.lock().expect("unpoisoned");
+        let rule = state.rules.iter_mut().find(|rule| rule.times > 0 && (rule.matches)(&words));
+        let fate = rule.map(|rule| {
+            rule.times -= 1;
+            rule.fate
+        });
+        state.seen.push(words);
+        drop(state);
+        if fate.is_some() {
+            self.hit.fetch_add(1, Ordering::SeqCst);
+        }
+        fate
+    }
+}
+
+/// The first command in the bytes, and its length.
+fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+    let line = |from: usize| {
+        let end = bytes[from..].windows(2).position(|pair| pair == b"\r\n")? + from;
+        let number: usize = std::str::from_utf8(&bytes[from + 1..end]).ok()?.parse().ok()?;
+        Some((number, end + 2))
+    };
+    if bytes.is_empty() {
+        return None;
+    }
+    let (count, mut at) = line(0)?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        if at >= bytes.len() {
+            return None;
+        }
+        let (length, start) = line(at)?;
+        let word = bytes.get(start..start + length)?;
+        words.push(String::from_utf8_lossy(word).into_owned());
+        at = start + length + 2;
+    }
+    (at <= bytes.len()).then_some((words, at))
+}
+
+/// Whether the words call this script with this owner's target count.
+pub fn is_script(words: &[String], source: &str) -> bool {
+    let sha = sha1_smol::Sha1::from(source).digest().to_string();
+    words[0].starts_with("EVAL") && words.get(1).is_some_and(|script| *script == sha || script == source)
+}
+
+pub const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
+pub const RELEASE: &str = include_str!("../../lua/release.lua");
+pub const RENEW: &str = include_str!("../../lua/renew.lua");
+pub const FORCE_UNLOCK: &str = include_str!("../../lua/force_unlock.lua");
+pub const INSPECT: &str = include_str!("../../lua/inspect.lua");
+
+/// Matches `acquire.lua` going to this count.
+pub fn acquire_to(target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
+    move |words| is_script(words, ACQUIRE) && words.get(5) == Some(&target.to_string())
+}
+
+/// Matches `release.lua` going to this count.
+pub fn release_to(target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
+    move |words| is_script(words, RELEASE) && words.get(5) == Some(&target.to_string())
+}

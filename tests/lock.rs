@@ -1,0 +1,280 @@
+//! What every lock does: exclude, nest, give back, and cost two script calls.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{Bed, eventually, ms};
+use redisson_lock::{Error, HoldState};
+
+#[tokio::test]
+async fn a_lock_is_a_hash_with_the_owners_field_and_a_lease() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    assert_eq!(control.hash("a"), format!("{} 1", guard.owner()));
+    assert!((29_000..=30_000).contains(&control.pttl("a")));
+    assert_eq!(guard.state(), HoldState::Held);
+    guard.unlock().await.expect("held");
+    assert_eq!(control.run(&["EXISTS", "a"]), "0");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn nested_holds_count_up_and_down_and_the_last_unlock_tells_the_channel() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let mut listener = bed.control();
+    let mut channel = listener.connection.as_pubsub();
+    channel.subscribe("redisson_lock__channel:{a}").expect("subscribed");
+    channel.set_read_timeout(Some(ms(300))).expect("set");
+
+    let lock = client.lock("a");
+    let mut guards = Vec::new();
+    for depth in 1..=5 {
+        guards.push(lock.lock().await.expect("reentrant"));
+        assert_eq!(control.count("a"), depth);
+        assert_eq!(i64::from(lock.hold_count().await.expect("asked")), depth);
+    }
+    for depth in (0..5).rev() {
+        guards.remove(0).unlock().await.expect("held");
+        assert_eq!(control.count("a"), depth);
+    }
+    let message = channel.get_message().expect("one message");
+    assert_eq!(message.get_payload::<String>().expect("text"), "0");
+    assert!(channel.get_message().is_err(), "and only one");
+    drop(channel);
+    drop(listener);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let lock = client.lock("a");
+    lock.lock().await.expect("free").unlock().await.expect("held");
+
+    let mut control = bed.control();
+    let monitor = bed.server.port;
+    let (ready, started) = std::sync::mpsc::channel();
+    let (lines_to, lines) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || monitor_lines(monitor, &ready, &lines_to));
+    started.recv().expect("monitoring");
+    for _ in 0..100 {
+        lock.lock().await.expect("free").unlock().await.expect("held");
+    }
+    control.run(&["ECHO", "end-of-test"]);
+    reader.join().expect("no panic");
+    let lines: Vec<String> = lines.try_iter().filter(|line| !line.contains(" lua]")).collect();
+    let scripts = lines.iter().filter(|line| line.contains("\"EVALSHA\"")).count();
+    assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
+    bed.finish([client]).await;
+}
+
+/// Sends every line of MONITOR until the end of the test is echoed.
+fn monitor_lines(port: u16, ready: &std::sync::mpsc::Sender<()>, lines: &std::sync::mpsc::Sender<String>) {
+    use std::io::{BufRead, BufReader, Write};
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    socket.write_all(b"MONITOR\r\n").expect("sent");
+    for line in BufReader::new(socket).lines() {
+        let line = line.expect("read");
+        if line == "+OK" {
+            ready.send(()).expect("awaited");
+        } else if line.contains("end-of-test") {
+            return;
+        } else {
+            lines.send(line).expect("collected");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_of_many_tasks_and_clients_never_overlap() {
+    let bed = Bed::new();
+    let clients = [bed.client().await, bed.client().await, bed.client().await];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut control = bed.control();
+    control.run(&["SET", "counter", "0"]);
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..12 {
+        let lock = clients[nth % 3].clone().lock("a");
+        let inside = Arc::clone(&inside);
+        let mut own = bed.control();
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let guard = lock.lock().await.expect("taken");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                let read = own.number(&["GET", "counter"]);
+                tokio::task::yield_now().await;
+                own.run(&["SET", "counter", &(read + 1).to_string()]);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.expect("held");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert_eq!(control.run(&["GETDEL", "counter"]), "300", "no update was lost");
+    bed.finish(clients).await;
+}
+
+#[tokio::test]
+async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
+    let bed = Bed::new();
+    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let guard = theirs.lock("a").lock().await.expect("free");
+    let lock = ours.lock("a");
+    assert!(lock.try_lock().await.expect("asked").is_none());
+    for wait in [0, 1, 20, 300] {
+        let start = std::time::Instant::now();
+        assert!(lock.try_lock_for(ms(wait)).await.expect("asked").is_none());
+        let took = start.elapsed();
+        assert!(took >= ms(wait) && took < ms(wait + 100), "{wait} ms took {took:?}");
+    }
+    let start = std::time::Instant::now();
+    assert!(lock.try_lock_until(start + ms(100)).await.expect("asked").is_none());
+    assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200));
+    guard.unlock().await.expect("held");
+    let taken = lock.try_lock().await.expect("asked").expect("free");
+    taken.unlock().await.expect("held");
+    bed.finish([ours, theirs]).await;
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_sent_again_unseen() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    for _ in 0..3 {
+        let outer = lock.lock().await.expect("free");
+        control.run(&["SCRIPT", "FLUSH"]);
+        let inner = lock.lock().await.expect("nested");
+        control.run(&["SCRIPT", "FLUSH"]);
+        inner.unlock().await.expect("held");
+        control.run(&["SCRIPT", "FLUSH"]);
+        outer.unlock().await.expect("held");
+        control.run(&["SCRIPT", "FLUSH"]);
+        assert!(!lock.is_locked().await.expect("asked"));
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_dropped_guard_gives_the_lock_back_and_its_owners_next_call_comes_after() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    for _ in 0..50 {
+        drop(lock.lock().await.expect("free"));
+        let guard = lock.lock().await.expect("ordered behind the release");
+        assert_eq!(control.count("a"), 1, "a new hold, not a re-entry into the dying one");
+        guard.unlock().await.expect("held");
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn detached_holds_stay_until_their_owner_unlocks() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    lock.lock().await.expect("free").detach();
+    let guarded = lock.lock().await.expect("nested");
+    assert_eq!(control.count("a"), 2);
+    lock.unlock().await.expect("one detached");
+    assert_eq!(control.count("a"), 1);
+    assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })), "the other has a guard");
+    guarded.unlock().await.expect("held");
+    assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })));
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn run_returns_the_value_and_gives_back_also_after_a_panic() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let lock = client.lock("a");
+    let value = lock.run(|held| async move { (held.state(), 7) }).await.expect("held");
+    assert_eq!(value, (HoldState::Held, 7));
+    assert!(!lock.is_locked().await.expect("asked"));
+
+    let panicking = lock.clone();
+    let panicked = tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
+    assert!(panicked.await.expect_err("goes on unwinding").is_panic());
+    let mut control = bed.control();
+    eventually("given back", Duration::from_secs(2), || control.run(&["EXISTS", "a"]) == "0").await;
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
+    let bed = Bed::new();
+    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let guard = theirs.lock("a").lock().await.expect("free");
+    assert!(ours.lock("a").force_unlock().await.expect("answered"));
+    assert!(!ours.lock("a").force_unlock().await.expect("answered"));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+
+    // An own hold is told at once.
+    let guard = ours.lock("a").lock().await.expect("free");
+    assert!(ours.lock("a").force_unlock().await.expect("answered"));
+    assert!(matches!(guard.state(), HoldState::Lost(_)));
+    drop(guard);
+    bed.finish([ours, theirs]).await;
+}
+
+#[tokio::test]
+async fn inspect_shows_java_holders_too() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    assert_eq!(lock.inspect().await.expect("asked"), None);
+    control.run(&["HSET", "a", "0a1b:-5", "3"]);
+    control.run(&["PEXPIRE", "a", "20000"]);
+    let holder = lock.inspect().await.expect("asked").expect("held");
+    assert_eq!((holder.owner.as_str(), holder.hold_count), ("0a1b:-5", 3));
+    assert!(holder.lease_left.expect("expires") <= ms(20_000));
+    assert!(lock.is_locked().await.expect("asked"));
+    assert!(!lock.is_held().await.expect("asked"));
+    assert!(lock.lease_left().await.expect("asked").is_some());
+    control.run(&["DEL", "a"]);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_key_prefix_is_part_of_the_raw_name() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.key_prefix("shop:")).await;
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    assert_eq!(lock.name(), "a");
+    assert_eq!(bed.control().count("shop:a"), 1);
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn several_connections_share_the_locks_by_name() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.connections(4)).await;
+    assert_eq!(bed.control().connections(), 5);
+    let mut guards = Vec::new();
+    for nth in 0..40 {
+        guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
+    }
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    bed.finish([client]).await;
+}
