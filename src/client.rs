@@ -487,7 +487,8 @@ impl LockClientBuilder {
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle { shared, stop: stop.clone() });
         handle.shared.redis.subscribe_with(&settings, waits).await?;
-        handle.shared.runtime.spawn(renewal::run(Arc::downgrade(&handle.shared), stop));
+        let gone = handle.shared.gone.clone().drop_guard();
+        handle.shared.runtime.spawn(renewal::run(Arc::downgrade(&handle.shared), stop, gone));
         Ok(LockClient { handle })
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::time::{DelayQueue, delay_queue};
 
 use crate::entry::{Entries, EntryRef, RenewalOutcome};
@@ -107,8 +107,8 @@ impl Renewals {
     }
 }
 
-/// Starts the renewal task. It ends with `stop`, or with the client.
-pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken) {
+/// The renewal task. It ends with `stop`, with the client, or with its runtime, and says so by `_gone`.
+pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken, _gone: DropGuard) {
     let mut calls = JoinSet::new();
     loop {
         let fired = tokio::select! {

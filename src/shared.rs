@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::entry::Entries;
 use crate::error::Error;
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) renewals: Renewals,
     pub(crate) totals: Totals,
     phase: AtomicU8,
+    /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
+    pub(crate) gone: CancellationToken,
     /// Told when a hold or a background release has ended.
     pub(crate) quieter: Notify,
 }
@@ -59,6 +62,7 @@ impl Shared {
             entries: Entries::default(),
             totals: Totals::default(),
             phase: AtomicU8::new(Phase::Open as u8),
+            gone: CancellationToken::new(),
             quieter: Notify::new(),
         }
     }
@@ -72,6 +76,10 @@ impl Shared {
         }
         let mut future = std::pin::pin!(future);
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
+            // A timer of a runtime that has ended must not be polled.
+            if self.gone.is_cancelled() && !self.is_closed() {
+                return Poll::Ready(Err(Error::NoRuntime));
+            }
             let _entered = self.runtime.enter();
             future.as_mut().poll(context)
         })

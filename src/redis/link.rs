@@ -242,9 +242,11 @@ impl Supervisor {
             };
             state.send_replace(if stopped { State::Stopped } else { State::Down });
             drop(_ended);
-            task.abort();
-            // The socket closes when the task is dropped, which this waits for.
-            let _ = (&mut task).await;
+            if !task.is_finished() {
+                task.abort();
+                // The socket closes when the task is dropped, which this waits for.
+                let _ = (&mut task).await;
+            }
             if stopped {
                 return;
             }

@@ -1,0 +1,247 @@
+//! Each Lua file alone, on a real server: the whole table of states, every row also with the script sent twice,
+//! and every right that a script needs taken away in every state.
+
+mod common;
+
+use common::proxy::{ACQUIRE, FORCE_UNLOCK, INSPECT, RELEASE, RENEW};
+use common::{Control, Server, ms};
+
+const CHANNEL: &str = "redisson_lock__channel:{k}";
+
+/// What stands under the key before a script runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    Absent,
+    /// Our field with this count and 20 s left.
+    Ours(u32),
+    /// Another owner's field with 20 s left.
+    Theirs,
+}
+
+impl State {
+    fn set(self, control: &mut Control) {
+        control.run(&["DEL", "k"]);
+        match self {
+            Self::Absent => return,
+            Self::Ours(count) => control.run(&["HSET", "k", "me:1", &count.to_string()]),
+            Self::Theirs => control.run(&["HSET", "k", "you:1", "1"]),
+        };
+        control.run(&["PEXPIRE", "k", "20000"]);
+    }
+}
+
+fn acquire(control: &mut Control, target: u32, lease: &str) -> String {
+    shown(control.try_run(&["EVAL", ACQUIRE, "1", "k", "me:1", &target.to_string(), lease]))
+}
+
+fn release(control: &mut Control, target: u32, lease: &str) -> String {
+    shown(control.try_run(&["EVAL", RELEASE, "1", "k", "me:1", &target.to_string(), lease, CHANNEL]))
+}
+
+fn shown(answer: Result<String, redis::RedisError>) -> String {
+    answer.unwrap_or_else(|error| format!("error: {error}"))
+}
+
+/// Fields, and the lease rounded to seconds; "" if there is no key.
+fn seen(control: &mut Control) -> String {
+    match control.hash("k").as_str() {
+        "" => String::new(),
+        fields => format!("{fields} {}", (control.pttl("k") + 999) / 1000),
+    }
+}
+
+#[test]
+fn acquire_goes_to_its_target_and_says_what_it_found_also_when_sent_twice() {
+    let server = Server::start();
+    let control = &mut server.control();
+    // state, target, lease in ms, answer, state after
+    let table = [
+        (State::Absent, 1, "5000", "1", "me:1 1 5"),
+        (State::Absent, 2, "5000", "0", ""),
+        (State::Ours(1), 1, "5000", "1", "me:1 1 20"),
+        (State::Ours(1), 2, "5000", "1", "me:1 2 20"),
+        (State::Ours(1), 2, "30000", "1", "me:1 2 30"),
+        (State::Ours(3), 1, "5000", "1", "me:1 1 20"),
+        (State::Ours(3), 4, "30000", "1", "me:1 4 30"),
+        (State::Theirs, 1, "5000", "20 you:1", "you:1 1 20"),
+        (State::Theirs, 2, "5000", "0", "you:1 1 20"),
+    ];
+    for (state, target, lease, answer, after) in table {
+        for copies in 1..=2 {
+            state.set(control);
+            let mut answers: Vec<_> = (0..copies).map(|_| acquire(control, target, lease)).collect();
+            for answer in &mut answers {
+                // The time left in a busy answer, rounded to seconds.
+                if let Some((left, holder)) = answer.clone().split_once(' ') {
+                    let left: i64 = left.parse().expect("milliseconds");
+                    *answer = format!("{} {holder}", (left + 999) / 1000);
+                }
+            }
+            assert_eq!(answers, vec![answer; copies], "{state:?} acquire to {target}");
+            assert_eq!(seen(control), after, "{state:?} acquire to {target}, sent {copies} times");
+        }
+    }
+}
+
+#[test]
+fn release_goes_to_its_target_and_publishes_only_the_last_one() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let mut listener = server.control();
+    let mut messages = listener.connection.as_pubsub();
+    messages.subscribe(CHANNEL).expect("subscribed");
+    messages.set_read_timeout(Some(ms(20))).expect("set");
+    // state, target, lease in ms, first answer, second answer, state after, messages of the first
+    let table = [
+        (State::Absent, 0, "1", "0", "0", "", 0),
+        (State::Absent, 1, "5000", "0", "0", "", 0),
+        (State::Ours(1), 0, "1", "1", "0", "", 1),
+        (State::Ours(3), 0, "1", "1", "0", "", 1),
+        (State::Ours(2), 1, "5000", "1", "1", "me:1 1 20", 0),
+        (State::Ours(2), 1, "30000", "1", "1", "me:1 1 30", 0),
+        (State::Ours(1), 1, "5000", "1", "1", "me:1 1 20", 0),
+        (State::Ours(1), 2, "5000", "1", "1", "me:1 2 20", 0),
+        (State::Theirs, 0, "1", "-1", "-1", "you:1 1 20", 0),
+        (State::Theirs, 1, "5000", "-1", "-1", "you:1 1 20", 0),
+    ];
+    for (state, target, lease, first, second, after, published) in table {
+        state.set(control);
+        assert_eq!(release(control, target, lease), first, "{state:?} release to {target}");
+        assert_eq!(seen(control), after, "{state:?} release to {target}");
+        assert_eq!(release(control, target, lease), second, "{state:?} release to {target} again");
+        assert_eq!(seen(control), after, "{state:?} release to {target} again");
+        let mut heard = 0;
+        while let Ok(message) = messages.get_message() {
+            assert_eq!(message.get_payload::<String>().expect("text"), "0");
+            heard += 1;
+        }
+        assert_eq!(heard, published, "{state:?} release to {target}: messages of both copies");
+    }
+}
+
+#[test]
+fn renew_answers_for_each_key_and_never_shortens() {
+    let server = Server::start();
+    let control = &mut server.control();
+    for (key, field, ttl) in [("a", "me:1", "5000"), ("b", "me:1", "60000"), ("d", "you:1", "5000")] {
+        control.run(&["HSET", key, field, "1"]);
+        control.run(&["PEXPIRE", key, ttl]);
+    }
+    control.run(&["SET", "e", "text"]);
+    let mut words = vec!["EVAL", RENEW, "6", "a", "b", "c", "d", "e", "f"];
+    control.run(&["HSET", "f", "me:1", "1"]);
+    control.run(&["PEXPIRE", "f", "5000"]);
+    for lease in ["30000", "30000", "30000", "30000", "30000", "0"] {
+        words.extend(["me:1", lease]);
+    }
+    assert_eq!(control.run(&words), "1 1 0 -1 -2 1");
+    let left = ["a", "b", "d", "f"].map(|key| (control.pttl(key) + 999) / 1000);
+    assert_eq!(left, [30, 60, 5, 5], "raised, not lowered, not ours, looked at only");
+}
+
+#[test]
+fn force_unlock_frees_the_named_owner_only_and_inspect_shows_the_holder() {
+    let server = Server::start();
+    let control = &mut server.control();
+    assert_eq!(control.run(&["EVAL", INSPECT, "1", "k"]), "(nil)");
+    State::Ours(2).set(control);
+    assert!(control.run(&["EVAL", INSPECT, "1", "k"]).ends_with(" me:1 2"));
+    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "you:1", CHANNEL]), "0");
+    assert_eq!(control.count("k"), 2);
+    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]), "1");
+    assert_eq!(control.run(&["EXISTS", "k"]), "0");
+    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]), "0");
+}
+
+#[test]
+fn what_is_no_lock_is_reported_and_left_alone() {
+    let server = Server::start();
+    let control = &mut server.control();
+    control.run(&["SET", "k", "text"]);
+    assert!(acquire(control, 1, "5000").contains("WRONGTYPE"));
+    assert!(release(control, 0, "1").contains("WRONGTYPE"));
+    assert_eq!(control.run(&["GET", "k"]), "text");
+
+    control.run(&["DEL", "k"]);
+    control.run(&["HSET", "k", "mode", "read", "java:1", "1"]);
+    assert_eq!(acquire(control, 1, "5000"), "-3 a hash of another kind");
+    assert_eq!(control.run(&["EVAL", INSPECT, "1", "k"]), "-3 a hash of another kind");
+    assert_eq!(control.hash("k"), "mode read java:1 1");
+
+    for count in ["many", "-1", "1.5", "99999999999999999999"] {
+        control.run(&["DEL", "k"]);
+        control.run(&["HSET", "k", "me:1", count]);
+        assert_eq!(acquire(control, 2, "5000"), "-3 a hold count that is no number");
+        assert_eq!(release(control, 1, "5000"), "-3");
+        assert_eq!(control.hash("k"), format!("me:1 {count}"));
+        assert_eq!(release(control, 0, "1"), "1", "the last release needs no count");
+    }
+}
+
+#[test]
+fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
+    let server = Server::start();
+    let control = &mut server.control();
+    for lease in ["9223372036854775807", "nonsense"] {
+        State::Absent.set(control);
+        assert!(acquire(control, 1, lease).starts_with("error"));
+        assert_eq!(seen(control), "");
+        State::Ours(1).set(control);
+        assert!(acquire(control, 2, lease).starts_with("error"));
+        assert_eq!(seen(control), "me:1 1 20");
+    }
+}
+
+#[test]
+fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
+    let server = Server::start();
+    let admin = &mut server.control();
+    let rights = ["hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del", "hexists"];
+    let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
+    let scripts: [(&str, Vec<&str>); 9] = [
+        (ACQUIRE, vec!["me:1", "1", "5000"]),
+        (ACQUIRE, vec!["me:1", "2", "30000"]),
+        (ACQUIRE, vec!["me:1", "2", "5000"]),
+        (RELEASE, vec!["me:1", "0", "1", CHANNEL]),
+        (RELEASE, vec!["me:1", "1", "30000", CHANNEL]),
+        (RENEW, vec!["me:1", "30000"]),
+        (RENEW, vec!["me:1", "0"]),
+        (FORCE_UNLOCK, vec!["me:1", CHANNEL]),
+        (INSPECT, vec![]),
+    ];
+    let (mut refused, mut runs) = (0, 0);
+    for missing in rights.map(|right| format!("-{right}")).into_iter().chain(["resetchannels".to_owned()]) {
+        admin.run(&["ACL", "SETUSER", "u", "reset", "on", "nopass", "~k", "&*", "+@all"]);
+        admin.run(&["ACL", "SETUSER", "u", &missing]);
+        let user = &mut server.control();
+        user.run(&["AUTH", "u", "x"]);
+        for (script, args) in &scripts {
+            for state in states {
+                // What the script does with every right, for comparison.
+                state.set(admin);
+                let words = [vec!["EVAL", script, "1", "k"], args.clone()].concat();
+                let _ = admin.try_run(&words);
+                let complete = seen(admin);
+
+                state.set(admin);
+                let before = seen(admin);
+                let answer = user.try_run(&words);
+                let after = seen(admin);
+                runs += 1;
+                refused += usize::from(answer.is_err());
+                // A lease of our own that is set anew without the count changing harms nobody.
+                let only_lease = before.rsplit_once(' ').map(|pair| pair.0) == after.rsplit_once(' ').map(|pair| pair.0)
+                    && matches!(state, State::Ours(_));
+                assert!(
+                    after == before || after == complete || only_lease,
+                    "{missing}, {state:?}, {args:?}: {before:?} became {after:?}, complete is {complete:?}"
+                );
+                assert!(answer.is_err() || after == complete, "{missing}, {state:?}, {args:?}: a false yes");
+                if after != "" {
+                    assert!(admin.pttl("k") > 0, "{missing}, {state:?}, {args:?}: a lock without a lease");
+                }
+            }
+        }
+    }
+    assert!(refused > runs / 6, "the test bites: {refused} of {runs} runs were refused");
+}
