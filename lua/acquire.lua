@@ -16,8 +16,10 @@ local lock, owner, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local count = redis.call('hget', lock, owner)
 if count then
   if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a hold count that is no number'} end
-  -- The lease goes first: if a later step is refused, no count stands on a lease that is too short.
-  if redis.call('pttl', lock) < tonumber(lease_ms) then redis.call('pexpire', lock, lease_ms) end
+  -- The lease goes first: if a later step is refused, no count stands on a lease that is too short. And a
+  -- server that is out of memory lets a script go on that has written before.
+  local left = redis.call('pttl', lock)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   local step = tonumber(target) - tonumber(count)
   if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
   return 1

@@ -25,7 +25,9 @@ if target == '0' then
 end
 
 if not string.find(count, '^%d+$') or #count > 10 then return -3 end
-if redis.call('pttl', lock) < tonumber(lease_ms) then redis.call('pexpire', lock, lease_ms) end
+-- The lease goes first, as in acquire.lua.
+local left = redis.call('pttl', lock)
+redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
 local step = tonumber(target) - tonumber(count)
 if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
 return 1

@@ -12,15 +12,15 @@
 
 local answers = {}
 for n, lock in ipairs(KEYS) do
-  local owner, lease_ms = ARGV[2 * n - 1], tonumber(ARGV[2 * n])
+  local owner, lease_ms = ARGV[2 * n - 1], ARGV[2 * n]
   -- pcall here and only here: a key of another type must not cost its neighbours their leases.
   local held = redis.pcall('hexists', lock, owner)
   if type(held) == 'table' then
     if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
     answers[n] = -2
   elseif held == 1 then
-    if lease_ms > 0 and redis.call('pttl', lock) < lease_ms then
-      redis.call('pexpire', lock, string.format('%d', lease_ms))
+    if lease_ms ~= '0' and redis.call('pttl', lock) < tonumber(lease_ms) then
+      redis.call('pexpire', lock, lease_ms)
     end
     answers[n] = 1
   else

@@ -346,9 +346,19 @@ impl Lock {
                     let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
                         script::force_unlock(&entry.name, &field)
                     })
-                    .await
-                    .map_err(|unanswered| unanswered.error)?;
-                    if forced.value {
+                    .await;
+                    let forced = match forced {
+                        Ok(forced) => forced.value,
+                        Err(unanswered) => {
+                            if unanswered.perhaps {
+                                // Once this is answered, by the same connection or by one behind the fence, the
+                                // copy without an answer cannot be executed any more.
+                                let _ = self.look(&entry).await;
+                            }
+                            return Err(unanswered.error);
+                        }
+                    };
+                    if forced {
                         entry.lose_field(&field);
                         return Ok(true);
                     }

@@ -306,10 +306,17 @@ pub(crate) fn local_end(sent_at: Instant, lease: Duration) -> Instant {
     sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
 
+/// The lease whose local end is this far away: what the margin takes off is put on.
+fn covering(left: Duration) -> Duration {
+    (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
+}
+
 fn left(mode: Mode, now: Instant, watchdog_timeout: Duration) -> Duration {
     match mode {
         Mode::Watchdog { limit: None } => watchdog_timeout,
-        Mode::Watchdog { limit: Some(limit) } => limit.saturating_duration_since(now).min(watchdog_timeout),
+        Mode::Watchdog { limit: Some(limit) } => {
+            covering(limit.saturating_duration_since(now)).min(watchdog_timeout)
+        }
         Mode::Fixed { until, .. } => until.saturating_duration_since(now),
     }
 }
@@ -365,8 +372,10 @@ mod tests {
         let mut slot = slot_of(&[Mode::Watchdog { limit }], now);
         assert_eq!(slot.renewal(now, WATCHDOG), Some(WATCHDOG));
         let later = now + Duration::from_secs(20);
-        assert_eq!(slot.renewal(later, WATCHDOG), Some(Duration::from_secs(20)));
-        slot.confirm(later, Duration::from_secs(20));
+        let lease = slot.renewal(later, WATCHDOG).expect("renewed");
+        assert!(lease > Duration::from_secs(20) && lease < Duration::from_millis(20_300));
+        slot.confirm(later, lease);
+        assert!(slot.deadline >= now + Duration::from_secs(40), "the limit comes first");
         assert_eq!(slot.wakes_at(WATCHDOG), later + WATCHDOG / 3);
         assert_eq!(slot.expire(now + Duration::from_secs(40))[0], LossReason::MaxHold);
     }

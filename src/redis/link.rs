@@ -149,7 +149,7 @@ enum State {
 struct Link {
     client: Client,
     identity: Option<Identity>,
-    /// Answers read so far; a timeout during which it stood still makes the connection suspect.
+    /// Answers read so far. A timeout while it moved means a slow answer, not a dead connection.
     heard: AtomicU64,
     suspect: Notify,
     ended: CancellationToken,
@@ -202,9 +202,12 @@ impl Link {
                     Err(Failure::Refused(text.to_owned()))
                 }
                 None => {
-                    let silent = self.heard.load(Ordering::Relaxed) == heard;
-                    if *error.kind() == fred::error::ErrorKind::Timeout && silent {
+                    let slow = *error.kind() == fred::error::ErrorKind::Timeout
+                        && self.heard.load(Ordering::Relaxed) != heard;
+                    if !slow {
+                        // The connection is dead, or says nothing at all: a repetition on it would be lost too.
                         self.suspect.notify_one();
+                        self.ended.cancelled().await;
                     }
                     Err(Failure::Unknown { source: error.details().to_owned().into(), sent_at })
                 }

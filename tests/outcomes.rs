@@ -1,0 +1,402 @@
+//! Unknown outcomes and the fence: replies that are lost, and commands that arrive after their repetition.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::{FORCE_UNLOCK, Fate, Proxy, acquire_to, is_script, release_to};
+use common::{Bed, Control, eventually, ms};
+use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard};
+
+/// A client behind a proxy, and a second one beside it.
+struct Ground {
+    bed: Bed,
+    proxy: Proxy,
+    ours: LockClient,
+    theirs: LockClient,
+    control: Control,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        Self::as_user("").await
+    }
+
+    async fn without_kill() -> Self {
+        Self::as_user("u:p@").await
+    }
+
+    async fn as_user(user: &str) -> Self {
+        let bed = Bed::new();
+        let mut control = bed.control();
+        control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-client|kill"]);
+        let proxy = Proxy::start(bed.server.port).await;
+        let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
+        let ours = LockClient::connect(&url).await.expect("the server answers");
+        let theirs = bed.client().await;
+        // Every script is known to the server from here on, so that a call is one command.
+        let warm = theirs.lock("warm").lock().await.expect("free");
+        assert!(theirs.lock("warm").force_unlock().await.expect("answered"));
+        drop(warm);
+        theirs.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+        Self { bed, proxy, ours, theirs, control }
+    }
+
+    async fn finish(self) {
+        let Self { bed, proxy, ours, theirs, control } = self;
+        drop(control);
+        // Stopped while the proxy still runs, so that what is in the background can end.
+        let mut control = bed.control();
+        eventually("nothing under way", ms(5000), || ours.stats().releasing == 0).await;
+        eventually("no key is left", ms(5000), || control.run(&["KEYS", "*"]).is_empty()).await;
+        ours.close(Duration::ZERO).await;
+        proxy.stop().await;
+        bed.finish([theirs]).await;
+    }
+}
+
+/// Takes the lock `depth` times.
+async fn take(client: &LockClient, depth: usize) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for _ in 0..depth {
+        guards.push(client.lock("a").lock().await.expect("free"));
+    }
+    guards
+}
+
+#[tokio::test]
+async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
+    for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
+        for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
+            let mut ground = Ground::new().await;
+            let up = to > from;
+            let mut guards = take(&ground.ours, from).await;
+            if up {
+                ground.proxy.rule(fate, 1, acquire_to(to as u32));
+            } else {
+                ground.proxy.rule(fate, 1, release_to(to as u32));
+            }
+            let what = format!("{fate:?} at {from} to {to}");
+            if up {
+                guards.push(ground.ours.lock("a").lock().await.unwrap_or_else(|error| panic!("{what}: {error}")));
+            } else {
+                let guard = guards.pop().expect("held");
+                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            assert_eq!(ground.proxy.hit.load(std::sync::atomic::Ordering::SeqCst), 1, "{what}");
+            assert_eq!(ground.control.count("a"), to as i64, "{what}");
+            let late = ground.proxy.deliver().await;
+            assert_eq!(late, usize::from(fate == Fate::Late), "{what}");
+            assert_eq!(ground.control.count("a"), to as i64, "{what}, after the late copy");
+            assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
+            assert_eq!(ground.ours.stats().fence, FenceState::InForce);
+            for guard in guards {
+                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            ground.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right() {
+    for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
+        for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
+            let mut ground = Ground::new().await;
+            let up = to > from;
+            let what = format!("{fate:?} twice at {from} to {to}");
+            let mut guards = take(&ground.ours, from).await;
+            let ended = if up {
+                ground.proxy.rule(fate, 2, acquire_to(to as u32));
+                ground.ours.lock("a").lock().await.map(|_| ())
+            } else {
+                ground.proxy.rule(fate, 2, release_to(to as u32));
+                guards.pop().expect("held").unlock().await
+            };
+            assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{what}: {ended:?}");
+            // Going up failed, so the count stays; going down is finished in the background.
+            let left = if up { from } else { to };
+            let stats = || ground.ours.stats();
+            eventually(&what, ms(5000), || ground.control.count("a") == left as i64 && stats().releasing == 0).await;
+            ground.proxy.deliver().await;
+            assert_eq!(ground.control.count("a"), left as i64, "{what}, after the late copies");
+            assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
+            for guard in guards {
+                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            ground.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
+    // Trace V1 of the protocol model: two owners in 13 steps without the fence.
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a");
+    let first = lock.lock().await.expect("free");
+    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    first.unlock().await.expect("repeated and answered");
+    let second = lock.lock().await.expect("free");
+    assert_eq!(ground.proxy.deliver().await, 1);
+    assert_eq!(ground.control.count("a"), 1);
+    assert!(ground.theirs.lock("a").try_lock().await.expect("asked").is_none(), "one owner at a time");
+    assert_eq!(second.state(), HoldState::Held);
+    second.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_late_acquire_of_nobody_does_not_come_back() {
+    // Trace V3.
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a");
+    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
+    lock.lock().await.expect("repeated").unlock().await.expect("held");
+    assert_eq!(ground.proxy.deliver().await, 1);
+    assert_eq!(ground.control.run(&["EXISTS", "a"]), "0");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_late_force_unlock_hits_no_later_hold() {
+    // Trace V13: the call ends only when its copy cannot be executed any more.
+    let mut ground = Ground::new().await;
+    let held = ground.theirs.lock("a").lock().await.expect("free");
+    ground.proxy.rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+    let forced = ground.ours.lock("a").force_unlock().await;
+    assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+    let calls = ground.proxy.script_calls();
+    assert_eq!(calls.iter().filter(|words| is_script(words, FORCE_UNLOCK)).count(), 1, "never sent again");
+    held.unlock().await.expect("held");
+    let later = ground.theirs.lock("a").lock().await.expect("free");
+    assert_eq!(ground.proxy.deliver().await, 1);
+    assert_eq!(ground.control.count("a"), 1);
+    later.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
+    let mut ground = Ground::without_kill().await;
+    assert_eq!(ground.ours.stats().fence, FenceState::NotPermitted);
+    let owner = ground.ours.owner_with_id(-7);
+    let lock = ground.ours.lock("a").owned_by(&owner);
+    let first = lock.lock().await.expect("free");
+    assert!(ground.control.hash("a").ends_with(":-7 1"));
+    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    first.unlock().await.expect("repeated and answered");
+    let second = lock.lock().await.expect("free");
+    assert!(!ground.control.hash("a").ends_with(":-7 1"), "a hold begun after the reconnect has a fresh thread id");
+    assert!(lock.is_held().await.expect("asked"), "it is still this owner's");
+    assert_eq!(ground.proxy.deliver().await, 1);
+    assert_eq!(ground.control.count("a"), 1, "the late copy found nothing");
+    let nested = lock.lock().await.expect("nested");
+    assert_eq!(lock.hold_count().await.expect("asked"), 2);
+    nested.unlock().await.expect("held");
+    second.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies() {
+    for (from, to) in [(1, 2), (2, 1)] {
+        let mut ground = Ground::without_kill().await;
+        let owner = ground.ours.owner_with_id(-7);
+        let lock = ground.ours.lock("a").owned_by(&owner);
+        let mut guards = Vec::new();
+        for _ in 0..from {
+            guards.push(lock.lock().await.expect("free"));
+        }
+        if to > from {
+            ground.proxy.rule(Fate::Late, 1, acquire_to(to));
+            guards.push(lock.lock().await.expect("nested"));
+        } else {
+            ground.proxy.rule(Fate::Late, 1, release_to(to));
+            guards.pop().expect("held").unlock().await.expect("held");
+        }
+        ground.proxy.deliver().await;
+        assert_eq!(ground.control.hash("a"), format!("{}:-7 {to}", ground.ours.id()));
+        for guard in guards {
+            guard.unlock().await.expect("held");
+        }
+        ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_own_client() {
+    let mut ground = Ground::without_kill().await;
+    let owner = ground.ours.owner_with_id(-7);
+    let lock = ground.ours.lock("a").owned_by(&owner).lease(ms(3000));
+    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
+    lock.lock().await.expect("repeated").unlock().await.expect("held");
+    assert_eq!(ground.proxy.deliver().await, 1);
+    // What is documented to remain: a hold that nobody has, for at most one lease.
+    assert_eq!(ground.control.hash("a"), format!("{}:-7 1", ground.ours.id()));
+    assert_eq!((ground.ours.stats().held, ground.ours.stats().renewals), (0, 0));
+    let left = ground.control.pttl("a");
+    assert!(left > 0 && left <= 3000);
+    // Others wait for its lease; a task of this client gives it back at once.
+    assert!(ground.theirs.lock("a").try_lock().await.expect("asked").is_none());
+    let taken = ground.ours.lock("a").try_lock().await.expect("asked").expect("the ghost was given back");
+    assert_eq!(ground.control.count("a"), 1);
+    taken.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
+    let mut ground = Ground::without_kill().await;
+    let held = ground.theirs.lock("a").lock().await.expect("free");
+    ground.proxy.rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+    assert!(ground.ours.lock("a").force_unlock().await.is_err());
+    held.unlock().await.expect("held");
+    let owner = ground.theirs.owner();
+    let other = ground.theirs.lock("a").owned_by(&owner).lock().await.expect("free");
+    ground.proxy.deliver().await;
+    assert_eq!(ground.control.count("a"), 1, "another owner's hold is not hit");
+    other.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_fence_that_is_switched_off_says_so() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.fence(false)).await;
+    assert_eq!(client.stats().fence, FenceState::Off);
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_is_only_slow_is_waited_for() {
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a");
+    ground.proxy.hold_replies(true);
+    let start = Instant::now();
+    let taking = tokio::spawn(async move { lock.lock().await });
+    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    tokio::time::sleep(ms(300)).await;
+    ground.proxy.hold_replies(false);
+    let guard = taking.await.expect("no panic").expect("taken");
+    assert!(start.elapsed() < ms(1000));
+    assert_eq!(ground.control.count("a"), 1);
+    guard.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_swallows_everything_is_replaced_within_the_command_timeout() {
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a");
+    ground.proxy.rule(Fate::Twice, 1, acquire_to(1));
+    // Executed twice, one reply passed on: a count that is set does not mind.
+    let guard = lock.lock().await.expect("taken");
+    assert_eq!(ground.control.count("a"), 1);
+    guard.unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_older_than_its_lease_is_no_hold() {
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a").lease(ms(100));
+    ground.proxy.hold_replies(true);
+    let taking = tokio::spawn(async move { lock.lock().await });
+    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    tokio::time::sleep(ms(200)).await;
+    ground.proxy.hold_replies(false);
+    let taken = taking.await.expect("no panic");
+    assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.command_timeout(ms(600))).await;
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    let other = client.lock("b");
+    bed.server.pause();
+    for _ in 0..2 {
+        let start = Instant::now();
+        let ended = other.lock().await;
+        assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
+        assert!(start.elapsed() >= ms(550) && start.elapsed() < ms(900), "{:?}", start.elapsed());
+    }
+    let start = Instant::now();
+    assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
+    assert!(start.elapsed() < ms(900));
+    bed.server.resume();
+    let again = other.lock().await.expect("back again");
+    again.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn under_maxmemory_a_release_still_works() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    control.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(control.try_run(&["SET", "b", "text"]).is_err(), "the server is out of memory");
+    let nested = client.lock("a").lock().await.expect("no memory is needed to count");
+    nested.unlock().await.expect("released");
+    assert_eq!(control.count("a"), 1);
+    guard.unlock().await.expect("released");
+    assert_eq!(control.run(&["KEYS", "*"]), "");
+    control.run(&["CONFIG", "SET", "maxmemory", "0"]);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn ids_that_start_again_with_the_server_kill_no_stranger() {
+    // The fence names the address too: after a restart the old id may be somebody else's.
+    let bed = Bed::new();
+    let mut control = bed.control();
+    let bystander: i64 = control.number(&["CLIENT", "ID"]);
+    let killed = control.run(&["CLIENT", "KILL", "ID", &bystander.to_string(), "ADDR", "127.0.0.1:1"]);
+    assert_eq!(killed, "0");
+    bed.finish([]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
+    let mut ground = Ground::new().await;
+    ground.control.run(&["SET", "counter", "0"]);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let lock = ground.ours.lock("a");
+        let mut own = ground.bed.control();
+        tasks.spawn(async move {
+            let mut done = 0;
+            while done < 25 {
+                let Ok(guard) = lock.lock().await else { continue };
+                let read = own.number(&["GET", "counter"]);
+                tokio::task::yield_now().await;
+                own.run(&["SET", "counter", &(read + 1).to_string()]);
+                done += 1;
+                let _ = guard.unlock().await;
+            }
+        });
+    }
+    let mut cuts = 0;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !tasks.is_empty() {
+        assert!(Instant::now() < limit, "stuck");
+        tokio::select! {
+            Some(done) = tasks.join_next() => done.expect("no panic"),
+            () = tokio::time::sleep(ms(11)) => {
+                ground.proxy.cut_all();
+                cuts += 1;
+            }
+        }
+    }
+    assert!(cuts > 5, "{cuts} cuts");
+    assert_eq!(ground.control.run(&["GETDEL", "counter"]), "150");
+    ground.finish().await;
+}

@@ -1,0 +1,431 @@
+//! Keeping a lock, and being told that it is lost.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Bed, Control, eventually, ms};
+use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
+
+/// A client whose watchdog can be waited for.
+async fn brisk(bed: &Bed) -> LockClient {
+    bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250))).await
+}
+
+async fn told(guard: &LockGuard, within: Duration) -> LossReason {
+    tokio::time::timeout(within, guard.lost()).await.expect("told in time")
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    let start = Instant::now();
+    let mut lowest = i64::MAX;
+    while start.elapsed() < ms(3000) {
+        lowest = lowest.min(control.pttl("a"));
+        assert_eq!(guard.state(), HoldState::Held);
+        assert!(guard.valid_until() > Instant::now());
+        tokio::time::sleep(ms(10)).await;
+    }
+    assert!(lowest > 450, "renewed every third: {lowest} ms were left at the lowest");
+    assert_eq!(client.stats().lost_total, 0);
+    assert!(client.stats().renewed_total >= 9);
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+/// One hold of the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Watchdog,
+    Fixed(u64),
+}
+
+impl Kind {
+    fn lease(self) -> u64 {
+        match self {
+            Self::Watchdog => 30,
+            Self::Fixed(secs) => secs,
+        }
+    }
+}
+
+/// What the lease of the key must be, in seconds: creating writes it, everything else only raises it.
+#[derive(Default)]
+struct Model {
+    held: Vec<(usize, Kind)>,
+    lease: u64,
+}
+
+impl Model {
+    fn take(&mut self, nth: usize, kind: Kind) {
+        self.lease = if self.held.is_empty() { kind.lease() } else { self.lease.max(kind.lease()) };
+        self.held.push((nth, kind));
+    }
+
+    fn give_back(&mut self, nth: usize) {
+        self.held.retain(|(held, _)| *held != nth);
+        let promised = self.held.iter().map(|(_, kind)| kind.lease()).max();
+        self.lease = promised.map_or(0, |promised| self.lease.max(promised));
+    }
+}
+
+#[tokio::test]
+async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let kinds = [Kind::Watchdog, Kind::Fixed(5), Kind::Fixed(90)];
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let lock = client.lock("a");
+    let mut check = |model: &Model, what: &str| {
+        assert_eq!(control.count("a"), model.held.len() as i64, "{what}");
+        let lease = if model.held.is_empty() { 0 } else { (control.pttl("a") + 999) as u64 / 1000 };
+        assert_eq!(lease, model.lease, "{what}");
+    };
+    for case in 0..27 {
+        for order in orders {
+            let case = [kinds[case % 3], kinds[case / 3 % 3], kinds[case / 9]];
+            let mut model = Model::default();
+            let mut guards = Vec::new();
+            for (nth, kind) in case.into_iter().enumerate() {
+                let lock = match kind {
+                    Kind::Watchdog => lock.clone(),
+                    Kind::Fixed(secs) => lock.lease(Duration::from_secs(secs)),
+                };
+                guards.push(Some(lock.lock().await.expect("reentrant")));
+                model.take(nth, kind);
+                check(&model, &format!("{case:?} taken {nth}"));
+            }
+            for nth in order {
+                guards[nth].take().expect("held").unlock().await.expect("held");
+                model.give_back(nth);
+                check(&model, &format!("{case:?} {order:?} given back {nth}"));
+            }
+        }
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let guard = lock.lease(ms(200)).lock().await.expect("free");
+    let expiry = Instant::now() + ms(control.pttl("a") as u64);
+    assert_eq!(told(&guard, ms(400)).await, LossReason::LeaseOver);
+    assert!(Instant::now() <= expiry + ms(5), "told before the server's own expiry");
+    assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
+    assert!(matches!(lock.lock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
+    let again = lock.lock().await.expect("the lost guard is gone, so this is a new hold");
+    again.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_fixed_hold_ends_while_the_watchdog_keeps_the_others() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let kept = lock.lock().await.expect("free");
+    let fixed = lock.lease(ms(100)).lock().await.expect("nested");
+    assert_eq!(told(&fixed, ms(300)).await, LossReason::LeaseOver);
+    eventually("the count follows", ms(1000), || control.count("a") == 1).await;
+    assert_eq!(kept.state(), HoldState::Held);
+    let nested = lock.lock().await.expect("the other hold still allows a re-entry");
+    nested.unlock().await.expect("held");
+    drop(fixed);
+    kept.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let guard = lock.lease(ms(400)).lock().await.expect("free");
+    guard.extend(Duration::from_secs(5)).await.expect("held");
+    assert!(control.pttl("a") > 4900);
+    assert!(guard.valid_until() > Instant::now() + ms(4800));
+    guard.extend(ms(100)).await.expect("held");
+    assert!(control.pttl("a") > 4800 && guard.valid_until() > Instant::now() + ms(4700), "never less than before");
+    tokio::time::sleep(ms(500)).await;
+    assert_eq!(guard.state(), HoldState::Held, "the old end has passed");
+    control.run(&["DEL", "a"]);
+    assert!(matches!(guard.extend(ms(500)).await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+    drop(guard);
+    let renewed = lock.lock().await.expect("free");
+    assert!(matches!(renewed.extend(ms(500)).await, Err(Error::InvalidConfig { .. })));
+    renewed.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let start = Instant::now();
+    let guard = client.lock("a").max_hold(ms(2000)).lock().await.expect("free");
+    assert_eq!(told(&guard, ms(2500)).await, LossReason::MaxHold);
+    let took = start.elapsed();
+    assert!(took > ms(1900) && took < ms(2100), "{took:?}");
+    // No release was sent: the key ends with its own lease, a moment later.
+    assert_eq!(control.calls("publish"), 0);
+    eventually("its lease ends", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
+    assert_eq!(control.calls("publish") + control.calls("del"), 0);
+    drop(guard);
+
+    let short = client.lock("a").max_hold(ms(300)).lease(ms(5000)).lock().await.expect("free");
+    assert!(control.pttl("a") <= 300, "a fixed lease does not reach past it either");
+    assert!(matches!(short.extend(ms(5000)).await, Err(Error::InvalidDuration { .. })));
+    short.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn every_harm_to_the_key_is_told_with_its_reason() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    type Harm = fn(&mut Control);
+    let harms: [(&str, LossReason, Harm); 5] = [
+        ("deleted", LossReason::Gone, |control| drop(control.run(&["DEL", "a"]))),
+        ("flushed", LossReason::Gone, |control| drop(control.run(&["FLUSHALL"]))),
+        ("taken", LossReason::Taken, |control| {
+            control.run(&["DEL", "a"]);
+            control.run(&["HSET", "a", "java:1", "1"]);
+            control.run(&["PEXPIRE", "a", "60000"]);
+        }),
+        ("replaced", LossReason::Changed, |control| drop(control.run(&["SET", "a", "text"]))),
+        ("field deleted", LossReason::Gone, |control| {
+            let field = control.run(&["HKEYS", "a"]);
+            control.run(&["HDEL", "a", &field]);
+        }),
+    ];
+    for (what, reason, harm) in harms {
+        for lease in [None, Some(Duration::from_secs(60))] {
+            let lock = client.lock("a");
+            let lock = lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease));
+            let guard = lock.lock().await.expect("free");
+            let nested = lock.lock().await.expect("nested");
+            harm(&mut control);
+            let start = Instant::now();
+            assert_eq!(told(&guard, ms(2000)).await, reason, "{what}, lease {lease:?}");
+            assert!(start.elapsed() < ms(300 + 250 + 100), "{what}: {:?}", start.elapsed());
+            assert_eq!(told(&nested, ms(10)).await, reason);
+            assert_eq!(guard.ended().await, Some(reason));
+            assert!(matches!(lock.try_lock().await, Err(Error::Lost { .. })), "a re-entry is an error");
+            assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason));
+            drop(nested);
+            control.run(&["DEL", "a"]);
+        }
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn an_unlock_after_the_key_is_gone_says_lost_also_without_a_renewal_between() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    for (harm, reason) in [("DEL", LossReason::Gone), ("RENAME", LossReason::Gone)] {
+        let guard = client.lock("a").lock().await.expect("free");
+        match harm {
+            "DEL" => control.run(&["DEL", "a"]),
+            _ => control.run(&["RENAME", "a", "b"]),
+        };
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason));
+        control.run(&["DEL", "b"]);
+    }
+    let guard = client.lock("a").lock().await.expect("free");
+    control.run(&["SET", "a", "text"]);
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::Changed, .. })));
+    assert_eq!(control.run(&["GETDEL", "a"]), "text");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_live_on() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let mut guards = Vec::new();
+    for nth in 0..100 {
+        guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
+    }
+    control.run(&["SET", "a10", "text"]);
+    control.run(&["DEL", "a20"]);
+    control.run(&["DEL", "a30"]);
+    control.run(&["HSET", "a30", "java:1", "1"]);
+    let start = Instant::now();
+    for (nth, reason) in [(10, LossReason::Changed), (20, LossReason::Gone), (30, LossReason::Taken)] {
+        assert_eq!(told(&guards[nth], ms(900)).await, reason);
+    }
+    assert!(start.elapsed() < ms(300 + 100), "within a period: {:?}", start.elapsed());
+    tokio::time::sleep(ms(2000)).await;
+    let alive = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
+    assert_eq!(alive, 97);
+    let keys = (0..100).filter(|nth| control.pttl(&format!("a{nth}")) > 450).count();
+    assert_eq!(keys, 97);
+    for guard in guards {
+        let _ = guard.unlock().await;
+    }
+    control.run(&["DEL", "a10", "a20", "a30"]);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let mut holds = Vec::new();
+    for nth in 0..20 {
+        let lock = client.lock(format!("a{nth}"));
+        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(700)) };
+        holds.push(lock.lock().await.expect("free"));
+        tokio::time::sleep(ms(7)).await;
+    }
+    let expiries: Vec<_> =
+        (0..20).map(|nth| Instant::now() + ms(control.pttl(&format!("a{nth}")).max(0) as u64)).collect();
+    bed.server.pause();
+    let mut watchers = tokio::task::JoinSet::new();
+    for (nth, guard) in holds.iter().enumerate() {
+        let lost = guard.lost();
+        watchers.spawn(async move { (nth, lost.await, Instant::now()) });
+    }
+    while let Some(watched) = watchers.join_next().await {
+        let (nth, reason, at) = watched.expect("no panic");
+        let expected = if nth % 2 == 0 { LossReason::NotRenewed } else { LossReason::LeaseOver };
+        assert_eq!(reason, expected);
+        assert!(at <= expiries[nth] + ms(2), "hold {nth} was told {:?} too late", at - expiries[nth]);
+        assert!(holds[nth].valid_until() <= Instant::now());
+    }
+    bed.server.resume();
+    drop(holds);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_hold_is_at_risk_before_it_is_lost_and_safe_again_when_renewed() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(250))).await;
+    let guard = client.lock("a").lock().await.expect("free");
+    bed.server.pause();
+    eventually("at risk", ms(1300), || guard.state() == HoldState::AtRisk).await;
+    bed.server.resume();
+    eventually("renewed", ms(450), || guard.state() == HoldState::Held).await;
+    guard.unlock().await.expect("held all the time");
+    bed.finish([client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_normal_unlock_never_signals_a_loss() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(300)).command_timeout(ms(90))).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..8 {
+        let lock = client.lock(format!("a{nth}"));
+        tasks.spawn(async move {
+            let start = Instant::now();
+            let mut hold = 0;
+            while start.elapsed() < ms(2500) {
+                let guard = lock.lock().await.expect("free");
+                let (lost, ended) = (guard.lost(), guard.ended());
+                hold = (hold + 17) % 120; // around the moment of a renewal
+                tokio::time::sleep(ms(hold)).await;
+                guard.unlock().await.expect("held");
+                assert_eq!(ended.await, None);
+                assert!(tokio::time::timeout(Duration::ZERO, lost).await.is_err(), "never after an unlock");
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("no panic");
+    }
+    assert_eq!(client.stats().lost_total, 0);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn run_drops_its_body_when_the_lock_is_lost() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let (dropped, was_dropped) = std::sync::mpsc::channel();
+    struct OnDrop(std::sync::mpsc::Sender<()>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let run = lock.run(|_held| async move {
+        let _on_drop = OnDrop(dropped);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    });
+    let harm = async {
+        eventually("held", ms(1000), || control.run(&["EXISTS", "a"]) == "1").await;
+        control.run(&["DEL", "a"]);
+    };
+    let (ran, ()) = tokio::join!(run, harm);
+    assert!(matches!(ran, Err(Error::Lost { reason: LossReason::Gone, .. })));
+    was_dropped.try_recv().expect("the body was dropped");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    let ended = guard.ended();
+    guard.detach();
+    control.run(&["DEL", "a"]);
+    assert_eq!(ended.await, Some(LossReason::Gone));
+    assert!(matches!(lock.lock().await, Err(Error::Lost { .. })), "until it is asked for");
+    assert!(matches!(lock.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+    lock.lock().await.expect("free").unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
+    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(900))
+        .command_timeout(ms(250))
+        .connect(&url)
+        .await
+        .expect("the server answers");
+    let mut guards = Vec::new();
+    for nth in 0..30 {
+        guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
+    }
+    let bad = client.lock("bad").lock().await.expect("free");
+    control.run(&["ACL", "SETUSER", "u", "resetkeys", "~a*"]);
+    assert_eq!(told(&bad, ms(1500)).await, LossReason::NotRenewed);
+    tokio::time::sleep(ms(900)).await;
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+    control.run(&["ACL", "SETUSER", "u", "~*"]);
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    drop(bad);
+    bed.finish([client]).await;
+}
