@@ -1,0 +1,466 @@
+//! Every public future dropped at every point: the caller holds nothing, nothing stays behind, the next gets it.
+
+mod common;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::time::{Duration, Instant};
+
+use common::proxy::{ACQUIRE, Proxy, RELEASE, is_script};
+use common::{Bed, Control, eventually, ms};
+use redisson_lock::{Error, Lock, LockClient};
+
+/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to drop.
+struct Steps<T> {
+    future: Pin<Box<dyn Future<Output = T> + Send>>,
+    woken: Arc<Flag>,
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<T> Steps<T> {
+    fn of(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { future: Box::pin(future), woken: Arc::new(Flag(AtomicBool::new(true))) }
+    }
+
+    fn poll(&mut self) -> Poll<T> {
+        self.woken.0.store(false, Ordering::SeqCst);
+        let waker = Arc::clone(&self.woken).into();
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// `Some` if the future completed within so many polls.
+    async fn times(&mut self, polls: usize) -> Option<T> {
+        for _ in 0..polls {
+            if let Poll::Ready(value) = self.poll() {
+                return Some(value);
+            }
+            let limit = Instant::now() + ms(30);
+            while !self.woken.0.load(Ordering::SeqCst) && Instant::now() < limit {
+                tokio::time::sleep(ms(1)).await;
+            }
+        }
+        None
+    }
+
+    /// Polls whenever it asks for it, until the fact holds.
+    async fn until(&mut self, what: &str, mut fact: impl FnMut() -> bool) {
+        let limit = Instant::now() + ms(3000);
+        while !fact() {
+            assert!(Instant::now() < limit, "stage not reached: {what}");
+            if self.woken.0.load(Ordering::SeqCst) {
+                assert!(self.poll().is_pending(), "completed before the stage: {what}");
+            }
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+}
+
+struct Ground {
+    bed: Bed,
+    proxy: Proxy,
+    ours: LockClient,
+    theirs: LockClient,
+    control: Control,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let bed = Bed::new();
+        let proxy = Proxy::start(bed.server.port).await;
+        let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
+        let theirs = bed.client().await;
+        ours.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+        let control = bed.control();
+        Self { bed, proxy, ours, theirs, control }
+    }
+
+    fn calls(&self, source: &str) -> usize {
+        self.proxy.script_calls().iter().filter(|words| is_script(words, source)).count()
+    }
+
+    /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
+    async fn free_for_the_next(&mut self, what: &str) {
+        let start = Instant::now();
+        let next = self.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
+        let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
+        assert!(start.elapsed() < ms(1000), "{what}: {:?}", start.elapsed());
+        next.unlock().await.expect("held");
+        let stats = || self.ours.stats();
+        eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0).await;
+    }
+
+    async fn finish(self) {
+        drop(self.control);
+        self.ours.close(Duration::ZERO).await;
+        self.proxy.stop().await;
+        self.bed.finish([self.theirs]).await;
+    }
+}
+
+#[tokio::test]
+async fn dropped_before_it_was_polled_nothing_is_sent() {
+    let mut ground = Ground::new().await;
+    let before = ground.proxy.script_calls().len();
+    let lock = ground.ours.lock("a");
+    drop(lock.lock());
+    drop(lock.try_lock());
+    drop(lock.try_lock_for(ms(10)));
+    drop(lock.run(|_| async {}));
+    drop(lock.unlock());
+    drop(lock.force_unlock());
+    drop(lock.inspect());
+    assert_eq!(ground.proxy.script_calls().len(), before);
+    ground.free_for_the_next("never polled").await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
+    let mut ground = Ground::new().await;
+    let lock = ground.ours.lock("a");
+    let before = ground.calls(ACQUIRE);
+    ground.proxy.hold_replies(true);
+    let mut steps = Steps::of({
+        let lock = lock.clone();
+        async move { lock.lock().await.map(drop) }
+    });
+    let control = &mut ground.control;
+    steps.until("executed", || control.count("a") == 1).await;
+    drop(steps);
+    assert_eq!(ground.calls(ACQUIRE), before + 1);
+    assert_eq!(ground.ours.stats().held, 0, "the caller holds nothing");
+    // The same owner's next call comes after the undo, and is no re-entry.
+    let again = tokio::spawn({
+        let lock = lock.owned_by(&ground.ours.owner());
+        async move { lock.lock().await }
+    });
+    tokio::time::sleep(ms(20)).await;
+    ground.proxy.hold_replies(false);
+    let guard = again.await.expect("no panic").expect("free again");
+    assert_eq!(ground.control.count("a"), 1);
+    guard.unlock().await.expect("held");
+    ground.free_for_the_next("reply on the way").await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn dropped_while_nested_the_outer_hold_keeps_its_count() {
+    let mut ground = Ground::new().await;
+    let owner = ground.ours.owner();
+    let lock = ground.ours.lock("a").owned_by(&owner);
+    let outer = lock.lock().await.expect("free");
+    ground.proxy.hold_replies(true);
+    let mut steps = Steps::of({
+        let lock = lock.clone();
+        async move { lock.lock().await.map(drop) }
+    });
+    let control = &mut ground.control;
+    steps.until("executed", || control.count("a") == 2).await;
+    drop(steps);
+    ground.proxy.hold_replies(false);
+    let control = &mut ground.control;
+    eventually("undone to one", ms(2000), || control.count("a") == 1).await;
+    let nested = lock.lock().await.expect("still reentrant");
+    assert_eq!(ground.control.count("a"), 2);
+    nested.unlock().await.expect("held");
+    outer.unlock().await.expect("held");
+    ground.free_for_the_next("nested").await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
+    for stage in ["subscribing", "confirmed", "waiting", "notified"] {
+        let mut ground = Ground::new().await;
+        let held = ground.theirs.lock("a").lock().await.expect("free");
+        let before = ground.calls(ACQUIRE);
+        let mut steps = Steps::of({
+            let lock = ground.ours.lock("a");
+            async move { lock.lock().await.map(drop) }
+        });
+        let subscribed = |control: &mut Control| {
+            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with(" 1")
+        };
+        match stage {
+            "subscribing" => {
+                // The attempt is answered; the subscription is sent, and its confirmation held back.
+                let (ours, proxy) = (&ground.ours, &ground.proxy);
+                steps.until("contended", || ours.stats().contended_total == 1).await;
+                proxy.hold_replies(true);
+                let control = &mut ground.control;
+                eventually("sent", ms(2000), || subscribed(control)).await;
+            }
+            "confirmed" => {
+                let control = &mut ground.control;
+                steps.until("confirmed", || subscribed(control)).await;
+            }
+            _ => {
+                let proxy = &ground.proxy;
+                let attempts = || {
+                    proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count() - before
+                };
+                steps.until("tried again", || attempts() == 2).await;
+                let woken = Arc::clone(&steps.woken);
+                steps.until("asleep", || !woken.0.load(Ordering::SeqCst)).await;
+            }
+        }
+        let mut held = Some(held);
+        if stage == "notified" {
+            held.take().expect("held").unlock().await.expect("held");
+            let woken = Arc::clone(&steps.woken);
+            eventually("notified", ms(2000), || woken.0.load(Ordering::SeqCst)).await;
+        }
+        drop(steps);
+        ground.proxy.hold_replies(false);
+        assert_eq!(ground.ours.stats().held, 0);
+        if let Some(held) = held {
+            held.unlock().await.expect("held");
+        }
+        // A waiter of our own client takes the place at once.
+        let start = Instant::now();
+        let next = ground.ours.lock("a").lock().await.expect("free");
+        assert!(start.elapsed() < ms(500), "{stage}");
+        next.unlock().await.expect("held");
+        ground.free_for_the_next(stage).await;
+        ground.finish().await;
+    }
+}
+
+/// A future of this client, made anew for each number of polls.
+type Verb = Box<dyn Fn(&LockClient) -> Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+fn verb<F, Fut>(of: F) -> Verb
+where
+    F: Fn(Lock) -> Fut + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    // One owner for all rounds: what a round leaves behind is in the way of the next.
+    let owner = std::sync::OnceLock::new();
+    Box::new(move |client| {
+        let owner = owner.get_or_init(|| client.owner());
+        Box::pin(of(client.lock("a").owned_by(owner)))
+    })
+}
+
+fn verbs() -> Vec<(&'static str, Verb)> {
+    vec![
+        ("lock", verb(|lock| async move { drop(lock.lock().await) })),
+        ("lock and unlock", verb(|lock| async move {
+            if let Ok(guard) = lock.lock().await {
+                let _ = guard.unlock().await;
+            }
+        })),
+        ("nested", verb(|lock| async move {
+            let outer = lock.lock().await;
+            let inner = lock.lock().await;
+            let third = lock.lease(Duration::from_secs(60)).lock().await;
+            if let (Ok(outer), Ok(inner), Ok(third)) = (outer, inner, third) {
+                let _ = inner.unlock().await;
+                let _ = outer.unlock().await;
+                let _ = third.unlock().await;
+            }
+        })),
+        ("try_lock", verb(|lock| async move { drop(lock.try_lock().await) })),
+        ("try_lock_for", verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) })),
+        ("try_lock_until", verb(|lock| async move {
+            drop(lock.try_lock_until(Instant::now() + ms(100)).await)
+        })),
+        ("run", verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) })),
+        ("extend", verb(|lock| async move {
+            if let Ok(guard) = lock.lease(Duration::from_secs(20)).lock().await {
+                let _ = guard.extend(Duration::from_secs(40)).await;
+                let _ = guard.unlock().await;
+            }
+        })),
+        ("detached unlock", verb(|lock| async move {
+            // Dropped between detach and unlock the hold stays, as documented; so both are in one poll.
+            if let Ok(guard) = lock.lock().await {
+                guard.detach();
+                let _ = lock.unlock().await;
+            }
+        })),
+        ("force_unlock", verb(|lock| async move { drop(lock.force_unlock().await) })),
+        ("inspect", verb(|lock| async move { drop(lock.inspect().await) })),
+        ("hold_count", verb(|lock| async move { drop(lock.hold_count().await) })),
+    ]
+}
+
+#[tokio::test]
+async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
+    let mut ground = Ground::new().await;
+    for (name, verb) in verbs() {
+        let mut polls = 0;
+        loop {
+            let mut steps = Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            let completed = steps.times(polls).await.is_some();
+            drop(steps);
+            ground.free_for_the_next(&format!("{name} after {polls} polls")).await;
+            if completed {
+                break;
+            }
+            polls += 1;
+            assert!(polls < 64, "{name} does not end");
+        }
+        assert!(polls >= 1, "{name} has at least one stage");
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is_held() {
+    let mut ground = Ground::new().await;
+    for (name, verb) in verbs().into_iter().filter(|(name, _)| !name.contains("force")) {
+        let mut polls = 0;
+        loop {
+            let held = ground.theirs.lock("a").lock().await.expect("free");
+            let mut steps = Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as well.
+            let before = polls.min(6);
+            let mut completed = steps.times(before).await.is_some();
+            held.unlock().await.expect("held");
+            if !completed {
+                completed = steps.times(polls - before).await.is_some();
+            }
+            drop(steps);
+            ground.free_for_the_next(&format!("{name} after {polls} polls")).await;
+            if completed {
+                break;
+            }
+            polls += 1;
+            assert!(polls < 64, "{name} does not end");
+        }
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn an_unlock_dropped_at_any_point_gives_back_exactly_once() {
+    let mut ground = Ground::new().await;
+    let owner = ground.ours.owner();
+    let lock = ground.ours.lock("a").owned_by(&owner);
+    for polls in 0..6 {
+        let outer = lock.lock().await.expect("free");
+        let inner = lock.lock().await.expect("nested");
+        let mut steps = Steps::of(inner.unlock());
+        steps.times(polls).await;
+        drop(steps);
+        let control = &mut ground.control;
+        eventually("one hold is left", ms(2000), || control.count("a") == 1).await;
+        let stats = || ground.ours.stats();
+        eventually("settled", ms(2000), || stats().releasing == 0).await;
+        assert_eq!(ground.control.count("a"), 1, "after {polls} polls");
+        outer.unlock().await.expect("held");
+    }
+    let sent = ground.calls(RELEASE);
+    assert!(sent >= 12);
+    ground.free_for_the_next("unlock").await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn connect_dropped_at_any_point_closes_what_it_opened() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    let url = bed.server.url();
+    let mut polls = 0;
+    loop {
+        let url = url.clone();
+        let mut steps = Steps::of(async move { LockClient::connect(&url).await });
+        let completed = steps.times(polls).await;
+        drop(steps);
+        if let Some(client) = completed {
+            client.expect("the server answers").close(Duration::ZERO).await;
+            break;
+        }
+        polls += 1;
+        assert!(polls < 64);
+        eventually("closed", ms(3000), || control.connections() == 0).await;
+    }
+    assert!(polls > 3);
+    bed.finish([]).await;
+}
+
+#[tokio::test]
+async fn close_dropped_at_any_point_leaves_the_client_closing() {
+    let bed = Bed::new();
+    for polls in 0..8 {
+        let client = bed.client().await;
+        let lock = client.lock("a");
+        let guard = lock.lock().await.expect("free");
+        let closing = client.clone();
+        let mut steps = Steps::of(async move { closing.close(ms(200)).await });
+        let done = steps.times(polls).await.is_some();
+        drop(steps);
+        if polls > 0 {
+            assert!(matches!(lock.lock().await, Err(Error::Closed)));
+        }
+        if !done {
+            guard.unlock().await.expect("open guards can still be given back");
+        }
+        client.close(Duration::ZERO).await;
+        let mut control = bed.control();
+        eventually("closed", ms(3000), || control.connections() == 0).await;
+    }
+    bed.finish([]).await;
+}
+
+#[tokio::test]
+async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let given_back = client.lock("a").lock().await.expect("free");
+    client.lock("b").lock().await.expect("free").detach();
+    let kept = client.lock("c").lock().await.expect("free");
+    let waiter = tokio::spawn({
+        let lock = client.lock("c");
+        async move { lock.lock().await }
+    });
+    eventually("queued", ms(1000), || client.stats().waiting == 1).await;
+    let closing = tokio::spawn({
+        let client = client.clone();
+        async move { client.close(ms(300)).await }
+    });
+    assert!(matches!(waiter.await.expect("no panic"), Err(Error::Closed)), "waiters are told at once");
+    given_back.unlock().await.expect("within the grace");
+    let report = closing.await.expect("no panic");
+    assert_eq!((report.released, report.unconfirmed), (1, 0));
+    assert_eq!(report.abandoned.len(), 1);
+    assert_eq!(report.abandoned[0].lock, "c");
+    assert_eq!(control.run(&["EXISTS", "b"]), "0");
+    assert!(control.pttl("c") > 0, "not taken away from under its section; its lease ends it");
+    assert_eq!(kept.lost().await, redisson_lock::LossReason::Closed);
+    assert!(matches!(kept.unlock().await, Err(Error::Lost { .. })));
+    assert!(matches!(client.lock("d").is_locked().await, Err(Error::Closed)));
+    assert_eq!(client.close(Duration::ZERO).await.abandoned.len(), 0);
+    control.run(&["DEL", "c"]);
+    bed.finish([]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_clients_made_and_dropped_leave_no_connection_and_no_task() {
+    let bed = Bed::new();
+    for _ in 0..20 {
+        let mut guards = Vec::new();
+        for nth in 0..10 {
+            let client = bed.client().await;
+            // The last handle of half of them is a guard, which is dropped with its hold.
+            let guard = client.lock(format!("a{nth}")).lock().await.expect("free");
+            guards.push(guard);
+        }
+        drop(guards);
+        let mut control = bed.control();
+        eventually("given back", ms(1000), || control.run(&["KEYS", "*"]).is_empty()).await;
+        eventually("closed", ms(1000), || control.connections() == 0).await;
+    }
+    bed.finish([]).await;
+}
