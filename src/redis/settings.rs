@@ -20,11 +20,16 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn from_url(url: &str, command_timeout: Duration, fence: bool) -> Result<Self, Error> {
-        // The parser's own message may quote the address, and with it the password.
-        let config = Config::from_url(url).map_err(|_| Error::InvalidConfig {
-            what: "address",
-            problem: "expected redis://[user:password@]host[:port][/database]".to_owned(),
-        })?;
+        let invalid = |problem: &str| Error::InvalidConfig { what: "address", problem: problem.to_owned() };
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+        // The parser takes any scheme for a plain connection, and its own message may quote the password.
+        let config = Config::from_url(url)
+            .ok()
+            .filter(|_| scheme.is_some_and(|scheme| SCHEMES.iter().any(|known| scheme.starts_with(known))))
+            .ok_or_else(|| invalid("expected redis://[user:password@]host[:port][/database]"))?;
+        if matches!(scheme, Some("rediss" | "valkeys")) && !config.uses_tls() {
+            return Err(invalid("TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls"));
+        }
         Self::new(config, ConnectionConfig::default(), PerformanceConfig::default(), command_timeout, fence)
     }
 
@@ -94,6 +99,8 @@ impl Settings {
         builder.build()
     }
 }
+
+const SCHEMES: [&str; 2] = ["redis", "valkey"];
 
 /// More than this many unread unlock messages count as lag, which wakes every waiter.
 const MESSAGES_BUFFERED: usize = 4096;

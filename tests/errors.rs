@@ -1,0 +1,481 @@
+//! Every error, provoked and printed; bad inputs and hostile states of a single server.
+
+mod common;
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use common::{Bed, Server, ms};
+use redisson_lock::{Error, LockClient, LockGuard, LossReason, RefusedKind};
+
+/// Says the sentence, and checks that it says this level only.
+fn sentence(error: &Error) -> String {
+    let text = error.to_string();
+    if let Some(source) = error.source() {
+        assert!(!text.contains(&source.to_string()), "{text}: Display repeats its source");
+    }
+    assert!(!text.ends_with('.') && text.len() > 20, "{text}");
+    println!("{text}");
+    text
+}
+
+fn failed(result: Result<LockGuard, Error>) -> Error {
+    result.expect_err("refused")
+}
+
+#[tokio::test]
+async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_ones_work() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    for name in [String::new(), "x".repeat(65_537)] {
+        let lock = client.lock(name);
+        let error = failed(lock.lock().await);
+        assert!(matches!(error, Error::InvalidName { .. }));
+        assert!(sentence(&error).len() < 200);
+        assert!(matches!(lock.is_locked().await, Err(Error::InvalidName { .. })));
+        assert!(matches!(lock.unlock().await, Err(Error::InvalidName { .. })));
+    }
+    let strange = [
+        "a{b", "{}x", "x{y}z", "}{q}", "{t}:k", "a:b:c", "with space", "quo\"te'", "a\0b", "a\r\nb", "*", "?", "[x]",
+        "🔒", "مرحبا", "\u{feff}bom", "é", "e\u{301}", "%s%n", "../..",
+    ];
+    for name in strange {
+        let lock = client.lock(name);
+        let outer = lock.lock().await.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        let inner = lock.lock().await.expect("nested");
+        assert_eq!(control.count(name), 2, "{name:?} is the key, byte for byte");
+        inner.unlock().await.expect("held");
+        outer.unlock().await.expect("held");
+    }
+    let (composed, decomposed) = (client.lock("é").lock().await, client.lock("e\u{301}").try_lock().await);
+    assert!(composed.is_ok() && decomposed.expect("asked").is_some(), "two spellings are two locks");
+    let longest = client.lock("x".repeat(65_536));
+    longest.lock().await.expect("free").unlock().await.expect("held");
+    drop(composed);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let before = control.calls("evalsha") + control.calls("eval");
+    let bad = [Duration::ZERO, Duration::from_nanos(1), ms(9), Duration::from_secs(315_360_001), Duration::MAX];
+    for duration in bad {
+        let error = failed(client.lock("a").lease(duration).lock().await);
+        assert!(matches!(error, Error::InvalidDuration { what: "lease", .. }), "{error:?}");
+        sentence(&error);
+        let error = failed(client.lock("a").max_hold(duration).lock().await);
+        assert!(matches!(error, Error::InvalidDuration { what: "max_hold", .. }), "{error:?}");
+    }
+    assert_eq!(control.calls("evalsha") + control.calls("eval"), before);
+    for duration in [ms(10), Duration::from_secs(315_360_000)] {
+        client.lock("a").lease(duration).lock().await.expect("in bounds").unlock().await.expect("held");
+    }
+    // An endless wait is a wait.
+    let guard = client.lock("a").try_lock_for(Duration::MAX).await.expect("asked").expect("free");
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
+    let builder = LockClient::builder;
+    let nowhere = "redis://127.0.0.1:1";
+    let secs = Duration::from_secs;
+    let bad = [
+        builder().watchdog_timeout(ms(299)),
+        builder().watchdog_timeout(secs(86_401)),
+        builder().command_timeout(Duration::ZERO),
+        builder().command_timeout(secs(10)),
+        builder().watchdog_timeout(secs(3)).command_timeout(secs(1)),
+        builder().connections(0),
+        builder().connections(17),
+        builder().max_hold(ms(1)),
+    ];
+    for builder in bad {
+        let error = builder.clone().connect(nowhere).await.expect_err("refused");
+        assert!(matches!(error, Error::InvalidDuration { .. } | Error::InvalidConfig { .. }), "{error:?}");
+        sentence(&error);
+    }
+    let bad_urls = [
+        "", "127.0.0.1", "http://127.0.0.1", "redis://", "redis-cluster://127.0.0.1:7000", "redis://[::1",
+        "redis-sentinel://127.0.0.1:26379?sentinelServiceName=m", "redis://127.0.0.1:99999", "redis://h:1/x/y",
+        "valkey-cluster://127.0.0.1:7000", "rediss://127.0.0.1:7000",
+    ];
+    for url in bad_urls {
+        let error = LockClient::connect(url).await.expect_err(url);
+        assert!(matches!(error, Error::InvalidConfig { what: "address", .. }), "{url}: {error:?}");
+        sentence(&error);
+    }
+}
+
+#[tokio::test]
+async fn where_nobody_answers_connecting_ends_in_time() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = closed.local_addr().expect("an address").port();
+    // It accepts and never answers.
+    let error = LockClient::builder()
+        .command_timeout(ms(300))
+        .connect(&format!("redis://127.0.0.1:{port}"))
+        .await
+        .expect_err("silent");
+    assert!(matches!(error, Error::NoAnswer { while_doing: "connecting", .. }));
+    drop(closed);
+    for url in [format!("redis://127.0.0.1:{port}"), "redis://127.0.0.1:0".to_owned()] {
+        let start = std::time::Instant::now();
+        let error = LockClient::connect(&url).await.expect_err("nobody there");
+        assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
+        assert!(start.elapsed() < Duration::from_secs(4));
+        sentence(&error);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
+    let bed = Bed::new();
+    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let mut control = bed.control();
+    let guard = theirs.lock("a").lock().await.expect("free");
+    let before = (control.hash("a"), control.calls("publish"));
+    let error = ours.lock("a").unlock().await.expect_err("not ours");
+    assert!(matches!(error, Error::NotHeld { .. }));
+    sentence(&error);
+    assert_eq!((control.hash("a"), control.calls("publish")), before);
+    guard.unlock().await.expect("held");
+    bed.finish([ours, theirs]).await;
+}
+
+#[tokio::test]
+async fn lost_says_why() {
+    for reason in [
+        LossReason::LeaseOver,
+        LossReason::NotRenewed,
+        LossReason::Gone,
+        LossReason::Taken,
+        LossReason::Changed,
+        LossReason::MaxHold,
+        LossReason::Closed,
+    ] {
+        println!("{reason}");
+    }
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let guard = client.lock("a").lock().await.expect("free");
+    bed.control().run(&["FLUSHALL"]);
+    let error = guard.unlock().await.expect_err("flushed");
+    assert!(matches!(error, Error::Lost { reason: LossReason::Gone, .. }));
+    assert!(sentence(&error).contains("flushed"));
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_lock_is_named_and_left_alone() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    control.run(&["SET", "text", "x"]);
+    control.run(&["RPUSH", "list", "x"]);
+    control.run(&["HSET", "rw", "mode", "read", "java:1", "1"]);
+    control.run(&["HSET", "odd", "java:1", "many"]);
+    for name in ["text", "list", "rw"] {
+        let error = failed(client.lock(name).lock().await);
+        assert!(matches!(error, Error::NotALock { .. }), "{name}: {error:?}");
+        sentence(&error);
+        assert!(matches!(client.lock(name).inspect().await, Err(Error::NotALock { .. })), "{name}");
+        assert!(matches!(client.lock(name).force_unlock().await, Err(Error::NotALock { .. })), "{name}");
+    }
+    assert!(matches!(client.lock("odd").inspect().await, Err(Error::NotALock { .. })));
+    // Our own field, written over by somebody.
+    let owner = client.owner_with_id(-7);
+    let outer = client.lock("own").owned_by(&owner).lock().await.expect("free");
+    control.run(&["HSET", "own", &owner.to_string(), "many"]);
+    let error = failed(client.lock("own").owned_by(&owner).lock().await);
+    assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+    outer.unlock().await.expect("the last release needs no count");
+    assert_eq!(control.run(&["DEL", "text", "list", "rw", "odd"]), "4");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn nesting_deeper_than_any_program_means_is_refused() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    let mut guards = Vec::new();
+    for _ in 0..10_000 {
+        guards.push(lock.lock().await.expect("nested"));
+    }
+    let error = failed(lock.lock().await);
+    assert!(matches!(error, Error::TooDeep { depth: 10_000, .. }), "{error:?}");
+    sentence(&error);
+    assert_eq!(bed.control().count("a"), 10_000);
+    drop(guards);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_closed_client_says_so() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    client.close(Duration::ZERO).await;
+    let lock = client.lock("a");
+    let error = failed(lock.lock().await);
+    assert!(matches!(error, Error::Closed));
+    sentence(&error);
+    assert!(matches!(lock.try_lock().await, Err(Error::Closed)));
+    assert!(matches!(lock.unlock().await, Err(Error::Closed)));
+    assert!(matches!(lock.force_unlock().await, Err(Error::Closed)));
+    assert!(matches!(lock.inspect().await, Err(Error::Closed)));
+    sentence(&Error::NoRuntime);
+    bed.finish([]).await;
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_told_without_the_password() {
+    let server = Server::start();
+    server.control().run(&["CONFIG", "SET", "requirepass", "right"]);
+    let url = format!("redis://:p-wrong-secret@127.0.0.1:{}", server.port);
+    let no_password = format!("redis://127.0.0.1:{}", server.port);
+    for url in [url, no_password] {
+        let error = LockClient::connect(&url).await.expect_err("refused");
+        assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+        let shown = format!("{} {error:?} {error:#?}", sentence(&error));
+        assert!(!shown.contains("p-wrong-secret"));
+    }
+}
+
+#[tokio::test]
+async fn no_secret_is_shown_by_anything_public() {
+    let server = Server::start();
+    server.control().run(&["CONFIG", "SET", "requirepass", "p-right-secret"]);
+    let url = format!("redis://:p-right-secret@127.0.0.1:{}", server.port);
+    let client = LockClient::connect(&url).await.expect("the server answers");
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    let shown = format!(
+        "{client:?} {lock:?} {guard:?} {:?} {:?} {:?} {:?} {:?}",
+        guard.owner(),
+        guard.lost(),
+        guard.ended(),
+        client.stats(),
+        LockClient::builder()
+    );
+    assert!(!shown.contains("p-right-secret"), "{shown}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named_as_acl_writes_it() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+    let user = |control: &mut common::Control, missing: &str| {
+        control.run(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"]);
+        if !missing.is_empty() {
+            control.run(&["ACL", "SETUSER", "u", missing]);
+        }
+    };
+    user(&mut control, "");
+    let client = LockClient::connect(&url).await.expect("the server answers");
+    let right_of = |error: &Error| match error {
+        Error::PermissionDenied { right, .. } => right.clone(),
+        other => panic!("{other:?}"),
+    };
+    let lock = client.lock("a");
+    for (missing, named) in
+        [("-evalsha", "+evalsha"), ("-hget", "+hget"), ("-pexpire", "+pexpire"), ("-exists", "+exists")]
+    {
+        user(&mut control, missing);
+        let error = failed(lock.lock().await);
+        assert_eq!(right_of(&error), named);
+        sentence(&error);
+        assert_eq!(control.run(&["KEYS", "*"]), "");
+    }
+    user(&mut control, "-hincrby");
+    assert_eq!(right_of(&failed(lock.lock().await)), "+hincrby");
+    user(&mut control, "resetkeys");
+    assert!(right_of(&failed(lock.lock().await)).starts_with('~'));
+
+    for (missing, named) in [("-publish", "+publish"), ("resetchannels", "&redisson_lock__channel:*"), ("-del", "+del")] {
+        user(&mut control, "");
+        let guard = client.lock("b").lock().await.expect("free");
+        user(&mut control, missing);
+        let error = guard.unlock().await.expect_err("refused");
+        assert_eq!(right_of(&error), named, "{missing}");
+        assert_eq!(control.count("b"), 1, "nothing changed: the lease frees it");
+        control.run(&["DEL", "b"]);
+    }
+
+    // A waiter that may not subscribe is told, instead of sleeping for ever.
+    user(&mut control, "resetchannels");
+    control.run(&["HSET", "c", "java:1", "1"]);
+    control.run(&["PEXPIRE", "c", "60000"]);
+    let error = failed(client.lock("c").lock().await);
+    assert_eq!(right_of(&error), "&redisson_lock__channel:{c}");
+    // The subscriber connection is in step again: with the right, waiting works.
+    user(&mut control, "");
+    assert!(client.lock("c").try_lock_for(ms(50)).await.expect("asked").is_none());
+    control.run(&["DEL", "c"]);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    let page = include_str!("../docs/operations.md");
+    let recipe = page.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a recipe");
+    let words: Vec<&str> = recipe
+        .lines()
+        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .collect();
+    control.run(&words);
+    let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
+    let client = LockClient::connect(&url).await.expect("the server answers");
+    assert_eq!(client.stats().fence, redisson_lock::FenceState::InForce);
+    let lock = client.lock("lock:a");
+    let outer = lock.lock().await.expect("free");
+    let inner = lock.lock().await.expect("nested");
+    assert!(lock.owned_by(&client.owner()).try_lock_for(ms(50)).await.expect("asked").is_none());
+    assert_eq!(lock.hold_count().await.expect("asked"), 2);
+    inner.unlock().await.expect("held");
+    outer.unlock().await.expect("held");
+    let other = client.lock("lock:b").lock().await.expect("free");
+    assert!(client.lock("lock:b").force_unlock().await.expect("answered"));
+    drop(other);
+    assert!(matches!(client.lock("elsewhere").lock().await, Err(Error::PermissionDenied { .. })));
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
+    let bed = Bed::with(&["--busy-reply-threshold", "50", "--enable-debug-command", "yes"]);
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let kind = |error: Error| {
+        sentence(&error);
+        match error {
+            Error::Refused { kind, .. } => kind,
+            other => panic!("{other:?}"),
+        }
+    };
+    client.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::NotEnoughReplicas);
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+
+    let primary = Server::start();
+    control.run(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+    common::eventually("attached", Duration::from_secs(10), || {
+        control.run(&["INFO", "replication"]).contains("master_link_status:up")
+    })
+    .await;
+    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::ReadOnly);
+    control.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    drop(primary);
+    common::eventually("cut off", Duration::from_secs(10), || {
+        control.run(&["INFO", "replication"]).contains("master_link_status:down")
+    })
+    .await;
+    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::MasterDown);
+    control.run(&["REPLICAOF", "NO", "ONE"]);
+
+    let port = bed.server.port;
+    let busy = std::thread::spawn(move || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut connection = client.get_connection().expect("the server answers");
+        let _ = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+    });
+    tokio::time::sleep(ms(200)).await;
+    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::Busy);
+    control.run(&["SCRIPT", "KILL"]);
+    busy.join().expect("no panic");
+
+    control.run(&["CONFIG", "SET", "maxclients", "1"]);
+    let refused = LockClient::connect(&bed.server.url()).await.expect_err("too many");
+    assert!(
+        matches!(refused, Error::Refused { kind: RefusedKind::TooManyClients, .. } | Error::NoAnswer { .. }),
+        "{refused:?}"
+    );
+    control.run(&["CONFIG", "SET", "maxclients", "1000"]);
+
+    assert_eq!(control.run(&["EXISTS", "a"]), "0");
+    client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_no_script_gives_is_reported_cut_short() {
+    // Another program in Redis's place: it answers everything with the same long text.
+    let bed = Bed::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let imposter = tokio::spawn(imposter(listener, bed.server.port));
+    let client = LockClient::builder()
+        .command_timeout(ms(300))
+        .connect(&format!("redis://127.0.0.1:{port}"))
+        .await
+        .expect("connected");
+    let error = failed(client.lock("a").lock().await);
+    let Error::UnexpectedReply { script: "acquire", reply } = &error else { panic!("{error:?}") };
+    assert!(reply.len() <= 200);
+    sentence(&error);
+    assert_eq!(client.stats().held, 0);
+    client.close(Duration::ZERO).await;
+    imposter.abort();
+    bed.control().run(&["FLUSHALL"]);
+    let _ = imposter.await;
+    bed.finish([]).await;
+}
+
+/// Passes everything on, but answers scripts by itself.
+async fn imposter(listener: tokio::net::TcpListener, to: u16) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut links = tokio::task::JoinSet::new();
+    loop {
+        let Ok((mut client, _)) = listener.accept().await else { return };
+        links.spawn(async move {
+            let mut server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.expect("connected");
+            let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
+            loop {
+                tokio::select! {
+                    read = client.read(&mut up) => match read {
+                        Ok(0) | Err(_) => return,
+                        Ok(read) if up[..read].windows(4).any(|word| word == b"EVAL") => {
+                            let text = "nonsense ".repeat(100);
+                            let reply = format!("${}\r\n{text}\r\n", text.len());
+                            let _ = client.write_all(reply.as_bytes()).await;
+                        }
+                        Ok(read) => { let _ = server.write_all(&up[..read]).await; }
+                    },
+                    read = server.read(&mut down) => match read {
+                        Ok(0) | Err(_) => return,
+                        Ok(read) => { let _ = client.write_all(&down[..read]).await; }
+                    },
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_database_index_and_a_user_come_from_the_address() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    control.run(&["ACL", "SETUSER", "u", "on", ">p%w", "~*", "&*", "+@all"]);
+    let url = format!("redis://u:p%25w@127.0.0.1:{}/3", bed.server.port);
+    let client = LockClient::connect(&url).await.expect("the server answers");
+    let guard = client.lock("a").lock().await.expect("free");
+    control.run(&["SELECT", "3"]);
+    assert_eq!(control.count("a"), 1);
+    guard.unlock().await.expect("held");
+    let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", bed.server.port)).await;
+    sentence(&error.expect_err("no such database"));
+    bed.finish([client]).await;
+}
