@@ -1,0 +1,108 @@
+//! What burns the processor or measures time, one after the other: `cargo xtask test` runs this file by itself.
+//!
+//! `HEAVY_SECS` says how long locks are held (default 12; the figures in docs/testing.md are from 60).
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Bed, eventually, ms};
+use redisson_lock::HoldState;
+
+/// One of these tests at a time, however the test runner is called.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn heavy_time() -> Duration {
+    let secs = std::env::var("HEAVY_SECS").ok().and_then(|secs| secs.parse().ok());
+    Duration::from_secs(secs.unwrap_or(12))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_calls() {
+    const LOCKS: usize = 10_000;
+    let _alone = ALONE.lock().await;
+    let bed = Bed::new();
+    let client = bed
+        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(900)))
+        .await;
+    let mut control = bed.control();
+    let start = Instant::now();
+    let mut taking = tokio::task::JoinSet::new();
+    let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
+    for nth in 0..LOCKS {
+        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("open");
+        let owner = client.owner();
+        let lock = client.lock(format!("a{nth}")).owned_by(&owner);
+        taking.spawn(async move {
+            let guard = lock.lock().await.expect("free");
+            drop(permit);
+            guard
+        });
+    }
+    let guards = taking.join_all().await;
+    println!("{LOCKS} locks taken in {:?}", start.elapsed());
+
+    // Whole periods, so that what was sent in them can be counted.
+    let periods = heavy_time().as_secs();
+    let before = (control.calls("evalsha"), Instant::now());
+    let mut most = 0;
+    for _ in 0..periods {
+        let (calls, start) = (control.calls("evalsha"), Instant::now());
+        tokio::time::sleep_until((start + Duration::from_secs(1)).into()).await;
+        most = most.max(control.calls("evalsha") - calls);
+    }
+    let calls = control.calls("evalsha") - before.0;
+    let per_period = calls as f64 / before.1.elapsed().as_secs_f64();
+    println!("held for {periods} s: {per_period:.1} script calls a period of 1 s, at most {most}");
+    let script = "local bad = 0 for _, key in ipairs(redis.call('keys', 'a*')) do \
+                  local left = redis.call('pttl', key) \
+                  if redis.call('hvals', key)[1] ~= '1' or left < 1000 or left > 3000 then bad = bad + 1 end end \
+                  return bad";
+    assert_eq!(control.run(&["DBSIZE"]), LOCKS.to_string());
+    assert_eq!(control.run(&["EVAL", script, "0"]), "0", "count 1 and a TTL between 1 and 3 s");
+    assert_eq!(client.stats().lost_total, 0);
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+    assert!(per_period <= 150.0 && most <= 150, "{per_period} script calls a period, at most {most}");
+
+    drop(guards);
+    eventually("given back", Duration::from_secs(20), || control.run(&["DBSIZE"]) == "0").await;
+    bed.finish([client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
+    let _alone = ALONE.lock().await;
+    let bed = Bed::new();
+    let client = bed
+        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(900)))
+        .await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let burners: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for nth in 0..200 {
+        let lock = client.lock(format!("a{nth}"));
+        let lock = if nth % 4 == 0 { lock.lease(Duration::from_secs(600)) } else { lock };
+        guards.push(lock.lock().await.expect("free"));
+    }
+    let start = Instant::now();
+    while start.elapsed() < heavy_time() {
+        tokio::time::sleep(ms(100)).await;
+        assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+    }
+    stop.store(true, Ordering::Relaxed);
+    for burner in burners {
+        burner.join().expect("no panic");
+    }
+    assert_eq!(client.stats().lost_total, 0);
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    bed.finish([client]).await;
+}

@@ -1,0 +1,183 @@
+//! What an operator sees: each documented event is provoked once, and none comes with an uncontended lock.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::proxy::{Fate, Proxy, release_to};
+use common::{Bed, eventually, ms};
+use redisson_lock::LockClient;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Collects the events of this crate, from every thread.
+#[derive(Clone, Default)]
+struct Collected(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Collected {
+    fn has(&self, level: Level, text: &str) -> bool {
+        let events = self.0.lock().expect("unpoisoned");
+        events.iter().any(|(seen, event)| *seen == level && event.contains(text))
+    }
+
+    async fn comes(&self, level: Level, text: &str) {
+        let what = format!("{level} {text}, seen: {:#?}", self.0.lock().expect("unpoisoned"));
+        eventually(&what, Duration::from_secs(5), || self.has(level, text)).await;
+    }
+}
+
+impl Subscriber for Collected {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "redisson_lock" && *metadata.level() <= Level::DEBUG
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut Text(&mut text));
+        self.0.lock().expect("unpoisoned").push((*event.metadata().level(), text));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{}={value:?} ", field.name()));
+    }
+}
+
+/// One collector for the whole binary: events come from background tasks on any thread, so the tests here share
+/// it and look for names of their own.
+fn collected() -> &'static Collected {
+    static COLLECTED: std::sync::OnceLock<Collected> = std::sync::OnceLock::new();
+    COLLECTED.get_or_init(|| {
+        let collected = Collected::default();
+        tracing::subscriber::set_global_default(collected.clone()).expect("the only one");
+        collected
+    })
+}
+
+#[tokio::test]
+async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
+    let events = collected();
+    let bed = Bed::new();
+
+    // Silence first: a hundred uncontended pairs.
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250))).await;
+    let owner = client.owner();
+    for _ in 0..100 {
+        let guard = client.lock("quiet").owned_by(&owner).lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
+    assert!(!["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
+        .iter()
+        .any(|level| events.has(level.parse().expect("a level"), "lock=quiet")));
+
+    // A re-entry by the task id alone.
+    tokio::spawn({
+        let lock = client.lock("nested");
+        async move {
+            let _outer = lock.lock().await.expect("free");
+            let _inner = lock.lock().await.expect("nested");
+        }
+    })
+    .await
+    .expect("no panic");
+    events.comes(Level::DEBUG, "re-entry by task id alone").await;
+
+    // Waiting long.
+    let mut control = bed.control();
+    control.run(&["HSET", "long", "java:1", "1"]);
+    control.run(&["PEXPIRE", "long", "2000"]);
+    client.lock("long").lock().await.expect("taken").unlock().await.expect("held");
+    events.comes(Level::WARN, "waiting long for a lock lock=long").await;
+
+    // Lost, with the reason.
+    let guard = client.lock("lost").lock().await.expect("free");
+    control.run(&["DEL", "lost"]);
+    guard.lost().await;
+    events.comes(Level::WARN, "lock lost").await;
+    assert!(events.has(Level::WARN, "lock=lost"));
+    assert!(events.has(Level::WARN, "reason=its key is gone"));
+    drop(guard);
+
+    // Renewal failed, and overdue.
+    let guard = client.lock("overdue").lock().await.expect("free");
+    bed.server.pause();
+    events.comes(Level::WARN, "renewal failed").await;
+    events.comes(Level::WARN, "renewal overdue").await;
+    guard.lost().await;
+    bed.server.resume();
+    drop(guard);
+
+    // Reconnects of both connections.
+    eventually("well again", ms(3000), || client.stats().releasing == 0).await;
+    control.run(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let mut control = bed.control();
+    control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    for kind in ["command", "subscriber"] {
+        events.comes(Level::WARN, &format!("{kind} connection lost, reconnecting")).await;
+        events.comes(Level::INFO, &format!("{kind} connection replaced")).await;
+    }
+    assert!(events.has(Level::INFO, "fence=in force"));
+
+    // The fence is not in force.
+    let off = bed.client_with(|builder| builder.fence(false)).await;
+    events.comes(Level::WARN, "the fence is not in force").await;
+
+    // An outcome that was unknown is reconciled in the background.
+    let proxy = Proxy::start(bed.server.port).await;
+    let behind = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let guard = behind.lock("unknown").lock().await.expect("free");
+    proxy.rule(Fate::LoseReply, 1, release_to(0));
+    drop(guard);
+    events.comes(Level::INFO, "outcome reconciled lock=unknown").await;
+
+    // A background release that cannot succeed.
+    control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
+    let denied = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", bed.server.port)).await;
+    let denied = denied.expect("the server answers");
+    let guard = denied.lock("denied").lock().await.expect("free");
+    control.run(&["ACL", "SETUSER", "u", "-del"]);
+    drop(guard);
+    events.comes(Level::WARN, "background release failed: the lease frees the lock lock=denied").await;
+    assert_eq!(denied.stats().given_up_total, 1);
+    control.run(&["DEL", "denied"]);
+
+    behind.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([client, off, denied]).await;
+}
+
+#[tokio::test]
+async fn stats_count_what_happened() {
+    collected();
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let other = bed.client().await;
+    let lock = client.lock("a");
+    for _ in 0..3 {
+        lock.lock().await.expect("free").unlock().await.expect("held");
+    }
+    let held = other.lock("a").lock().await.expect("free");
+    assert!(lock.try_lock_for(ms(30)).await.expect("asked").is_none());
+    held.unlock().await.expect("held");
+    let guard = lock.lock().await.expect("free");
+    let nested = lock.lock().await.expect("nested");
+    let stats = client.stats();
+    assert_eq!((stats.held, stats.renewals, stats.waiting), (2, 1, 0));
+    assert_eq!((stats.acquired_total, stats.released_total, stats.contended_total), (5, 3, 1));
+    bed.control().run(&["DEL", "a"]);
+    assert!(guard.unlock().await.is_err());
+    drop(nested);
+    assert_eq!(client.stats().lost_total, 1, "the hold that went with the key");
+    bed.finish([client, other]).await;
+}
