@@ -31,9 +31,12 @@ pub(crate) use turn::{Place, sleep_until};
 /// Every entry of a client, by key.
 #[derive(Default)]
 pub(crate) struct Entries {
-    by_key: Mutex<HashMap<Arc<str>, (Arc<Entry>, usize)>>,
+    /// With the number of references to each.
+    by_key: Mutex<HashMap<Arc<str>, Counted>>,
     generations: AtomicU64,
 }
+
+type Counted = (Arc<Entry>, usize);
 
 impl Entries {
     /// The entry of a lock, made if there is none.

@@ -1,18 +1,15 @@
-//! A hold in the hands of its owner: giving it back, and being told that it is gone.
+//! A hold in the hands of its owner: giving it back, extending it, letting go of it.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::client::ClientHandle;
 use crate::entry::{Begun, EntryRef, Release};
 use crate::error::{Error, LossReason};
+use crate::held::{Ended, Held, HoldState, Lost};
 use crate::lock::check_lease;
 use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
@@ -83,7 +80,7 @@ impl LockGuard {
         let entry = Arc::clone(&self.held.entry);
         let (owner, ticket) = (self.held.owner.thread_id(), Arc::clone(&self.held.ticket));
         let open = &mut self.open;
-        entry.shared.drive(give_back(&entry, owner, &ticket, || *open = false)).await
+        entry.shared.drive(pin!(give_back(&entry, owner, &ticket, || *open = false))).await
     }
 
     /// Ready when the hold is lost, with the reason; never after a normal unlock.
@@ -126,7 +123,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn ended(&self) -> Ended {
-        Ended { watch: Watch::new(&self.held.ticket) }
+        self.held.ended()
     }
 
     /// How it stands with the hold, by local knowledge: nothing is asked over the network.
@@ -193,7 +190,7 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let Held { entry, owner, ticket } = &self.held;
         check_lease("lease", lease)?;
-        entry.shared.drive(extend(entry, owner.thread_id(), ticket, lease)).await
+        entry.shared.drive(pin!(extend(entry, owner.thread_id(), ticket, lease))).await
     }
 
     /// Lets go of the guard and keeps the hold: it is renewed until [`Lock::unlock`](crate::Lock::unlock) by the
@@ -357,188 +354,4 @@ async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Durat
         entry.lose_owner(owner, None, reason);
     }
     Err(lost(ended()))
-}
-
-/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything but the unlock.
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// lock.run(|held| async move {
-///     println!("certain until {:?}", held.valid_until());
-/// }).await
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Held {
-    entry: Arc<EntryRef>,
-    owner: Owner,
-    ticket: Arc<Ticket>,
-}
-
-impl Held {
-    /// Ready when the hold is lost; see [`LockGuard::lost`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(held: redisson_lock::Held) { println!("{}", held.lost().await) }
-    /// ```
-    pub fn lost(&self) -> Lost {
-        Lost { watch: Watch::new(&self.ticket) }
-    }
-
-    /// How it stands with the hold; see [`LockGuard::state`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.state()) }
-    /// ```
-    pub fn state(&self) -> HoldState {
-        match self.entry.view(self.owner.thread_id(), &self.ticket) {
-            Some(view) if view.at_risk_from.is_some_and(|from| from <= tokio::time::Instant::now()) => {
-                HoldState::AtRisk
-            }
-            Some(_) => HoldState::Held,
-            None => match self.ticket.ending() {
-                Some(Ending::Lost(reason)) => HoldState::Lost(reason),
-                Some(Ending::Released) | None => HoldState::Released,
-            },
-        }
-    }
-
-    /// Until when the hold is certain; see [`LockGuard::valid_until`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.valid_until()) }
-    /// ```
-    pub fn valid_until(&self) -> Instant {
-        match self.entry.view(self.owner.thread_id(), &self.ticket) {
-            Some(view) => view.ends.map_or(view.deadline, |ends| ends.min(view.deadline)).into_std(),
-            None => tokio::time::Instant::now().into_std(),
-        }
-    }
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
-            .field("lock", &self.entry.name.given())
-            .field("owner", &self.owner)
-            .field("state", &self.state())
-            .finish()
-    }
-}
-
-/// How it stands with a hold, by local knowledge.
-///
-/// # Examples
-///
-/// ```
-/// use redisson_lock::{HoldState, LossReason};
-/// assert_ne!(HoldState::Held, HoldState::Lost(LossReason::Gone));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HoldState {
-    /// Held, and confirmed recently.
-    Held,
-    /// Held still, but no renewal was confirmed for two thirds of the watchdog timeout: stop side effects.
-    AtRisk,
-    /// Not held any more.
-    Lost(LossReason),
-    /// Given back.
-    Released,
-}
-
-/// The future of [`LockGuard::lost`].
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(guard: redisson_lock::LockGuard) {
-/// let lost: redisson_lock::Lost = guard.lost();
-/// # }
-/// ```
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct Lost {
-    watch: Watch,
-}
-
-impl Future for Lost {
-    type Output = LossReason;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
-        match self.watch.poll_ended(context) {
-            Poll::Ready(Ending::Lost(reason)) => Poll::Ready(reason),
-            // Given back: there is nothing left that could be lost.
-            Poll::Ready(Ending::Released) | Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-/// The future of [`LockGuard::ended`].
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(guard: redisson_lock::LockGuard) {
-/// let ended: redisson_lock::Ended = guard.ended();
-/// # }
-/// ```
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct Ended {
-    watch: Watch,
-}
-
-impl Future for Ended {
-    type Output = Option<LossReason>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LossReason>> {
-        self.watch.poll_ended(context).map(|ending| match ending {
-            Ending::Lost(reason) => Some(reason),
-            Ending::Released => None,
-        })
-    }
-}
-
-impl fmt::Debug for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lost").field("ending", &self.watch.ticket.ending()).finish()
-    }
-}
-
-impl fmt::Debug for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ended").field("ending", &self.watch.ticket.ending()).finish()
-    }
-}
-
-struct Watch {
-    ticket: Arc<Ticket>,
-    ended: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-impl Watch {
-    fn new(ticket: &Arc<Ticket>) -> Self {
-        Self { ticket: Arc::clone(ticket), ended: Box::pin(ticket.ended().clone().cancelled_owned()) }
-    }
-
-    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
-        if let Some(ending) = self.ticket.ending() {
-            return Poll::Ready(ending);
-        }
-        match self.ended.as_mut().poll(context) {
-            Poll::Ready(()) => self.ticket.ending().map_or(Poll::Pending, Poll::Ready),
-            Poll::Pending => Poll::Pending,
-        }
-    }
 }

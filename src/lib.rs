@@ -29,10 +29,14 @@
 //! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who holds: read it
 //! before locking inside `join!` or `select!`. [`Error`] lists everything that can go wrong.
 
+#![deny(clippy::disallowed_methods)]
+
+mod builder;
 mod client;
 mod entry;
 mod error;
 mod guard;
+mod held;
 mod lock;
 mod owner;
 mod redis;
@@ -42,12 +46,16 @@ mod renewal;
 mod script;
 mod shared;
 mod slot;
+mod stats;
 mod wait;
 mod wire;
 
-pub use client::{AbandonedHold, ClientStats, CloseReport, LockClient, LockClientBuilder};
+pub use builder::LockClientBuilder;
+pub use client::LockClient;
 pub use error::{Error, LossReason, RefusedKind};
-pub use guard::{Ended, Held, HoldState, LockGuard, Lost};
+pub use guard::LockGuard;
+pub use held::{Ended, Held, HoldState, Lost};
 pub use lock::{Holder, Lock};
 pub use owner::Owner;
 pub use redis::FenceState;
+pub use stats::{AbandonedHold, ClientStats, CloseReport};

@@ -1,24 +1,26 @@
-//! The public verbs, and the one acquire loop behind them.
+//! The public verbs of a lock. The one loop behind those that take it is in `acquire`.
+
+mod acquire;
+mod inspect;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant as StdInstant};
 
 use tokio::time::Instant;
 
 use crate::client::ClientHandle;
-use crate::entry::{Entries, EntryRef, Place, sleep_until};
+use crate::entry::{Entries, EntryRef};
 use crate::error::Error;
-use crate::guard::{Held, HoldState, LockGuard, give_back};
+use crate::guard::{LockGuard, give_back};
+use crate::held::{Held, HoldState};
 use crate::owner::Owner;
-use crate::refusal;
-use crate::script::{self, Acquired, Inspected};
-use crate::shared::{Shared, Totals};
-use crate::slot::{Mode, local_end};
-use crate::wait::Subscription;
-use crate::wire::{self, LockName};
+use crate::wire::LockName;
+
+use acquire::Wait;
+pub use inspect::Holder;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and remembers no hold.
 ///
@@ -296,7 +298,7 @@ impl Lock {
     pub async fn unlock(&self) -> Result<(), Error> {
         let shared = &self.client.shared;
         shared
-            .drive(async {
+            .drive(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let Some(ticket) = entry.detached(owner.thread_id()) else {
@@ -306,344 +308,8 @@ impl Lock {
                     return Err(Error::NotHeld { lock: self.given.to_string(), owner: owner.to_string() });
                 };
                 give_back(&entry, owner.thread_id(), &ticket, || ()).await
-            })
+            }))
             .await
-    }
-
-    /// Frees the lock whoever holds it, and wakes a waiter. `true`: it was locked.
-    ///
-    /// The holder is told by its next renewal, at the latest within a third of its watchdog timeout. The holder
-    /// is read first and named to the script, which is never sent twice: a holder that comes later is not hit.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoAnswer`] if the answer is lost: the lock may or may not be free. Otherwise the refusals of
-    /// [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may or may not have freed the lock.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// let was_locked = lock.force_unlock().await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let shared = &self.client.shared;
-        shared
-            .drive(async {
-                let entry = self.entry()?;
-                for _ in 0..FORCE_ATTEMPTS {
-                    let Inspected::Held { field, .. } = self.look(&entry).await? else {
-                        return Ok(false);
-                    };
-                    let field: Arc<str> = field.into();
-                    let patience = script::Patience { copies: 1, ..shared.patience() };
-                    let sent = AtomicBool::new(false);
-                    let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
-                        script::force_unlock(&entry.name, &field)
-                    })
-                    .await;
-                    let forced = match forced {
-                        Ok(forced) => forced.value,
-                        Err(unanswered) => {
-                            if unanswered.perhaps {
-                                // Once this is answered, by the same connection or by one behind the fence, the
-                                // copy without an answer cannot be executed any more.
-                                let _ = self.look(&entry).await;
-                            }
-                            return Err(unanswered.error);
-                        }
-                    };
-                    if forced {
-                        entry.lose_field(&field);
-                        return Ok(true);
-                    }
-                }
-                // It changed hands at every look: whoever was meant has given it back.
-                Ok(true)
-            })
-            .await
-    }
-
-    /// Whether anybody holds the lock. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As a failed attempt of [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// println!("{}", lock.is_locked().await?);
-    /// # Ok(()) }
-    /// ```
-    pub async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.inspect().await?.is_some())
-    }
-
-    /// Whether the current owner holds the lock. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As a failed attempt of [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// println!("{}", lock.is_held().await?);
-    /// # Ok(()) }
-    /// ```
-    pub async fn is_held(&self) -> Result<bool, Error> {
-        Ok(self.hold_count().await? > 0)
-    }
-
-    /// How often the current owner holds the lock. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As a failed attempt of [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// println!("{}", lock.hold_count().await?);
-    /// # Ok(()) }
-    /// ```
-    pub async fn hold_count(&self) -> Result<u32, Error> {
-        let shared = &self.client.shared;
-        shared
-            .drive(async {
-                let owner = self.current_owner()?;
-                let entry = self.entry()?;
-                let own = entry.field_in_redis(&owner);
-                Ok(match self.look(&entry).await? {
-                    Inspected::Held { field, count, .. } if *field == *own => count,
-                    _ => 0,
-                })
-            })
-            .await
-    }
-
-    /// How long the lease runs still; `None` if the lock is free, or has no expiry. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As a failed attempt of [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// println!("{:?}", lock.lease_left().await?);
-    /// # Ok(()) }
-    /// ```
-    pub async fn lease_left(&self) -> Result<Option<Duration>, Error> {
-        Ok(self.inspect().await?.and_then(|holder| holder.lease_left))
-    }
-
-    /// Who holds the lock, Java's owners too. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As a failed attempt of [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-    /// if let Some(holder) = lock.inspect().await? {
-    ///     println!("held {} times by {}", holder.hold_count, holder.owner);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
-        let shared = &self.client.shared;
-        shared
-            .drive(async {
-                let entry = self.entry()?;
-                Ok(match self.look(&entry).await? {
-                    Inspected::Held { left, field, count } => {
-                        Some(Holder { owner: field, hold_count: count, lease_left: left })
-                    }
-                    Inspected::Free | Inspected::NotALock(_) => None,
-                })
-            })
-            .await
-    }
-
-    async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
-        // The owner is the caller's, so it is looked up before the client's own runtime is entered.
-        let owner = self.current_owner();
-        self.client.shared.drive(self.acquire_as(owner, wait)).await
-    }
-
-    /// Takes the lock for `owner`. `None`: the deadline came first.
-    async fn acquire_as(&self, owner: Result<Owner, Error>, wait: Wait) -> Result<Option<LockGuard>, Error> {
-        let owner = owner?;
-        self.terms()?;
-        let entry = self.entry()?;
-        let deadline = wait.deadline();
-        let mut turn = entry.queue_up(&owner, matches!(wait, Wait::Never));
-        let mut subscription: Option<Subscription> = None;
-        loop {
-            let Some(place) = turn.next(deadline).await? else { return Ok(None) };
-            // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-            let heard = subscription.as_ref().map_or(0, Subscription::heard);
-            let left = match self.attempt(&entry, &owner, place).await? {
-                Attempt::Taken(guard) => return Ok(Some(guard)),
-                Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
-                Attempt::Busy { left } => left,
-            };
-            let Some(listening) = &subscription else {
-                // Attempt again after subscribing: an unlock between the attempt above and the subscription
-                // was told to nobody.
-                Totals::add(&self.client.shared.totals.contended, 1);
-                match self.subscribe(&entry, deadline).await? {
-                    Some(confirmed) => subscription = Some(confirmed),
-                    None => return Ok(None),
-                }
-                continue;
-            };
-            let watchdog_timeout = self.client.shared.config.watchdog_timeout;
-            let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
-            let again = Instant::now() + lease_over.min(watchdog_timeout);
-            let limit = deadline.map_or(again, |deadline| deadline.min(again));
-            turn.worth_trying(listening, heard, limit).await;
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// One run of `acquire.lua`, one more if a ghost of this client stood in the way.
-    async fn attempt(&self, entry: &EntryRef, owner: &Owner, place: Place) -> Result<Attempt, Error> {
-        let shared = &self.client.shared;
-        let (lease, mode) = self.terms()?;
-        let mut ghosts = 0;
-        loop {
-            let answer =
-                script::ask(&shared.redis, entry.lane, "acquiring", shared.patience(), &place.sent, || {
-                    script::acquire(&entry.name, &place.field, place.target, lease)
-                })
-                .await;
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(unanswered) => {
-                    place.leave_unknown(unanswered.perhaps);
-                    return Err(unanswered.error);
-                }
-            };
-            match &answer.value {
-                Acquired::Taken => {
-                    let ticket = place.take(&answer, lease, |sent_at| mode.begin(sent_at, lease))?;
-                    let client = Arc::clone(&self.client);
-                    let guard = LockGuard::new(client, entry.clone(), owner.clone(), ticket);
-                    return Ok(Attempt::Taken(guard));
-                }
-                Acquired::Lost => return Err(place.leave_lost()),
-                Acquired::NotALock(found) => {
-                    place.leave();
-                    return Err(self.not_a_lock(found));
-                }
-                Acquired::Busy { holder, .. } if ghosts == 0 && is_ghost(shared, entry, holder) => {
-                    ghosts += 1;
-                    self.give_back_ghost(entry, holder).await;
-                }
-                Acquired::Busy { left, .. } => {
-                    let left = *left;
-                    place.leave();
-                    return Ok(Attempt::Busy { left });
-                }
-            }
-        }
-    }
-
-    /// Frees the lock from a field of this client that nobody holds: a late copy from a connection that was
-    /// replaced without a fence.
-    async fn give_back_ghost(&self, entry: &EntryRef, holder: &str) {
-        let shared = &self.client.shared;
-        let field: Arc<str> = holder.into();
-        let sent = AtomicBool::new(false);
-        let patience = shared.patience();
-        let released = script::ask(&shared.redis, entry.lane, "releasing", patience, &sent, || {
-            script::release(&entry.name, &field, 0, Duration::from_millis(1))
-        });
-        let released = released.await.is_ok();
-        tracing::info!(
-            target: "redisson_lock",
-            lock = %self.given, owner = holder, released,
-            "outcome reconciled: a late copy of an earlier hold was given back"
-        );
-    }
-
-    /// Subscribes and has it confirmed. `None`: the deadline came first.
-    async fn subscribe(
-        &self,
-        entry: &EntryRef,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Subscription>, Error> {
-        let shared = &self.client.shared;
-        let timeout = Instant::now() + shared.config.command_timeout;
-        let subscription = shared.waits.subscribe(entry.name.channel());
-        tokio::select! {
-            confirmed = subscription.confirmed() => match confirmed {
-                Ok(()) => {}
-                Err(text) => {
-                    let right = format!("&{}", entry.name.channel());
-                    return Err(refusal::explain_plain("subscribing", &right, &text));
-                }
-            },
-            () = sleep_until(deadline) => return Ok(None),
-            () = tokio::time::sleep_until(timeout) => {
-                return Err(Error::no_answer("subscribing", "the subscription was not confirmed"));
-            }
-        }
-        Ok(Some(subscription))
-    }
-
-    /// One run of `inspect.lua`.
-    async fn look(&self, entry: &EntryRef) -> Result<Inspected, Error> {
-        let shared = &self.client.shared;
-        if shared.is_closed() {
-            return Err(Error::Closed);
-        }
-        let sent = AtomicBool::new(false);
-        let call = || script::inspect(&entry.name);
-        let inspected = script::ask(&shared.redis, entry.lane, "inspecting", shared.patience(), &sent, call)
-            .await
-            .map_err(|unanswered| unanswered.error)?
-            .value;
-        match inspected {
-            Inspected::NotALock(found) => Err(self.not_a_lock(&found)),
-            inspected => Ok(inspected),
-        }
     }
 
     fn entry(&self) -> Result<EntryRef, Error> {
@@ -664,27 +330,6 @@ impl Lock {
             }),
         }
     }
-
-    /// The lease to ask for, and what becomes of the hold.
-    fn terms(&self) -> Result<(Duration, Terms), Error> {
-        let watchdog_timeout = self.client.shared.config.watchdog_timeout;
-        let limit = self.max_hold;
-        if let Some(limit) = limit {
-            check_lease("max_hold", limit)?;
-        }
-        let (lease, fixed) = match self.lease {
-            Some(lease) => {
-                check_lease("lease", lease)?;
-                (lease, true)
-            }
-            None => (watchdog_timeout, false),
-        };
-        Ok((limit.map_or(lease, |limit| limit.min(lease)), Terms { fixed, limit }))
-    }
-
-    fn not_a_lock(&self, found: &str) -> Error {
-        Error::NotALock { lock: self.given.to_string(), found: found.to_owned() }
-    }
 }
 
 impl fmt::Debug for Lock {
@@ -696,73 +341,6 @@ impl fmt::Debug for Lock {
             .field("owner", &self.owner)
             .finish()
     }
-}
-
-/// Who holds a lock, as Redis has it.
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// let holder: Option<redisson_lock::Holder> = lock.inspect().await?;
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart.
-    pub owner: String,
-    /// How often it holds the lock.
-    pub hold_count: u32,
-    /// How long the lease runs still; `None` if the key has no expiry.
-    pub lease_left: Option<Duration>,
-}
-
-/// How long a caller is ready to wait.
-#[derive(Debug, Clone, Copy)]
-enum Wait {
-    Never,
-    Until(Instant),
-    Forever,
-}
-
-impl Wait {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Until(deadline) => Some(deadline),
-            Self::Never | Self::Forever => None,
-        }
-    }
-}
-
-enum Attempt {
-    Taken(LockGuard),
-    Busy { left: Option<Duration> },
-}
-
-/// What becomes of a hold after it was taken.
-#[derive(Debug, Clone, Copy)]
-struct Terms {
-    fixed: bool,
-    limit: Option<Duration>,
-}
-
-impl Terms {
-    fn begin(self, sent_at: Instant, lease: Duration) -> Mode {
-        let limit = self.limit.map(|limit| local_end(sent_at, limit));
-        if self.fixed {
-            Mode::Fixed { until: local_end(sent_at, lease), limit }
-        } else {
-            Mode::Watchdog { limit }
-        }
-    }
-}
-
-/// Whether a busy lock is held by a field of this client that nobody holds or works with.
-fn is_ghost(shared: &Shared, entry: &EntryRef, holder: &str) -> bool {
-    shared.redis.unfenced(entry.lane) > 0
-        && wire::is_field_of(&shared.client_id, holder)
-        && !entry.knows_field(holder)
 }
 
 /// Leases and limits have the same bounds.
@@ -779,6 +357,3 @@ pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Err
 
 const LEASE_MIN: Duration = Duration::from_millis(10);
 const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-
-/// A lock that changes hands at each of so many looks is in lively use.
-const FORCE_ATTEMPTS: u32 = 8;

@@ -157,7 +157,7 @@ pub(crate) fn next_own_id() -> i64 {
 #[derive(Clone)]
 struct Scope {
     owner: Owner,
-    outer: Option<Box<Scope>>,
+    outer: Option<Box<Self>>,
 }
 
 impl Scope {

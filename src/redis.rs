@@ -5,6 +5,7 @@
 //! shares its connection. Neither lets fred reconnect or repeat anything: what happens to a command whose
 //! connection went away is decided by whoever sent it.
 
+mod fence;
 mod link;
 mod settings;
 mod subscriber;
@@ -22,7 +23,7 @@ use crate::refusal;
 use crate::script::Call;
 use crate::wait::Waits;
 
-pub use link::FenceState;
+pub use fence::FenceState;
 pub(crate) use settings::Settings;
 
 use link::Lane;
@@ -124,7 +125,7 @@ pub(crate) enum Reply {
     Nil,
     Number(i64),
     Text(String),
-    List(Vec<Reply>),
+    List(Vec<Self>),
     Other(String),
 }
 

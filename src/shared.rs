@@ -1,6 +1,7 @@
 //! The bundle of doors that a client put together; everything below it finds the others here.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
@@ -69,12 +70,15 @@ impl Shared {
 
     /// Runs a future of this crate in the client's runtime, wherever the caller polls it from.
     ///
-    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be tokio's.
-    pub(crate) async fn drive<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be tokio's. The future
+    /// stays where the caller pinned it, because moving it in here would store it twice.
+    pub(crate) async fn drive<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         if Handle::try_current().is_err() {
             return Err(Error::NoRuntime);
         }
-        let mut future = std::pin::pin!(future);
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
             // A timer of a runtime that has ended must not be polled.
             if self.gone.is_cancelled() && !self.is_closed() {

@@ -38,7 +38,13 @@ fn public_types_are_send_sync_and_static() {
 
 /// Never called; it compiles only if every future is `Send`.
 #[allow(dead_code)]
-fn futures_are_send(client: &LockClient, lock: &Lock, guard: LockGuard, owner: &Owner, fred: &fred::prelude::Client) {
+fn futures_are_send(
+    client: &LockClient,
+    lock: &Lock,
+    guard: LockGuard,
+    owner: &Owner,
+    fred: &fred::prelude::Client,
+) {
     use std::time::{Duration, Instant};
     is_send(&LockClient::connect(""));
     is_send(&LockClient::from_fred(fred));
@@ -131,9 +137,8 @@ fn the_public_surface_is_the_one_that_is_written_down() {
     for source in sources("src", "rs") {
         let text = read(&source);
         for item in public_items(&text).into_iter().chain(variants(&text)) {
-            let named = |name: &String| {
-                item.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == name)
-            };
+            let named =
+                |name: &String| item.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == name);
             if exported.iter().any(named) {
                 lines.insert(item);
             }
@@ -159,7 +164,10 @@ fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
     for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
-            found.extend(sources(path.strip_prefix(root()).expect("inside").to_str().expect("text"), extension));
+            found.extend(sources(
+                path.strip_prefix(root()).expect("inside").to_str().expect("text"),
+                extension,
+            ));
         } else if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
@@ -201,14 +209,23 @@ fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
     let rustc = String::from_utf8(rustc.stdout).expect("text");
     let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
     let metadata = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", host, "--manifest-path"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--offline",
+            "--filter-platform",
+            host,
+            "--manifest-path",
+        ])
         .arg(root().join("Cargo.toml"))
         .output()
         .expect("cargo runs");
     assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).expect("JSON");
     let packages = metadata["packages"].as_array().expect("packages");
-    let package = |id: &serde_json::Value| packages.iter().find(|package| package["id"] == *id).expect("known");
+    let package =
+        |id: &serde_json::Value| packages.iter().find(|package| package["id"] == *id).expect("known");
     let nodes = metadata["resolve"]["nodes"].as_array().expect("a graph");
     // Normal dependencies only: what tests and benches need is not asked of users.
     let ours = packages.iter().find(|package| package["name"] == "redisson-lock").expect("this package");
@@ -219,7 +236,8 @@ fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
             continue;
         }
         let package = package(&id);
-        if let Some(version) = package["rust_version"].as_str().filter(|_| package["name"] != "redisson-lock") {
+        if let Some(version) = package["rust_version"].as_str().filter(|_| package["name"] != "redisson-lock")
+        {
             let minor = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
             if minor > highest.0 {
                 highest = (minor, format!("{} needs {version}", package["name"]));

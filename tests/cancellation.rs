@@ -95,7 +95,10 @@ impl Ground {
         assert!(start.elapsed() < ms(1000), "{what}: {:?}", start.elapsed());
         next.unlock().await.expect("held");
         let stats = || self.ours.stats();
-        eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0).await;
+        eventually(what, ms(3000), || {
+            stats().held + stats().waiting + stats().releasing + stats().renewals == 0
+        })
+        .await;
     }
 
     async fn finish(self) {
@@ -205,9 +208,8 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
             }
             _ => {
                 let proxy = &ground.proxy;
-                let attempts = || {
-                    proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count() - before
-                };
+                let attempts =
+                    || proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count() - before;
                 steps.until("tried again", || attempts() == 2).await;
                 let woken = Arc::clone(&steps.woken);
                 steps.until("asleep", || !woken.0.load(Ordering::SeqCst)).await;
@@ -254,40 +256,53 @@ where
 fn verbs() -> Vec<(&'static str, Verb)> {
     vec![
         ("lock", verb(|lock| async move { drop(lock.lock().await) })),
-        ("lock and unlock", verb(|lock| async move {
-            if let Ok(guard) = lock.lock().await {
-                let _ = guard.unlock().await;
-            }
-        })),
-        ("nested", verb(|lock| async move {
-            let outer = lock.lock().await;
-            let inner = lock.lock().await;
-            let third = lock.lease(Duration::from_secs(60)).lock().await;
-            if let (Ok(outer), Ok(inner), Ok(third)) = (outer, inner, third) {
-                let _ = inner.unlock().await;
-                let _ = outer.unlock().await;
-                let _ = third.unlock().await;
-            }
-        })),
+        (
+            "lock and unlock",
+            verb(|lock| async move {
+                if let Ok(guard) = lock.lock().await {
+                    let _ = guard.unlock().await;
+                }
+            }),
+        ),
+        (
+            "nested",
+            verb(|lock| async move {
+                let outer = lock.lock().await;
+                let inner = lock.lock().await;
+                let third = lock.lease(Duration::from_secs(60)).lock().await;
+                if let (Ok(outer), Ok(inner), Ok(third)) = (outer, inner, third) {
+                    let _ = inner.unlock().await;
+                    let _ = outer.unlock().await;
+                    let _ = third.unlock().await;
+                }
+            }),
+        ),
         ("try_lock", verb(|lock| async move { drop(lock.try_lock().await) })),
         ("try_lock_for", verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) })),
-        ("try_lock_until", verb(|lock| async move {
-            drop(lock.try_lock_until(Instant::now() + ms(100)).await)
-        })),
+        (
+            "try_lock_until",
+            verb(|lock| async move { drop(lock.try_lock_until(Instant::now() + ms(100)).await) }),
+        ),
         ("run", verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) })),
-        ("extend", verb(|lock| async move {
-            if let Ok(guard) = lock.lease(Duration::from_secs(20)).lock().await {
-                let _ = guard.extend(Duration::from_secs(40)).await;
-                let _ = guard.unlock().await;
-            }
-        })),
-        ("detached unlock", verb(|lock| async move {
-            // Dropped between detach and unlock the hold stays, as documented; so both are in one poll.
-            if let Ok(guard) = lock.lock().await {
-                guard.detach();
-                let _ = lock.unlock().await;
-            }
-        })),
+        (
+            "extend",
+            verb(|lock| async move {
+                if let Ok(guard) = lock.lease(Duration::from_secs(20)).lock().await {
+                    let _ = guard.extend(Duration::from_secs(40)).await;
+                    let _ = guard.unlock().await;
+                }
+            }),
+        ),
+        (
+            "detached unlock",
+            verb(|lock| async move {
+                // Dropped between detach and unlock the hold stays, as documented; so both are in one poll.
+                if let Ok(guard) = lock.lock().await {
+                    guard.detach();
+                    let _ = lock.unlock().await;
+                }
+            }),
+        ),
         ("force_unlock", verb(|lock| async move { drop(lock.force_unlock().await) })),
         ("inspect", verb(|lock| async move { drop(lock.inspect().await) })),
         ("hold_count", verb(|lock| async move { drop(lock.hold_count().await) })),
@@ -300,7 +315,8 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
     for (name, verb) in verbs() {
         let mut polls = 0;
         loop {
-            let mut steps = Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            let mut steps =
+                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
             let completed = steps.times(polls).await.is_some();
             drop(steps);
             ground.free_for_the_next(&format!("{name} after {polls} polls")).await;
@@ -322,7 +338,8 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
         let mut polls = 0;
         loop {
             let held = ground.theirs.lock("a").lock().await.expect("free");
-            let mut steps = Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            let mut steps =
+                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
             // Given back when the waiter is asleep, so that the wake-up and what follows is cut as well.
             let before = polls.min(6);
             let mut completed = steps.times(before).await.is_some();

@@ -37,8 +37,26 @@ async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_one
         assert!(matches!(lock.unlock().await, Err(Error::InvalidName { .. })));
     }
     let strange = [
-        "a{b", "{}x", "x{y}z", "}{q}", "{t}:k", "a:b:c", "with space", "quo\"te'", "a\0b", "a\r\nb", "*", "?", "[x]",
-        "🔒", "مرحبا", "\u{feff}bom", "é", "e\u{301}", "%s%n", "../..",
+        "a{b",
+        "{}x",
+        "x{y}z",
+        "}{q}",
+        "{t}:k",
+        "a:b:c",
+        "with space",
+        "quo\"te'",
+        "a\0b",
+        "a\r\nb",
+        "*",
+        "?",
+        "[x]",
+        "🔒",
+        "مرحبا",
+        "\u{feff}bom",
+        "é",
+        "e\u{301}",
+        "%s%n",
+        "../..",
     ];
     for name in strange {
         let lock = client.lock(name);
@@ -62,7 +80,8 @@ async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
     let client = bed.client().await;
     let mut control = bed.control();
     let before = control.calls("evalsha") + control.calls("eval");
-    let bad = [Duration::ZERO, Duration::from_nanos(1), ms(9), Duration::from_secs(315_360_001), Duration::MAX];
+    let bad =
+        [Duration::ZERO, Duration::from_nanos(1), ms(9), Duration::from_secs(315_360_001), Duration::MAX];
     for duration in bad {
         let error = failed(client.lock("a").lease(duration).lock().await);
         assert!(matches!(error, Error::InvalidDuration { what: "lease", .. }), "{error:?}");
@@ -101,9 +120,17 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
         sentence(&error);
     }
     let bad_urls = [
-        "", "127.0.0.1", "http://127.0.0.1", "redis://", "redis-cluster://127.0.0.1:7000", "redis://[::1",
-        "redis-sentinel://127.0.0.1:26379?sentinelServiceName=m", "redis://127.0.0.1:99999", "redis://h:1/x/y",
-        "valkey-cluster://127.0.0.1:7000", "rediss://127.0.0.1:7000",
+        "",
+        "127.0.0.1",
+        "http://127.0.0.1",
+        "redis://",
+        "redis-cluster://127.0.0.1:7000",
+        "redis://[::1",
+        "redis-sentinel://127.0.0.1:26379?sentinelServiceName=m",
+        "redis://127.0.0.1:99999",
+        "redis://h:1/x/y",
+        "valkey-cluster://127.0.0.1:7000",
+        "rediss://127.0.0.1:7000",
     ];
     for url in bad_urls {
         let error = LockClient::connect(url).await.expect_err(url);
@@ -301,7 +328,9 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     user(&mut control, "resetkeys");
     assert!(right_of(&failed(lock.lock().await)).starts_with('~'));
 
-    for (missing, named) in [("-publish", "+publish"), ("resetchannels", "&redisson_lock__channel:*"), ("-del", "+del")] {
+    for (missing, named) in
+        [("-publish", "+publish"), ("resetchannels", "&redisson_lock__channel:*"), ("-del", "+del")]
+    {
         user(&mut control, "");
         let guard = client.lock("b").lock().await.expect("free");
         user(&mut control, missing);

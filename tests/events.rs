@@ -77,9 +77,11 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         let guard = client.lock("quiet").owned_by(&owner).lock().await.expect("free");
         guard.unlock().await.expect("held");
     }
-    assert!(!["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
-        .iter()
-        .any(|level| events.has(level.parse().expect("a level"), "lock=quiet")));
+    assert!(
+        !["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
+            .iter()
+            .any(|level| events.has(level.parse().expect("a level"), "lock=quiet"))
+    );
 
     // A re-entry by the task id alone.
     tokio::spawn({

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::proxy::{Fate, Proxy};
 use common::{Server, eventually, ms};
 use fred::prelude::*;
-use fred::types::config::Options;
 use fred::types::CustomCommand;
+use fred::types::config::Options;
 use tokio::sync::broadcast::error::RecvError;
 
 const COUNT: &str = "return redis.call('incr', KEYS[1])";
@@ -34,7 +34,8 @@ async fn subscribe_and_ping_in_one_pipeline_tell_a_refusal_and_two_calls_do_not(
     let server = Server::start();
     let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "resetchannels", "&open*"]);
-    let config = Config::from_url(&format!("redis://u:p@127.0.0.1:{}", server.port)).expect("a valid address");
+    let config =
+        Config::from_url(&format!("redis://u:p@127.0.0.1:{}", server.port)).expect("a valid address");
     let client = Builder::from_config(config).build().expect("valid settings");
     client.init().await.expect("connected");
     let (mut told, mut false_confirmations) = (0, 0);
@@ -85,7 +86,8 @@ async fn a_command_whose_future_is_dropped_is_executed() {
     let client = client(server.port);
     client.init().await.expect("connected");
     let mut future = Box::pin(eval(&client, "k", ms(1000)));
-    let polled = std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending()));
+    let polled =
+        std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending()));
     assert!(polled.await);
     drop(future);
     let mut control = server.control();

@@ -107,7 +107,7 @@ async fn resp3_works_as_well() {
         async move { lock.lock().await.expect("taken").unlock().await }
     });
     let mut control = bed.control();
-    common::eventually("it waits", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]) != "").await;
+    common::eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     held.unlock().await.expect("held");
     let woken = tokio::time::timeout(ms(1000), waiter).await.expect("woken");
     woken.expect("no panic").expect("held");

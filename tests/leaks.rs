@@ -27,7 +27,10 @@ async fn a_hold_its_timer_and_its_key_are_seen() {
     let client = bed.client().await;
     client.lock("a").lock().await.expect("free").detach();
     let leaks = bed.leaks([client], PATIENCE).await;
-    assert!(is_seen(&leaks, "held: 1") && is_seen(&leaks, "renewals: 1") && is_seen(&leaks, "keys a"), "{leaks:?}");
+    assert!(
+        is_seen(&leaks, "held: 1") && is_seen(&leaks, "renewals: 1") && is_seen(&leaks, "keys a"),
+        "{leaks:?}"
+    );
 }
 
 #[tokio::test]
@@ -46,9 +49,12 @@ async fn a_waiter_and_its_subscription_are_seen() {
     let lock = client.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await });
     let mut control = bed.control();
-    eventually("it waits", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]) != "").await;
+    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     let leaks = bed.leaks([client], PATIENCE).await;
-    assert!(is_seen(&leaks, "waiting: 1") && is_seen(&leaks, "channels redisson_lock__channel:{a}"), "{leaks:?}");
+    assert!(
+        is_seen(&leaks, "waiting: 1") && is_seen(&leaks, "channels redisson_lock__channel:{a}"),
+        "{leaks:?}"
+    );
     waiter.abort();
 }
 

@@ -78,7 +78,9 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
             }
             let what = format!("{fate:?} at {from} to {to}");
             if up {
-                guards.push(ground.ours.lock("a").lock().await.unwrap_or_else(|error| panic!("{what}: {error}")));
+                guards.push(
+                    ground.ours.lock("a").lock().await.unwrap_or_else(|error| panic!("{what}: {error}")),
+                );
             } else {
                 let guard = guards.pop().expect("held");
                 guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -117,7 +119,10 @@ async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right(
             // Going up failed, so the count stays; going down is finished in the background.
             let left = if up { from } else { to };
             let stats = || ground.ours.stats();
-            eventually(&what, ms(5000), || ground.control.count("a") == left as i64 && stats().releasing == 0).await;
+            eventually(&what, ms(5000), || {
+                ground.control.count("a") == left as i64 && stats().releasing == 0
+            })
+            .await;
             ground.proxy.deliver().await;
             assert_eq!(ground.control.count("a"), left as i64, "{what}, after the late copies");
             assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
@@ -187,7 +192,10 @@ async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
     ground.proxy.rule(Fate::Late, 1, release_to(0));
     first.unlock().await.expect("repeated and answered");
     let second = lock.lock().await.expect("free");
-    assert!(!ground.control.hash("a").ends_with(":-7 1"), "a hold begun after the reconnect has a fresh thread id");
+    assert!(
+        !ground.control.hash("a").ends_with(":-7 1"),
+        "a hold begun after the reconnect has a fresh thread id"
+    );
     assert!(lock.is_held().await.expect("asked"), "it is still this owner's");
     assert_eq!(ground.proxy.deliver().await, 1);
     assert_eq!(ground.control.count("a"), 1, "the late copy found nothing");

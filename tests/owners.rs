@@ -67,7 +67,8 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
     let lock = client.lock("a");
 
     // Documented trap: both branches are polled by one task, so both are inside at once.
-    let both = async || -> Result<(LockGuard, LockGuard), Error> { tokio::try_join!(lock.lock(), lock.lock()) };
+    let both =
+        async || -> Result<(LockGuard, LockGuard), Error> { tokio::try_join!(lock.lock(), lock.lock()) };
     let (first, second) = both().await.expect("re-entered");
     assert_eq!(bed.control().count("a"), 2);
     first.unlock().await.expect("held");

@@ -157,7 +157,10 @@ async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
     assert!(control.pttl("a") > 4900);
     assert!(guard.valid_until() > Instant::now() + ms(4800));
     guard.extend(ms(100)).await.expect("held");
-    assert!(control.pttl("a") > 4800 && guard.valid_until() > Instant::now() + ms(4700), "never less than before");
+    assert!(
+        control.pttl("a") > 4800 && guard.valid_until() > Instant::now() + ms(4700),
+        "never less than before"
+    );
     tokio::time::sleep(ms(500)).await;
     assert_eq!(guard.state(), HoldState::Held, "the old end has passed");
     control.run(&["DEL", "a"]);

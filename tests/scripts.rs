@@ -196,7 +196,8 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
 fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
     let server = Server::start();
     let admin = &mut server.control();
-    let rights = ["hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del", "hexists"];
+    let rights =
+        ["hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del", "hexists"];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
     let scripts: [(&str, Vec<&str>); 9] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
@@ -230,14 +231,15 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
                 runs += 1;
                 refused += usize::from(answer.is_err());
                 // A lease of our own that is set anew without the count changing harms nobody.
-                let only_lease = before.rsplit_once(' ').map(|pair| pair.0) == after.rsplit_once(' ').map(|pair| pair.0)
+                let only_lease = before.rsplit_once(' ').map(|pair| pair.0)
+                    == after.rsplit_once(' ').map(|pair| pair.0)
                     && matches!(state, State::Ours(_));
                 assert!(
                     after == before || after == complete || only_lease,
                     "{missing}, {state:?}, {args:?}: {before:?} became {after:?}, complete is {complete:?}"
                 );
                 assert!(answer.is_err() || after == complete, "{missing}, {state:?}, {args:?}: a false yes");
-                if after != "" {
+                if !after.is_empty() {
                     assert!(admin.pttl("k") > 0, "{missing}, {state:?}, {args:?}: a lock without a lease");
                 }
             }

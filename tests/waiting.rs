@@ -227,10 +227,11 @@ async fn a_lagging_message_stream_wakes_everyone() {
     control.run(&["PEXPIRE", "a", "60000"]);
     let lock = client.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    eventually("it waits", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]) != "").await;
+    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     // One thread runs everything here: while it is busy the stream overflows, the unlock message first of all.
     control.run(&["DEL", "a"]);
-    let flood = "redis.call('publish', KEYS[1], '0') for n = 1, 20000 do redis.call('publish', KEYS[2], '0') end";
+    let flood =
+        "redis.call('publish', KEYS[1], '0') for n = 1, 20000 do redis.call('publish', KEYS[2], '0') end";
     control.run(&["EVAL", flood, "2", "redisson_lock__channel:{a}", "redisson_lock__channel:{a}"]);
     let start = Instant::now();
     waiter.await.expect("no panic").expect("held");
@@ -346,13 +347,13 @@ async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
     let guard = theirs.lock("a").lock().await.expect("free");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    eventually("it waits", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]) != "").await;
+    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     proxy.refuse(true);
     proxy.cut_all();
     tokio::time::sleep(ms(500)).await;
     assert!(!waiter.is_finished());
     proxy.refuse(false);
-    eventually("it waits again", ms(4000), || control.run(&["PUBSUB", "CHANNELS"]) != "").await;
+    eventually("it waits again", ms(4000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("held");
     ours.close(Duration::ZERO).await;

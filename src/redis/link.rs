@@ -4,7 +4,6 @@
 //! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
 //! therefore not be executed after its repetition.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,32 +18,11 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::fence::{self, FenceState, Identity};
 use super::{Failure, Reply, connect_error, server_text};
 use crate::error::Error;
 use crate::redis::Settings;
 use crate::script::{Arg, Call};
-
-/// Whether commands of a lost connection are known to be over before its replacement is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum FenceState {
-    /// Every lost connection is killed at the server before scripts go over the next one.
-    InForce,
-    /// Switched off with [`LockClientBuilder::fence`](crate::LockClientBuilder::fence).
-    Off,
-    /// The server does not know, or does not allow, `CLIENT INFO` and `CLIENT KILL`.
-    NotPermitted,
-}
-
-impl fmt::Display for FenceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InForce => "in force",
-            Self::Off => "switched off",
-            Self::NotPermitted => "not permitted",
-        })
-    }
-}
 
 pub(super) struct Lane {
     state: watch::Receiver<State>,
@@ -82,7 +60,7 @@ impl Lane {
         match link.send("EVALSHA", call.script.sha(), call, limit, sent).await {
             // Not executed, so the same copy may go out again; EVAL also loads the script for the next call.
             Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
-                link.send("EVAL", call.script.source, call, limit, sent).await
+                Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
             }
             answered => answered,
         }
@@ -130,12 +108,6 @@ struct Figures {
     reconnects: AtomicU64,
     unfenced: AtomicU64,
     fence: Mutex<FenceState>,
-}
-
-impl Default for FenceState {
-    fn default() -> Self {
-        Self::InForce
-    }
 }
 
 #[derive(Clone)]
@@ -216,13 +188,6 @@ impl Link {
     }
 }
 
-/// What a connection is called at the server. Ids start again when a server restarts, hence the address.
-#[derive(Clone)]
-struct Identity {
-    id: i64,
-    address: String,
-}
-
 /// Owns the connection of a lane, and decides when the next one may be used.
 struct Supervisor {
     settings: Arc<Settings>,
@@ -291,15 +256,18 @@ impl Supervisor {
     /// Opens a connection, makes sure that its predecessor is over, and learns its own name.
     async fn connect(&mut self) -> Result<Connected, fred::error::Error> {
         let client = self.settings.command_client()?;
-        let task = init(&client, self.settings.command_timeout).await?;
+        let timeout = self.settings.command_timeout;
+        let task = init(&client, timeout).await?;
         let task = AbortOnDrop(Some(task));
         let fence = self.fence(&client).await?;
         let identity = match fence {
             FenceState::Off => None,
-            FenceState::InForce | FenceState::NotPermitted => self.identify(&client).await?,
+            FenceState::InForce | FenceState::NotPermitted => fence::identify(&client, timeout).await?,
         };
         let fence = match &identity {
-            Some(identity) if fence == FenceState::InForce => self.may_kill(&client, identity).await?,
+            Some(identity) if fence == FenceState::InForce => {
+                fence::may_kill(&client, identity, timeout).await?
+            }
             None if fence == FenceState::InForce => FenceState::NotPermitted,
             _ => fence,
         };
@@ -335,33 +303,12 @@ impl Supervisor {
         let fence = match predecessor {
             _ if !self.settings.fence => FenceState::Off,
             None => FenceState::NotPermitted,
-            Some(identity) => kill(client, identity, self.settings.command_timeout).await?,
+            Some(identity) => fence::kill(client, identity, self.settings.command_timeout).await?,
         };
         if fence != FenceState::InForce {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
         }
         Ok(fence)
-    }
-
-    async fn identify(&self, client: &Client) -> Result<Option<Identity>, fred::error::Error> {
-        let info = client_command(client, vec!["INFO".into()], self.settings.command_timeout).await;
-        let text = match info {
-            Ok(value) => value.into_string().unwrap_or_default(),
-            Err(error) if server_text(&error).is_some() => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let field =
-            |name: &str| text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-        Ok(field("id")
-            .and_then(|id| id.parse().ok())
-            .zip(field("addr"))
-            .map(|(id, address)| Identity { id, address: address.to_owned() }))
-    }
-
-    /// Asks for the right to kill before it is needed, by killing nobody.
-    async fn may_kill(&self, client: &Client, own: &Identity) -> Result<FenceState, fred::error::Error> {
-        let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
-        kill(client, &nobody, self.settings.command_timeout).await
     }
 }
 
@@ -399,27 +346,6 @@ impl Drop for AbortOnDrop {
             task.abort();
         }
     }
-}
-
-async fn kill(client: &Client, who: &Identity, timeout: Duration) -> Result<FenceState, fred::error::Error> {
-    let args: Vec<Value> =
-        vec!["KILL".into(), "ID".into(), who.id.into(), "ADDR".into(), who.address.as_str().into()];
-    match client_command(client, args, timeout).await {
-        Ok(Value::Integer(_)) => Ok(FenceState::InForce),
-        Ok(_) => Ok(FenceState::NotPermitted),
-        Err(error) if server_text(&error).is_some() => Ok(FenceState::NotPermitted),
-        Err(error) => Err(error),
-    }
-}
-
-async fn client_command(
-    client: &Client,
-    args: Vec<Value>,
-    timeout: Duration,
-) -> Result<Value, fred::error::Error> {
-    let options = options(timeout);
-    let command = CustomCommand::new_static("CLIENT", None::<u16>, false);
-    client.with_options(&options).custom(command, args).await
 }
 
 /// One write, and a timeout that also stops a late first write.

@@ -28,7 +28,9 @@ impl Settings {
             .filter(|_| scheme.is_some_and(|scheme| SCHEMES.iter().any(|known| scheme.starts_with(known))))
             .ok_or_else(|| invalid("expected redis://[user:password@]host[:port][/database]"))?;
         if matches!(scheme, Some("rediss" | "valkeys")) && !config.uses_tls() {
-            return Err(invalid("TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls"));
+            return Err(invalid(
+                "TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls",
+            ));
         }
         Self::new(config, ConnectionConfig::default(), PerformanceConfig::default(), command_timeout, fence)
     }

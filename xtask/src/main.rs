@@ -1,1 +1,59 @@
-fn main() {}
+//! The commands of this repository. `cargo xtask` says what there is.
+//!
+//! Nothing here is needed to use the library. Each command finds or installs what it needs, says so first, and
+//! touches nothing outside the repository, its target folder and temporary folders but the system packages that it
+//! announces.
+
+mod demo;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  demo [--only WAY]   sell a stock of 1,000 eight ways and see which lock holds
+  test [--long]       everything that CI runs: formatting, lints, docs, tests, the demo's own test
+                      --long holds 10,000 locks for a minute instead of 12 s
+
+  --no-install        do not install anything; say what is missing and stop";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> =
+        arguments.iter().map(String::as_str).filter(|word| *word != "--no-install").collect();
+    let install = words.len() == arguments.len();
+    let done = match words.split_first() {
+        Some((&"demo", rest)) => demo::run(rest, install),
+        Some((&"test", rest)) => test::run(rest, install),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("\n{}", problem.text);
+            ExitCode::from(problem.status)
+        }
+    }
+}
+
+/// Why a command stops: status 1 for a failure, 2 for something that the caller has to do first.
+#[derive(Debug)]
+pub struct Problem {
+    text: String,
+    status: u8,
+}
+
+impl Problem {
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self { text: text.into(), status: 1 }
+    }
+
+    pub fn to_do(text: impl Into<String>) -> Self {
+        Self { text: text.into(), status: 2 }
+    }
+}

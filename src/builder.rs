@@ -1,0 +1,224 @@
+//! The settings of a client, their bounds, and putting a client together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::client::{ClientHandle, LockClient};
+use crate::error::Error;
+use crate::lock::check_lease;
+use crate::redis::{Redis, Settings};
+use crate::renewal;
+use crate::shared::{Config, Shared};
+use crate::wait::Waits;
+
+/// Settings of a client. Each has a default that suits most.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn run() -> Result<(), redisson_lock::Error> {
+/// let client = redisson_lock::LockClient::builder()
+///     .key_prefix("shop:")
+///     .command_timeout(Duration::from_secs(1))
+///     .connect("redis://127.0.0.1:6379")
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    watchdog_timeout: Duration,
+    command_timeout: Duration,
+    connections: usize,
+    fence: bool,
+    key_prefix: String,
+    max_hold: Option<Duration>,
+}
+
+impl LockClientBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            watchdog_timeout: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(3),
+            connections: 1,
+            fence: true,
+            key_prefix: String::new(),
+            max_hold: None,
+        }
+    }
+
+    /// The lease of a hold without a fixed one; it is renewed every third of this. Default 30 s, as Redisson's
+    /// `lockWatchdogTimeout`; 300 ms to one day.
+    ///
+    /// A crashed holder keeps others waiting for at most this long.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().watchdog_timeout(Duration::from_secs(10));
+    /// ```
+    pub fn watchdog_timeout(self, watchdog_timeout: Duration) -> Self {
+        Self { watchdog_timeout, ..self }
+    }
+
+    /// How long a command may take, one re-send included. Default 3 s; above zero, and below a third of the
+    /// watchdog timeout.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
+    /// ```
+    pub fn command_timeout(self, command_timeout: Duration) -> Self {
+        Self { command_timeout, ..self }
+    }
+
+    /// Command connections; all commands of one lock use the same one. Default 1; 1 to 16.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().connections(2);
+    /// ```
+    pub fn connections(self, connections: usize) -> Self {
+        Self { connections, ..self }
+    }
+
+    /// Whether a lost connection is killed at the server before its replacement is used. Default on.
+    ///
+    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections between clients;
+    /// `docs/guarantees.md` says what remains without it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().fence(false);
+    /// ```
+    pub fn fence(self, fence: bool) -> Self {
+        Self { fence, ..self }
+    }
+
+    /// What is put in front of every name, as Redisson's `NameMapper` would. Default nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
+    /// ```
+    pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
+        Self { key_prefix: key_prefix.into(), ..self }
+    }
+
+    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not say otherwise. Default none; 10 ms to ten
+    /// years.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
+    /// ```
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        Self { max_hold: Some(max_hold), ..self }
+    }
+
+    /// Connects to `redis://[user:password@]host[:port][/database]`.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a setting out of
+    /// bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder().connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(self, url: &str) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::from_url(url, self.command_timeout, self.fence)?;
+        self.open(settings).await
+    }
+
+    /// Connects with the settings of a fred client; see [`LockClient::from_fred`].
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: fred::prelude::Client) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder().from_fred(&client).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::from_fred(client, self.command_timeout, self.fence)?;
+        self.open(settings).await
+    }
+
+    async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+        let Ok(runtime) = Handle::try_current() else { return Err(Error::NoRuntime) };
+        let settings = Arc::new(settings);
+        let waits = Arc::new(Waits::default());
+        let redis = Redis::connect(&settings, self.connections).await?;
+        let config = Config {
+            key_prefix: self.key_prefix.into(),
+            watchdog_timeout: self.watchdog_timeout,
+            command_timeout: self.command_timeout,
+            max_hold: self.max_hold,
+        };
+        let id: Arc<str> = Uuid::new_v4().to_string().into();
+        let shared = Arc::new(Shared::new(id, config, runtime, redis, Arc::clone(&waits)));
+        let stop = CancellationToken::new();
+        // Cancel safety: from here on dropping the handle closes what was opened.
+        let handle = Arc::new(ClientHandle { shared, stop: stop.clone() });
+        handle.shared.redis.subscribe_with(&settings, waits).await?;
+        let gone = handle.shared.gone.clone().drop_guard();
+        handle.shared.runtime.spawn(renewal::run(Arc::downgrade(&handle.shared), stop, gone));
+        Ok(LockClient { handle })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let out_of_bounds = |what, given, problem| Err(Error::InvalidDuration { what, given, problem });
+        if !(WATCHDOG_MIN..=WATCHDOG_MAX).contains(&self.watchdog_timeout) {
+            let problem = "it must be at least 300 milliseconds and at most one day";
+            return out_of_bounds("watchdog_timeout", self.watchdog_timeout, problem);
+        }
+        if self.command_timeout.is_zero() || self.command_timeout >= self.watchdog_timeout / 3 {
+            let problem = "it must be above zero and below a third of the watchdog timeout";
+            return out_of_bounds("command_timeout", self.command_timeout, problem);
+        }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return Err(Error::InvalidConfig {
+                what: "connections",
+                problem: format!("{} is not between 1 and {CONNECTIONS_MAX}", self.connections),
+            });
+        }
+        self.max_hold.map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
+    }
+}
+
+const WATCHDOG_MIN: Duration = Duration::from_millis(300);
+const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const CONNECTIONS_MAX: usize = 16;

@@ -1,0 +1,162 @@
+//! `cargo xtask test`: what CI runs, part by part, each with its time and its counts.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::tools::{self, Server};
+use crate::{Problem, demo};
+
+/// What the parts have shown so far.
+#[derive(Default)]
+struct Report {
+    lines: Vec<String>,
+    passed: u32,
+    failed: u32,
+}
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let long = match arguments {
+        [] => false,
+        ["--long"] => true,
+        _ => return Err(Problem::to_do("usage: cargo xtask test [--long] [--no-install]")),
+    };
+    let server = tools::redis_server(install)?;
+    println!("testing with {}\n", server.display());
+    let start = Instant::now();
+    let mut report = Report::default();
+    report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
+    report.check(
+        "lints",
+        &mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    );
+    let mut docs = cargo(&["doc", "--no-deps", "--quiet", "--package", "redisson-lock"]);
+    report.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
+    report.check("package builds from its own tarball", &mut package());
+    report.tests("unit tests", &server, &["--workspace", "--lib", "--bins"], &[]);
+    for (name, binaries) in PARTS {
+        let selected: Vec<&str> = binaries.iter().flat_map(|binary| ["--test", binary]).collect();
+        report.tests(name, &server, &selected, &[]);
+    }
+    report.tests("doc tests", &server, &["--doc", "--package", "redisson-lock"], &[]);
+    let seconds = if long { "60" } else { "12" };
+    report.tests("alone", &server, &["--test", "alone"], &[("HEAVY_SECS", seconds)]);
+    report.demo_without_its_lock(&server);
+
+    println!("\n{}", report.lines.join("\n"));
+    println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
+    println!("{} passed, {} failed", report.passed, report.failed);
+    if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
+}
+
+/// Which test files belong together; each file runs its tests side by side.
+const PARTS: [(&str, &[&str]); 4] = [
+    ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
+    ("behaviour", &["lock", "owners", "waiting", "renewal", "from_fred", "events"]),
+    ("errors and bad inputs", &["errors"]),
+    ("hostile: outcomes and cancellation", &["outcomes", "cancellation"]),
+];
+
+impl Report {
+    /// A part that passes or fails as a whole.
+    fn check(&mut self, name: &str, command: &mut Command) {
+        println!("== {name}");
+        let start = Instant::now();
+        let passed = command.status().is_ok_and(|status| status.success());
+        self.passed += u32::from(passed);
+        self.failed += u32::from(!passed);
+        self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
+    }
+
+    /// A part that cargo test counts.
+    fn tests(&mut self, name: &str, server: &Path, selected: &[&str], variables: &[(&str, &str)]) {
+        println!("== {name}");
+        let start = Instant::now();
+        let output = cargo(&["test", "--no-fail-fast"])
+            .args(selected)
+            .env("REDIS_SERVER_BIN", server)
+            .envs(variables.iter().copied())
+            .stderr(Stdio::inherit())
+            .output();
+        let (passed, failed) = match &output {
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let (passed, failed) = counts(&text);
+                if !output.status.success() {
+                    println!("{text}");
+                }
+                // A part that broke off before it could count has failed all the same.
+                (passed, failed.max(u32::from(!output.status.success())))
+            }
+            Err(error) => {
+                println!("cargo does not run: {error}");
+                (0, 1)
+            }
+        };
+        // A part that ran nothing proves nothing.
+        let failed = failed.max(u32::from(passed == 0));
+        self.passed += passed;
+        self.failed += failed;
+        self.line(name, start.elapsed(), &format!("{passed} passed, {failed} failed"));
+    }
+
+    /// The demo must go wrong when the lock calls of its last row are taken out.
+    fn demo_without_its_lock(&mut self, server: &Path) {
+        let name = "demo fails without its lock";
+        println!("== {name}");
+        let start = Instant::now();
+        let failed_as_it_should = || -> Result<bool, Problem> {
+            let program = demo::build()?;
+            let server = Server::start(server)?;
+            let output = Command::new(program)
+                .args(["--url", &server.url, "--only", "redisson-lock", "--take-out-the-lock"])
+                .output()
+                .map_err(|error| Problem::failed(error.to_string()))?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            Ok(output.status.code() == Some(1) && said.contains("is not exact"))
+        };
+        let passed = failed_as_it_should().unwrap_or(false);
+        self.passed += u32::from(passed);
+        self.failed += u32::from(!passed);
+        self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
+    }
+
+    fn line(&mut self, name: &str, took: Duration, result: &str) {
+        self.lines.push(format!("{name:<42} {:>7.1} s  {result}", took.as_secs_f64()));
+    }
+}
+
+/// Adds up the lines `test result: ok. 5 passed; 0 failed; …`.
+fn counts(output: &str) -> (u32, u32) {
+    let number = |line: &str, word: &str| -> u32 {
+        let before = line.split(word).next().unwrap_or_default();
+        before.split_whitespace().last().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    output.lines().filter(|line| line.starts_with("test result:")).fold((0, 0), |(passed, failed), line| {
+        (passed + number(line, " passed"), failed + number(line, " failed"))
+    })
+}
+
+fn cargo(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(words).current_dir(tools::root());
+    command
+}
+
+fn package() -> Command {
+    // Packages what is in the working tree, also before it is committed.
+    cargo(&["package", "--quiet", "--allow-dirty", "--package", "redisson-lock"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn results_of_several_binaries_are_added_up() {
+        let output =
+            "test result: ok. 5 passed; 0 failed; 1 ignored\nnoise\ntest result: FAILED. 7 passed; 2 failed;";
+        assert_eq!(counts(output), (12, 2));
+        assert_eq!(counts("error: could not compile"), (0, 0));
+    }
+}
