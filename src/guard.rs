@@ -245,13 +245,23 @@ pub(crate) async fn give_back(
     begun: impl FnOnce(),
 ) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
+    let patience = tokio::time::Instant::now() + entry.shared.config.command_timeout;
     let release = loop {
         if entry.shared.is_closed() && ticket.ending().is_none() {
             return Err(Error::Closed);
         }
         match entry.begin_release(owner, ticket) {
             Ok(Begun::Release(release)) => break release,
-            Ok(Begun::Wait(place)) => place.await,
+            Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
+            // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
+            // longer than for a command: the guard is then dropped, and the background goes on.
+            Ok(Begun::Wait(place)) => {
+                if tokio::time::timeout_at(patience, place).await.is_err() {
+                    let source =
+                        "an acquire of the same owner is still under way; is its future being polled?";
+                    return Err(Error::no_answer("unlocking", source));
+                }
+            }
             Err(reason) => {
                 begun();
                 return Err(lost(reason));
@@ -260,6 +270,11 @@ pub(crate) async fn give_back(
     };
     begun();
     send_release(release).await.map_err(|error| error.unwrap_or_else(lost))
+}
+
+pub(crate) fn not_held(entry: &EntryRef, owner: i64) -> Error {
+    let client_id = &entry.shared.client_id;
+    Error::NotHeld { lock: entry.name.given().to_string(), owner: format!("{client_id}:{owner}") }
 }
 
 /// A refusal of the server, or what ended the hold.

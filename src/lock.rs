@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::client::ClientHandle;
 use crate::entry::{Entries, EntryRef};
 use crate::error::Error;
-use crate::guard::{LockGuard, give_back};
+use crate::guard::{LockGuard, give_back, not_held};
 use crate::held::{Held, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
@@ -137,6 +137,9 @@ impl Lock {
     /// Dropping the future leaves no hold, no subscription and no timer. An attempt that is on its way is undone
     /// as soon as the connection lets it; until then others find the lock taken, and this owner's next call
     /// waits for it. The place in the queue is lost.
+    ///
+    /// As with tokio's own locks, a future that waits is to be polled or dropped: one that is kept without being
+    /// polled keeps its place, and the callers of this process behind it wait for it.
     ///
     /// # Examples
     ///
@@ -302,12 +305,15 @@ impl Lock {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let Some(ticket) = entry.detached(owner.thread_id()) else {
-                    if shared.is_closed() {
-                        return Err(Error::Closed);
-                    }
-                    return Err(Error::NotHeld { lock: self.given.to_string(), owner: owner.to_string() });
+                    let closed = shared.is_closed();
+                    return Err(if closed { Error::Closed } else { not_held(&entry, owner.thread_id()) });
                 };
-                give_back(&entry, owner.thread_id(), &ticket, || ()).await
+                let released = give_back(&entry, owner.thread_id(), &ticket, || ()).await;
+                if matches!(released, Err(Error::NoAnswer { .. })) {
+                    // There is no guard whose drop would do it.
+                    entry.drop_hold(owner.thread_id(), &ticket);
+                }
+                released
             }))
             .await
     }

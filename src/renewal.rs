@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::time::{DelayQueue, delay_queue};
 
 use crate::entry::{Entries, EntryRef, RenewalOutcome};
-use crate::error::LossReason;
+use crate::error::{Error, LossReason};
 use crate::script::{self, Patience, Renewal, Renewed};
 use crate::shared::{Shared, Totals};
 
@@ -26,6 +26,7 @@ use crate::shared::{Shared, Totals};
 pub(crate) struct Renewals {
     timers: Mutex<Timers>,
     period: Duration,
+    epoch: Instant,
     /// Timers are made in here, because guards may be looked at and dropped anywhere.
     runtime: Handle,
 }
@@ -47,7 +48,7 @@ struct Due {
 
 impl Renewals {
     pub(crate) fn new(watchdog_timeout: Duration, runtime: Handle) -> Self {
-        Self { timers: Mutex::default(), period: watchdog_timeout / 3, runtime }
+        Self { timers: Mutex::default(), period: watchdog_timeout / 3, epoch: Instant::now(), runtime }
     }
 
     /// Moves the timer of a generation, or makes it.
@@ -81,7 +82,7 @@ impl Renewals {
         self.timers.lock().keys.len()
     }
 
-    /// The timers that have fired, and those that fire within a tenth of the period.
+    /// The timers that have fired.
     fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<Due>> {
         let mut timers = self.timers.lock();
         let Timers { queue, keys } = &mut *timers;
@@ -92,14 +93,19 @@ impl Renewals {
         if fired.is_empty() {
             return Poll::Pending;
         }
-        let soon = Instant::now() + self.slack();
-        while let Some(next) = queue.peek().filter(|next| queue.deadline(next) <= soon) {
-            fired.push(queue.remove(&next).into_inner());
-        }
         for due in &fired {
             keys.remove(&due.generation);
         }
         Poll::Ready(fired)
+    }
+
+    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth of the period
+    /// have their timers at the same instant and are renewed together.
+    pub(crate) fn on_beat(&self, due: Instant) -> Instant {
+        let beat = self.slack().as_nanos();
+        let since = due.saturating_duration_since(self.epoch).as_nanos();
+        let early = u64::try_from(since % beat).unwrap_or(0);
+        due - Duration::from_nanos(early)
     }
 
     fn slack(&self) -> Duration {
@@ -124,14 +130,16 @@ pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken, _gone: Dr
 }
 
 async fn next_fired(shared: &Weak<Shared>) -> Option<(Arc<Shared>, Vec<Due>)> {
-    std::future::poll_fn(|context| {
+    // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into small calls. The
+    // loop inside ends when no timer is due any more.
+    coop::unconstrained(std::future::poll_fn(|context| {
         // Upgraded for each poll only: a sleeping watchdog does not keep its client alive.
         let Some(shared) = shared.upgrade() else { return Poll::Ready(None) };
         match shared.renewals.poll_fired(context) {
             Poll::Ready(fired) => Poll::Ready(Some((shared, fired))),
             Poll::Pending => Poll::Pending,
         }
-    })
+    }))
     .await
 }
 
@@ -170,54 +178,48 @@ fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Vec<Item>> {
         .collect()
 }
 
-/// Renews one chunk. Refused as a whole, it is halved, so that one bad name costs no other its lease.
+/// Renews one chunk. Refused because of a key, it is halved, so that one bad name costs no other its lease.
 async fn renew(shared: Arc<Shared>, mut items: Vec<Item>) {
-    let mut later = Vec::new();
-    loop {
-        let renewals: Vec<_> = items
-            .iter()
-            .map(|item| Renewal {
-                key: Arc::clone(&item.renewal.key),
-                field: Arc::clone(&item.renewal.field),
-                lease: item.renewal.lease,
-            })
-            .collect();
-        let lane = items[0].entry.lane;
-        let patience = Patience { timeout: shared.config.command_timeout, copies: 1 };
-        let sent = AtomicBool::new(false);
-        let answer =
-            script::ask(&shared.redis, lane, "renewing", patience, &sent, || script::renew(&renewals)).await;
-        match answer {
-            Ok(answer) if answer.value.len() == items.len() => {
-                Totals::add(&shared.totals.renewed, items.len());
-                for (item, renewed) in items.iter().zip(answer.value) {
-                    item.report(match renewed {
-                        Renewed::Held => {
-                            RenewalOutcome::Renewed { sent_at: answer.sent_at, lease: item.renewal.lease }
-                        }
-                        Renewed::Gone => RenewalOutcome::Lost(LossReason::Gone),
-                        Renewed::Taken => RenewalOutcome::Lost(LossReason::Taken),
-                        Renewed::Changed => RenewalOutcome::Lost(LossReason::Changed),
-                    });
-                }
-            }
-            Err(unanswered) if !unanswered.perhaps && items.len() > 1 => {
-                later.push(items.split_off(items.len() / 2));
-                continue;
-            }
-            answer => {
-                let problem = answer.err().map(|unanswered| unanswered.error.to_string());
-                tracing::warn!(target: "redisson_lock", locks = items.len(), problem, "renewal failed");
-                for item in &items {
-                    item.report(RenewalOutcome::Unknown);
-                }
+    let lane = items[0].entry.lane;
+    let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
+    let patience = Patience { timeout: shared.config.command_timeout, copies: 1 };
+    let sent = AtomicBool::new(false);
+    let call = || script::renew(&renewals);
+    match script::ask(&shared.redis, lane, "renewing", patience, &sent, call).await {
+        Ok(answer) if answer.value.len() == items.len() => {
+            Totals::add(&shared.totals.renewed, items.len());
+            for (item, renewed) in items.iter().zip(answer.value) {
+                item.report(match renewed {
+                    Renewed::Held => {
+                        RenewalOutcome::Renewed { sent_at: answer.sent_at, lease: item.renewal.lease }
+                    }
+                    Renewed::Gone => RenewalOutcome::Lost(LossReason::Gone),
+                    Renewed::Taken => RenewalOutcome::Lost(LossReason::Taken),
+                    Renewed::Changed => RenewalOutcome::Lost(LossReason::Changed),
+                });
             }
         }
-        match later.pop() {
-            Some(next) => items = next,
-            None => return,
+        Err(unanswered) if items.len() > 1 && is_about_a_key(&unanswered.error) => {
+            let other = items.split_off(items.len() / 2);
+            // Side by side: nobody waits for the answer of a neighbour longer than for its own.
+            tokio::join!(
+                Box::pin(renew(Arc::clone(&shared), items)),
+                Box::pin(renew(Arc::clone(&shared), other)),
+            );
+        }
+        answer => {
+            let problem = answer.err().map(|unanswered| unanswered.error.to_string());
+            tracing::warn!(target: "redisson_lock", locks = items.len(), problem, "renewal failed");
+            for item in &items {
+                item.report(RenewalOutcome::Unknown);
+            }
         }
     }
+}
+
+/// Whether the server may have refused the whole call because of one of its keys.
+fn is_about_a_key(error: &Error) -> bool {
+    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. } | Error::UnexpectedReply { .. })
 }
 
 impl Item {
@@ -238,11 +240,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn timers_that_fire_soon_are_taken_together() {
+    async fn timers_of_one_beat_fire_together() {
         let renewals = Renewals::new(Duration::from_secs(30), Handle::current());
         let now = Instant::now();
-        for (generation, ms) in [(1, 10_000), (2, 10_900), (3, 12_000)] {
-            renewals.set(generation, now + Duration::from_millis(ms), whose);
+        for (generation, ms) in [(1, 10_100), (2, 10_900), (3, 11_000)] {
+            renewals.set(generation, renewals.on_beat(now + Duration::from_millis(ms)), whose);
         }
         let fired = std::future::poll_fn(|context| renewals.poll_fired(context)).await;
         assert_eq!(fired.len(), 2);

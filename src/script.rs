@@ -132,6 +132,7 @@ pub(crate) enum Renewed {
 }
 
 /// One key of a renewal. Without a lease it is looked at and not extended.
+#[derive(Clone)]
 pub(crate) struct Renewal {
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,

@@ -287,12 +287,11 @@ impl Slot {
         renewed.then(|| self.renewed_at + watchdog_timeout * 2 / 3)
     }
 
-    /// When the renewal registry has to look at this slot again.
-    pub(crate) fn wakes_at(&self, watchdog_timeout: Duration) -> Instant {
+    /// When the renewal registry has to look at this slot again, whatever is under way.
+    pub(crate) fn watched_at(&self, watchdog_timeout: Duration) -> Instant {
         let ends = self.holds.iter().filter_map(|hold| hold.mode.ends()).min();
-        let due = (!self.looking).then(|| self.due_at(watchdog_timeout));
         let risk = self.at_risk_from(watchdog_timeout).filter(|_| !self.overdue);
-        [ends, due, risk].into_iter().flatten().fold(self.deadline, Instant::min)
+        [ends, risk].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
     /// When the next renewal is due.
@@ -376,7 +375,8 @@ mod tests {
         assert!(lease > Duration::from_secs(20) && lease < Duration::from_millis(20_300));
         slot.confirm(later, lease);
         assert!(slot.deadline >= now + Duration::from_secs(40), "the limit comes first");
-        assert_eq!(slot.wakes_at(WATCHDOG), later + WATCHDOG / 3);
+        assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3);
+        assert_eq!(slot.watched_at(WATCHDOG), now + Duration::from_secs(40));
         assert_eq!(slot.expire(now + Duration::from_secs(40))[0], LossReason::MaxHold);
     }
 

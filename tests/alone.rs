@@ -25,7 +25,7 @@ async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_call
     let _alone = ALONE.lock().await;
     let bed = Bed::new();
     let client = bed
-        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(900)))
+        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(450)))
         .await;
     let mut control = bed.control();
     let start = Instant::now();

@@ -383,7 +383,7 @@ async fn the_documented_rights_are_enough() {
 
 #[tokio::test]
 async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
-    let bed = Bed::with(&["--busy-reply-threshold", "50", "--enable-debug-command", "yes"]);
+    let bed = Bed::with(&["--busy-reply-threshold", "50", "--enable-protected-configs", "yes"]);
     let client = bed.client().await;
     let mut control = bed.control();
     let kind = |error: Error| {
@@ -426,6 +426,19 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     control.run(&["SCRIPT", "KILL"]);
     busy.join().expect("no panic");
 
+    // Its data cannot be saved: the folder takes no files.
+    control.run(&["CONFIG", "SET", "save", "3600 1"]);
+    control.run(&["CONFIG", "SET", "dir", "/proc"]);
+    control.run(&["SET", "something", "x"]);
+    let _ = control.try_run(&["BGSAVE"]);
+    common::eventually("saving failed", Duration::from_secs(5), || {
+        control.run(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::Misconf);
+    control.run(&["CONFIG", "SET", "save", ""]);
+    control.run(&["CONFIG", "SET", "dir", "/tmp"]);
+
     control.run(&["CONFIG", "SET", "maxclients", "1"]);
     let refused = LockClient::connect(&bed.server.url()).await.expect_err("too many");
     assert!(
@@ -434,9 +447,48 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     );
     control.run(&["CONFIG", "SET", "maxclients", "1000"]);
 
+    control.run(&["DEL", "something"]);
     assert_eq!(control.run(&["EXISTS", "a"]), "0");
     client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
     bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_says_so() {
+    let folder = std::env::temp_dir().join(format!("redisson-lock-loading-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let bed = Bed::with(&["--enable-debug-command", "yes", "--dir", folder.to_str().expect("text")]);
+    let client = bed.client().await;
+    let mut control = bed.control();
+    control.run(&["EVAL", "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end", "0"]);
+    // A millisecond for each key, with a look at the connections in between.
+    control.run(&[
+        "CONFIG",
+        "SET",
+        "key-load-delay",
+        "1000",
+        "loading-process-events-interval-bytes",
+        "1024",
+    ]);
+    let port = bed.server.port;
+    let loading = std::thread::spawn(move || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut connection = client.get_connection().expect("the server answers");
+        redis::cmd("DEBUG").arg("RELOAD").query::<()>(&mut connection).expect("reloaded");
+    });
+    common::eventually("loading", Duration::from_secs(10), || {
+        control.run(&["INFO", "persistence"]).contains("loading:1")
+    })
+    .await;
+    let error = failed(client.lock("a").lock().await);
+    assert!(matches!(error, Error::Refused { kind: RefusedKind::Loading, .. }), "{error:?}");
+    sentence(&error);
+    control.run(&["CONFIG", "SET", "key-load-delay", "0"]);
+    loading.join().expect("no panic");
+    control.run(&["FLUSHALL"]);
+    client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
+    bed.finish([client]).await;
+    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[tokio::test]

@@ -278,3 +278,45 @@ async fn several_connections_share_the_locks_by_name() {
     }
     bed.finish([client]).await;
 }
+
+#[tokio::test]
+async fn detached_holds_are_given_back_once_each_however_many_ask() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    for _ in 0..20 {
+        for _ in 0..3 {
+            lock.lock().await.expect("reentrant").detach();
+        }
+        let mut asking = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let lock = lock.clone();
+            asking.spawn(async move { lock.unlock().await.is_ok() });
+        }
+        let given_back = asking.join_all().await.into_iter().filter(|given_back| *given_back).count();
+        assert_eq!((given_back, control.count("a")), (3, 0));
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.command_timeout(ms(300))).await;
+    let mut control = bed.control();
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    let guard = lock.lock().await.expect("free");
+    let mut nested = Box::pin(lock.lock());
+    let once =
+        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    assert!(once.await, "sent, and not polled again");
+    let start = std::time::Instant::now();
+    assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
+    assert!(start.elapsed() < ms(600));
+    drop(nested);
+    eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+    bed.finish([client]).await;
+}

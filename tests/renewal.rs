@@ -432,3 +432,21 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
     drop(bad);
     bed.finish([client]).await;
 }
+
+#[tokio::test]
+async fn a_lease_that_an_operator_changed_is_repaired_by_the_next_renewal() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let mut control = bed.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    for harm in [["PERSIST", "a", ""], ["PEXPIRE", "a", "400"]] {
+        let words: Vec<&str> = harm.into_iter().filter(|word| !word.is_empty()).collect();
+        control.run(&words);
+        let valid_until = guard.valid_until();
+        assert!(valid_until > Instant::now(), "the local deadline is its own");
+        eventually("repaired", ms(600), || (450..=900).contains(&control.pttl("a"))).await;
+    }
+    assert_eq!(guard.state(), HoldState::Held);
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}

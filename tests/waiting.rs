@@ -125,31 +125,31 @@ async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
     bed.finish(clients).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     const NAMES: usize = 5000;
     let bed = Bed::new();
     let client = bed.client_with(|builder| builder.command_timeout(Duration::from_secs(9))).await;
     let mut control = bed.control();
-    for nth in 0..NAMES {
-        control.run(&["HSET", &format!("a{nth}"), "java:1", "1"]);
-        control.run(&["PEXPIRE", &format!("a{nth}"), "60000"]);
-    }
+    let each = |what: &str| format!("for n = 0, {} do local key = 'a' .. n {what} end", NAMES - 1);
+    let take = each("redis.call('hset', key, 'java:1', 1) redis.call('pexpire', key, 60000)");
+    control.run(&["EVAL", &take, "0"]);
     let connections = control.connections();
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..NAMES {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
     }
-    eventually("all subscribed", Duration::from_secs(30), || {
-        control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == NAMES
+    eventually("all want a channel", Duration::from_secs(30), || client.stats().subscriptions == NAMES).await;
+    eventually("all are subscribed", Duration::from_secs(30), || {
+        let last = format!("redisson_lock__channel:{{a{}}}", NAMES - 1);
+        control.run(&["PUBSUB", "NUMSUB", &last]).ends_with('1')
+            && control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == NAMES
     })
     .await;
     assert_eq!(control.connections(), connections);
-    for nth in 0..NAMES {
-        control.run(&["DEL", &format!("a{nth}")]);
-        control.run(&["PUBLISH", &format!("redisson_lock__channel:{{a{nth}}}"), "0"]);
-    }
+    let free = "redis.call('del', key) redis.call('publish', 'redisson_lock__channel:{' .. key .. '}', '0')";
+    control.run(&["EVAL", &each(free), "0"]);
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic").expect("held");
     }

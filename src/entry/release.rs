@@ -29,9 +29,9 @@ impl EntryRef {
             self.shared.quieter.notify_waiters();
             return Err(reason);
         }
-        let Some(slot) = state.slots.get_mut(&owner) else {
-            debug_assert!(false, "an open hold has a slot");
-            return Err(LossReason::Gone);
+        // Somebody else gave the same detached hold back in between.
+        let Some(slot) = state.slots.get_mut(&owner).filter(|_| ticket.ending().is_none()) else {
+            return Ok(Begun::NotHeld);
         };
         if slot.acquiring {
             return Ok(Begun::Wait(Arc::clone(&slot.place).notified_owned()));
@@ -146,6 +146,7 @@ pub(crate) enum Step {
 /// How giving back begins.
 pub(crate) enum Begun {
     Release(Release),
+    NotHeld,
     Wait(OwnedNotified),
 }
 

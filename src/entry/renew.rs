@@ -11,13 +11,21 @@ use crate::slot::Slot;
 
 impl EntryRef {
     pub(super) fn set_timer(&self, slot: &Slot, owner: i64) {
-        let renewals = &self.shared.renewals;
-        if slot.is_held() {
-            let at = slot.wakes_at(self.shared.config.watchdog_timeout);
-            renewals.set(slot.generation, at, || (Arc::clone(self.name.key()), owner));
-        } else {
+        let (renewals, watchdog_timeout) = (&self.shared.renewals, self.shared.config.watchdog_timeout);
+        if !slot.is_held() {
             renewals.remove(slot.generation);
+            return;
         }
+        let watched = slot.watched_at(watchdog_timeout);
+        let at = if !slot.looking {
+            watched.min(renewals.on_beat(slot.due_at(watchdog_timeout)))
+        } else if watched <= Instant::now() + self.shared.config.command_timeout * 2 {
+            watched
+        } else {
+            // The renewal under way is answered, or given up, long before there is anything to see.
+            return;
+        };
+        renewals.set(slot.generation, at, || (Arc::clone(self.name.key()), owner));
     }
 
     /// The timer of a slot has fired: ends what is over, and answers what is to be renewed or looked at.

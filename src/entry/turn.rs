@@ -21,6 +21,7 @@ pub(crate) struct Turn {
     entry: EntryRef,
     caller: Arc<Caller>,
     owner: Owner,
+    lease: Duration,
     since: Instant,
     told: bool,
 }
@@ -30,7 +31,7 @@ impl Turn {
     pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Place>, Error> {
         let mut own_place_since = None;
         loop {
-            let limit = match self.entry.look(&self.caller, &self.owner)? {
+            let limit = match self.entry.look(&self.caller, &self.owner, self.lease)? {
                 Look::Place(place) => return Ok(Some(place)),
                 Look::Queue => {
                     own_place_since = None;
@@ -115,6 +116,8 @@ pub(crate) struct Place {
     pub(crate) field: Arc<str>,
     /// The count to go to.
     pub(crate) target: u32,
+    /// What is asked for: if the outcome stays unknown, the server frees the lock after this at the latest.
+    lease: Duration,
     losses: u64,
     pub(crate) sent: AtomicBool,
     open: bool,
@@ -193,7 +196,7 @@ impl Place {
         let Some(slot) = state.slots.get_mut(&self.owner) else { return };
         slot.acquiring = false;
         if perhaps {
-            slot.lease_max = slot.lease_max.max(self.entry.shared.config.watchdog_timeout);
+            slot.lease_max = slot.lease_max.max(self.lease);
             self.entry.release_in_background(slot, self.owner);
         }
         state.tidy(self.owner);
@@ -210,14 +213,14 @@ impl Drop for Place {
 
 impl EntryRef {
     /// Joins the queue; the turn leaves it when it is dropped.
-    pub(crate) fn queue_up(&self, owner: &Owner, past_queue: bool) -> Turn {
+    pub(crate) fn queue_up(&self, owner: &Owner, lease: Duration, past_queue: bool) -> Turn {
         let caller = Arc::new(Caller { owner: owner.thread_id(), past_queue, notify: Notify::new() });
         self.state.lock().queue.push_back(Arc::clone(&caller));
-        Turn { entry: self.clone(), caller, owner: owner.clone(), since: Instant::now(), told: false }
+        Turn { entry: self.clone(), caller, owner: owner.clone(), lease, since: Instant::now(), told: false }
     }
 
     /// What a caller may do right now.
-    fn look(&self, caller: &Arc<Caller>, owner: &Owner) -> Result<Look, Error> {
+    fn look(&self, caller: &Arc<Caller>, owner: &Owner, lease: Duration) -> Result<Look, Error> {
         if !self.shared.is_open() {
             return Err(Error::Closed);
         }
@@ -230,7 +233,7 @@ impl EntryRef {
             None if may_contend => {
                 let mut slot = Slot::new(self.field_of(owner), now);
                 slot.acquiring = true;
-                let place = self.place(id, &slot, 1);
+                let place = self.place(id, &slot, 1, lease);
                 state.slots.insert(id, slot);
                 Ok(Look::Place(place))
             }
@@ -248,13 +251,13 @@ impl EntryRef {
                     );
                 }
                 slot.acquiring = true;
-                Ok(Look::Place(self.place(id, slot, slot.count() + 1)))
+                Ok(Look::Place(self.place(id, slot, slot.count() + 1, lease)))
             }
             Some(slot) => match slot.lost() {
                 Some(reason) => Err(Error::lost(self.name.given(), reason)),
                 None if may_contend => {
                     slot.acquiring = true;
-                    Ok(Look::Place(self.place(id, slot, 1)))
+                    Ok(Look::Place(self.place(id, slot, 1, lease)))
                 }
                 None => Ok(Look::Queue),
             },
@@ -267,12 +270,13 @@ impl EntryRef {
         state.slots.get(&owner).is_some_and(|slot| slot.is_held() || slot.lost().is_some())
     }
 
-    fn place(&self, owner: i64, slot: &Slot, target: u32) -> Place {
+    fn place(&self, owner: i64, slot: &Slot, target: u32, lease: Duration) -> Place {
         Place {
             entry: self.clone(),
             owner,
             field: Arc::clone(&slot.field),
             target,
+            lease,
             losses: slot.losses,
             sent: AtomicBool::new(false),
             open: true,

@@ -29,10 +29,10 @@ impl Lock {
     /// Takes the lock for `owner`. `None`: the deadline came first.
     async fn acquire_as(&self, owner: Result<Owner, Error>, wait: Wait) -> Result<Option<LockGuard>, Error> {
         let owner = owner?;
-        self.terms()?;
+        let (lease, _) = self.terms()?;
         let entry = self.entry()?;
         let deadline = wait.deadline();
-        let mut turn = entry.queue_up(&owner, matches!(wait, Wait::Never));
+        let mut turn = entry.queue_up(&owner, lease, matches!(wait, Wait::Never));
         let mut subscription: Option<Subscription> = None;
         loop {
             let Some(place) = turn.next(deadline).await? else { return Ok(None) };

@@ -4,8 +4,10 @@
 //! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
 //! therefore not be executed after its repetition.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
@@ -321,10 +323,15 @@ struct Connected {
 }
 
 /// Connects and starts the task that drives the connection, within `limit`.
+///
+/// fred's own `init` leaves its task behind when it is dropped.
 pub(super) async fn init(client: &Client, limit: Duration) -> Result<ConnectHandle, fred::error::Error> {
+    let mut connected = std::pin::pin!(client.wait_for_connect());
+    // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
+    let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
+    debug_assert!(early.is_pending(), "nothing is connected yet");
     let task = AbortOnDrop(Some(client.connect()));
-    let connected = tokio::time::timeout(limit, client.wait_for_connect()).await;
-    match connected {
+    match tokio::time::timeout(limit, connected).await {
         Ok(Ok(())) => Ok(task.disarm()),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(fred::error::Error::new(fred::error::ErrorKind::Timeout, "connecting took too long")),
