@@ -75,6 +75,7 @@ impl Report {
         let output = cargo(&["test", "--no-fail-fast"])
             .args(selected)
             .env("REDIS_SERVER_BIN", server)
+            .env("RUST_BACKTRACE", "0")
             .envs(variables.iter().copied())
             .stderr(Stdio::inherit())
             .output();
