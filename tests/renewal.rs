@@ -7,9 +7,15 @@ use std::time::{Duration, Instant};
 use common::{Bed, Control, eventually, ms};
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
 
-/// A client whose watchdog can be waited for.
+/// A watchdog that can be waited for, in milliseconds.
+const WATCHDOG: u64 = 1500;
+const PERIOD: u64 = WATCHDOG / 3;
+const COMMAND: u64 = 450;
+/// What a busy machine may take to run a task that is ready. No promise about time is shorter than this.
+const SCHEDULING: u64 = 50;
+
 async fn brisk(bed: &Bed) -> LockClient {
-    bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250))).await
+    bed.client_with(|builder| builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND))).await
 }
 
 async fn told(guard: &LockGuard, within: Duration) -> LossReason {
@@ -24,13 +30,13 @@ async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
     let guard = client.lock("a").lock().await.expect("free");
     let start = Instant::now();
     let mut lowest = i64::MAX;
-    while start.elapsed() < ms(3000) {
+    while start.elapsed() < ms(3 * WATCHDOG + PERIOD) {
         lowest = lowest.min(control.pttl("a"));
         assert_eq!(guard.state(), HoldState::Held);
         assert!(guard.valid_until() > Instant::now());
         tokio::time::sleep(ms(10)).await;
     }
-    assert!(lowest > 450, "renewed every third: {lowest} ms were left at the lowest");
+    assert!(lowest > (WATCHDOG / 2) as i64, "renewed every third: {lowest} ms were left at the lowest");
     assert_eq!(client.stats().lost_total, 0);
     assert!(client.stats().renewed_total >= 9);
     guard.unlock().await.expect("held");
@@ -118,8 +124,9 @@ async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
     let lock = client.lock("a");
     let guard = lock.lease(ms(200)).lock().await.expect("free");
     let expiry = Instant::now() + ms(control.pttl("a") as u64);
+    assert!(guard.valid_until() <= expiry, "the local deadline lies before the server's own");
     assert_eq!(told(&guard, ms(400)).await, LossReason::LeaseOver);
-    assert!(Instant::now() <= expiry + ms(5), "told before the server's own expiry");
+    assert!(Instant::now() <= expiry + ms(SCHEDULING));
     assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
     assert!(matches!(lock.lock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
     assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
@@ -178,10 +185,10 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
     let client = brisk(&bed).await;
     let mut control = bed.control();
     let start = Instant::now();
-    let guard = client.lock("a").max_hold(ms(2000)).lock().await.expect("free");
-    assert_eq!(told(&guard, ms(2500)).await, LossReason::MaxHold);
+    let guard = client.lock("a").max_hold(ms(2 * WATCHDOG)).lock().await.expect("free");
+    assert_eq!(told(&guard, ms(3 * WATCHDOG)).await, LossReason::MaxHold);
     let took = start.elapsed();
-    assert!(took > ms(1900) && took < ms(2100), "{took:?}");
+    assert!(took > ms(2 * WATCHDOG - 100) && took < ms(2 * WATCHDOG + 100), "{took:?}");
     // No release was sent: the key ends with its own lease, a moment later.
     assert_eq!(control.calls("publish"), 0);
     eventually("its lease ends", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
@@ -224,7 +231,7 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             harm(&mut control);
             let start = Instant::now();
             assert_eq!(told(&guard, ms(2000)).await, reason, "{what}, lease {lease:?}");
-            assert!(start.elapsed() < ms(300 + 250 + 100), "{what}: {:?}", start.elapsed());
+            assert!(start.elapsed() < ms(PERIOD + COMMAND + SCHEDULING), "{what}: {:?}", start.elapsed());
             assert_eq!(told(&nested, ms(10)).await, reason);
             assert_eq!(guard.ended().await, Some(reason));
             assert!(matches!(lock.try_lock().await, Err(Error::Lost { .. })), "a re-entry is an error");
@@ -272,13 +279,13 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
     control.run(&["HSET", "a30", "java:1", "1"]);
     let start = Instant::now();
     for (nth, reason) in [(10, LossReason::Changed), (20, LossReason::Gone), (30, LossReason::Taken)] {
-        assert_eq!(told(&guards[nth], ms(900)).await, reason);
+        assert_eq!(told(&guards[nth], ms(WATCHDOG)).await, reason);
     }
-    assert!(start.elapsed() < ms(300 + 100), "within a period: {:?}", start.elapsed());
-    tokio::time::sleep(ms(2000)).await;
+    assert!(start.elapsed() < ms(PERIOD + SCHEDULING), "within a period: {:?}", start.elapsed());
+    tokio::time::sleep(ms(2 * WATCHDOG)).await;
     let alive = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
     assert_eq!(alive, 97);
-    let keys = (0..100).filter(|nth| control.pttl(&format!("a{nth}")) > 450).count();
+    let keys = (0..100).filter(|nth| control.pttl(&format!("a{nth}")) > (WATCHDOG / 2) as i64).count();
     assert_eq!(keys, 97);
     for guard in guards {
         let _ = guard.unlock().await;
@@ -295,13 +302,16 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
     let mut holds = Vec::new();
     for nth in 0..20 {
         let lock = client.lock(format!("a{nth}"));
-        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(700)) };
+        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(WATCHDOG - 200)) };
         holds.push(lock.lock().await.expect("free"));
         tokio::time::sleep(ms(7)).await;
     }
     let expiries: Vec<_> =
         (0..20).map(|nth| Instant::now() + ms(control.pttl(&format!("a{nth}")).max(0) as u64)).collect();
     bed.server.pause();
+    for (guard, expiry) in holds.iter().zip(&expiries) {
+        assert!(guard.valid_until() <= *expiry, "the local deadline lies before the server's own");
+    }
     let mut watchers = tokio::task::JoinSet::new();
     for (nth, guard) in holds.iter().enumerate() {
         let lost = guard.lost();
@@ -311,7 +321,11 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
         let (nth, reason, at) = watched.expect("no panic");
         let expected = if nth % 2 == 0 { LossReason::NotRenewed } else { LossReason::LeaseOver };
         assert_eq!(reason, expected);
-        assert!(at <= expiries[nth] + ms(2), "hold {nth} was told {:?} too late", at - expiries[nth]);
+        assert!(
+            at <= expiries[nth] + ms(SCHEDULING),
+            "hold {nth} was told {:?} too late",
+            at - expiries[nth]
+        );
         assert!(holds[nth].valid_until() <= Instant::now());
     }
     bed.server.resume();
@@ -322,12 +336,12 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
 #[tokio::test]
 async fn a_hold_is_at_risk_before_it_is_lost_and_safe_again_when_renewed() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(250))).await;
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(250))).await;
     let guard = client.lock("a").lock().await.expect("free");
     bed.server.pause();
-    eventually("at risk", ms(1300), || guard.state() == HoldState::AtRisk).await;
+    eventually("at risk", ms(2600), || guard.state() == HoldState::AtRisk).await;
     bed.server.resume();
-    eventually("renewed", ms(450), || guard.state() == HoldState::Held).await;
+    eventually("renewed", ms(900), || guard.state() == HoldState::Held).await;
     guard.unlock().await.expect("held all the time");
     bed.finish([client]).await;
 }
@@ -335,17 +349,17 @@ async fn a_hold_is_at_risk_before_it_is_lost_and_safe_again_when_renewed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_unlock_never_signals_a_loss() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(300)).command_timeout(ms(90))).await;
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(290))).await;
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..8 {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move {
             let start = Instant::now();
             let mut hold = 0;
-            while start.elapsed() < ms(2500) {
+            while start.elapsed() < ms(4000) {
                 let guard = lock.lock().await.expect("free");
                 let (lost, ended) = (guard.lost(), guard.ended());
-                hold = (hold + 17) % 120; // around the moment of a renewal
+                hold = (hold + 47) % 350; // around the moment of a renewal
                 tokio::time::sleep(ms(hold)).await;
                 guard.unlock().await.expect("held");
                 assert_eq!(ended.await, None);
@@ -411,8 +425,8 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
     let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
     let client = LockClient::builder()
-        .watchdog_timeout(ms(900))
-        .command_timeout(ms(250))
+        .watchdog_timeout(ms(WATCHDOG))
+        .command_timeout(ms(COMMAND))
         .connect(&url)
         .await
         .expect("the server answers");
@@ -422,8 +436,8 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
     }
     let bad = client.lock("bad").lock().await.expect("free");
     control.run(&["ACL", "SETUSER", "u", "resetkeys", "~a*"]);
-    assert_eq!(told(&bad, ms(1500)).await, LossReason::NotRenewed);
-    tokio::time::sleep(ms(900)).await;
+    assert_eq!(told(&bad, ms(WATCHDOG + SCHEDULING)).await, LossReason::NotRenewed);
+    tokio::time::sleep(ms(WATCHDOG)).await;
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
     control.run(&["ACL", "SETUSER", "u", "~*"]);
     for guard in guards {
@@ -439,12 +453,13 @@ async fn a_lease_that_an_operator_changed_is_repaired_by_the_next_renewal() {
     let client = brisk(&bed).await;
     let mut control = bed.control();
     let guard = client.lock("a").lock().await.expect("free");
-    for harm in [["PERSIST", "a", ""], ["PEXPIRE", "a", "400"]] {
+    for harm in [["PERSIST", "a", ""], ["PEXPIRE", "a", "700"]] {
         let words: Vec<&str> = harm.into_iter().filter(|word| !word.is_empty()).collect();
         control.run(&words);
         let valid_until = guard.valid_until();
         assert!(valid_until > Instant::now(), "the local deadline is its own");
-        eventually("repaired", ms(600), || (450..=900).contains(&control.pttl("a"))).await;
+        let renewed = 800..=WATCHDOG as i64;
+        eventually("repaired", ms(2 * PERIOD), || renewed.contains(&control.pttl("a"))).await;
     }
     assert_eq!(guard.state(), HoldState::Held);
     guard.unlock().await.expect("held");

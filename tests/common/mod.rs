@@ -260,6 +260,8 @@ impl Bed {
             }
             left
         };
+        // Sockets close a moment after the last byte; they have a patience of their own.
+        let limit = Instant::now() + patience;
         let mut rest = outside(&mut control);
         while !rest.is_empty() && Instant::now() < limit {
             tokio::time::sleep(Duration::from_millis(5)).await;
