@@ -111,10 +111,10 @@ pub enum Error {
     },
 
     /// The key holds something else than a plain lock. Nothing changed.
-    #[error("`{lock}` is not a lock but {found}: use another name, or delete the key")]
+    #[error("key `{key}` is not a lock but {found}: use another name, or delete the key")]
     NotALock {
-        /// The lock.
-        lock: String,
+        /// The key, with its prefix.
+        key: String,
         /// What was found.
         found: String,
     },

@@ -7,7 +7,7 @@ use crate::error::{Error, RefusedKind, Source};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
-pub(crate) fn explain(script: &Script, lock: &str, text: &str) -> Error {
+pub(crate) fn explain(script: &Script, key: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
         return Error::Refused { kind, source: source() };
@@ -19,10 +19,10 @@ pub(crate) fn explain(script: &Script, lock: &str, text: &str) -> Error {
         return Error::PermissionDenied { right, source: source() };
     }
     if text.contains("WRONGTYPE") {
-        return Error::NotALock { lock: lock.to_owned(), found: "a key of another type".to_owned() };
+        return Error::NotALock { key: key.to_owned(), found: "a key of another type".to_owned() };
     }
     if text.contains("hash value is not an integer") || text.contains("would overflow") {
-        return Error::NotALock { lock: lock.to_owned(), found: "a hold count that is no number".to_owned() };
+        return Error::NotALock { key: key.to_owned(), found: "a hold count that is no number".to_owned() };
     }
     Error::UnexpectedReply { script: script.name, reply: shorten(text) }
 }

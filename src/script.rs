@@ -257,7 +257,7 @@ pub(crate) async fn ask<T>(
     let mut nth = 1;
     loop {
         let call = copy();
-        let lock = call.keys.first().cloned();
+        let key = call.keys.first().cloned();
         let limit = start + patience.timeout * nth / patience.copies;
         let failure = match redis.run(lane, &call, limit, sent).await {
             Ok((reply, sent_at)) => match (call.decode)(&reply) {
@@ -280,8 +280,8 @@ pub(crate) async fn ask<T>(
         };
         let source: Source = match failure {
             Failure::Refused(text) => {
-                let lock = lock.unwrap_or_else(|| "".into());
-                let error = refusal::explain(call.script, &lock, &text);
+                let key = key.unwrap_or_else(|| "".into());
+                let error = refusal::explain(call.script, &key, &text);
                 return Err(Unanswered { error, perhaps });
             }
             Failure::Closed => return Err(Unanswered { error: Error::Closed, perhaps }),

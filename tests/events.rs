@@ -131,6 +131,18 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     }
     assert!(events.has(Level::INFO, "fence=in force"));
 
+    // Messages were missed: this thread is busy while more of them come than are kept.
+    control.run(&["HSET", "flooded", "java:1", "1"]);
+    control.run(&["PEXPIRE", "flooded", "60000"]);
+    let lock = client.lock("flooded");
+    let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
+    let channel = "redisson_lock__channel:{flooded}";
+    eventually("it waits", ms(2000), || control.run(&["PUBSUB", "NUMSUB", channel]).ends_with('1')).await;
+    let flood = "redis.call('del', 'flooded') for n = 1, 20000 do redis.call('publish', KEYS[1], '0') end";
+    control.run(&["EVAL", flood, "1", channel]);
+    waiter.await.expect("no panic").expect("held");
+    events.comes(Level::WARN, "unlock messages were missed, waking everyone").await;
+
     // The fence is not in force.
     let off = bed.client_with(|builder| builder.fence(false)).await;
     events.comes(Level::WARN, "the fence is not in force").await;

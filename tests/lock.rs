@@ -225,6 +225,13 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     assert!(!ours.lock("a").force_unlock().await.expect("answered"));
     assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
 
+    // A re-entry into a hold that was forced open makes no lock out of nothing.
+    let outer = theirs.lock("a").lock().await.expect("free");
+    assert!(ours.lock("a").force_unlock().await.expect("answered"));
+    assert!(matches!(theirs.lock("a").lock().await, Err(Error::Lost { .. })));
+    assert_eq!(bed.control().run(&["EXISTS", "a"]), "0");
+    drop(outer);
+
     // An own hold is told at once.
     let guard = ours.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));

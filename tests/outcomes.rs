@@ -322,6 +322,30 @@ async fn an_answer_that_is_older_than_its_lease_is_no_hold() {
 }
 
 #[tokio::test]
+async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
+    // Trace V14: the outer lease ends while the nested acquire has no answer.
+    let mut ground = Ground::new().await;
+    let owner = ground.ours.owner();
+    let lock = ground.ours.lock("a").owned_by(&owner);
+    let outer = lock.lease(ms(300)).lock().await.expect("free");
+    ground.proxy.hold_replies(true);
+    let nested = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await }
+    });
+    let control = &mut ground.control;
+    eventually("executed", ms(2000), || control.count("a") == 2).await;
+    outer.lost().await;
+    ground.proxy.hold_replies(false);
+    assert!(matches!(nested.await.expect("no panic"), Err(Error::Lost { .. })));
+    let control = &mut ground.control;
+    eventually("undone", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+    drop(outer);
+    lock.lock().await.expect("free").unlock().await.expect("held");
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
     let bed = Bed::new();
     let client = bed.client_with(|builder| builder.command_timeout(ms(600))).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::inspect::not_a_lock;
 use super::{Lock, check_lease};
 use crate::entry::{EntryRef, Place, sleep_until};
 use crate::error::Error;
@@ -92,7 +93,7 @@ impl Lock {
                 Acquired::Lost => return Err(place.leave_lost()),
                 Acquired::NotALock(found) => {
                     place.leave();
-                    return Err(self.not_a_lock(found));
+                    return Err(not_a_lock(entry, found));
                 }
                 Acquired::Busy { holder, .. } if ghosts == 0 && is_ghost(shared, entry, holder) => {
                     ghosts += 1;

@@ -212,14 +212,14 @@ impl Lock {
             .map_err(|unanswered| unanswered.error)?
             .value;
         match inspected {
-            Inspected::NotALock(found) => Err(self.not_a_lock(&found)),
+            Inspected::NotALock(found) => Err(not_a_lock(entry, &found)),
             inspected => Ok(inspected),
         }
     }
+}
 
-    pub(super) fn not_a_lock(&self, found: &str) -> Error {
-        Error::NotALock { lock: self.given.to_string(), found: found.to_owned() }
-    }
+pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
+    Error::NotALock { key: entry.name.key().to_string(), found: found.to_owned() }
 }
 
 /// Who holds a lock, as Redis has it.
