@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Bed, eventually, ms};
+use common::{Bed, Stillness, eventually, ms};
 use redisson_lock::HoldState;
 
 /// One of these tests at a time, however the test runner is called.
@@ -19,10 +19,40 @@ fn heavy_time() -> Duration {
     Duration::from_secs(secs.unwrap_or(12))
 }
 
+const LOCKS: usize = 10_000;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_calls() {
-    const LOCKS: usize = 10_000;
     let _alone = ALONE.lock().await;
+    // Figures from a machine that stood still for a good part of a lease say nothing: then it is done again.
+    for _ in 0..3 {
+        let stillness = Stillness::watch();
+        let kept = keep_ten_thousand().await;
+        let stood_still = stillness.longest();
+        println!("{kept:?}, the machine stood still for {stood_still:?} at most");
+        if stood_still < ms(300) {
+            assert_eq!(kept.keys, LOCKS);
+            assert_eq!(kept.bad_keys, 0, "count 1 and a TTL between 1 and 3 s");
+            assert_eq!((kept.held, kept.lost), (LOCKS, 0));
+            assert!(kept.calls_per_period <= 150.0 && kept.calls_at_most <= 150);
+            return;
+        }
+    }
+    panic!("the machine stood still again and again; nothing could be measured on it");
+}
+
+#[derive(Debug)]
+struct Kept {
+    keys: usize,
+    bad_keys: usize,
+    held: usize,
+    lost: u64,
+    calls_per_period: f64,
+    calls_at_most: i64,
+}
+
+/// Takes the locks, keeps them for a while, looks at every key, and gives them back.
+async fn keep_ten_thousand() -> Kept {
     let bed = Bed::new();
     let client = bed
         .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(450)))
@@ -36,39 +66,39 @@ async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_call
         let owner = client.owner();
         let lock = client.lock(format!("a{nth}")).owned_by(&owner);
         taking.spawn(async move {
-            let guard = lock.lock().await.expect("free");
+            let guard = lock.lock().await;
             drop(permit);
             guard
         });
     }
-    let guards = taking.join_all().await;
-    println!("{LOCKS} locks taken in {:?}", start.elapsed());
+    let guards: Vec<_> = taking.join_all().await.into_iter().flatten().collect();
+    println!("{} locks taken in {:?}", guards.len(), start.elapsed());
 
     // Whole periods, so that what was sent in them can be counted.
-    let periods = heavy_time().as_secs();
-    let before = (control.calls("evalsha"), Instant::now());
-    let mut most = 0;
-    for _ in 0..periods {
+    let (calls, start) = (control.calls("evalsha"), Instant::now());
+    let mut calls_at_most = 0;
+    for _ in 0..heavy_time().as_secs() {
         let (calls, start) = (control.calls("evalsha"), Instant::now());
         tokio::time::sleep_until((start + Duration::from_secs(1)).into()).await;
-        most = most.max(control.calls("evalsha") - calls);
+        calls_at_most = calls_at_most.max(control.calls("evalsha") - calls);
     }
-    let calls = control.calls("evalsha") - before.0;
-    let per_period = calls as f64 / before.1.elapsed().as_secs_f64();
-    println!("held for {periods} s: {per_period:.1} script calls a period of 1 s, at most {most}");
+    let calls = control.calls("evalsha") - calls;
     let script = "local bad = 0 for _, key in ipairs(redis.call('keys', 'a*')) do \
                   local left = redis.call('pttl', key) \
                   if redis.call('hvals', key)[1] ~= '1' or left < 1000 or left > 3000 then bad = bad + 1 end end \
                   return bad";
-    assert_eq!(control.run(&["DBSIZE"]), LOCKS.to_string());
-    assert_eq!(control.run(&["EVAL", script, "0"]), "0", "count 1 and a TTL between 1 and 3 s");
-    assert_eq!(client.stats().lost_total, 0);
-    assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
-    assert!(per_period <= 150.0 && most <= 150, "{per_period} script calls a period, at most {most}");
-
+    let kept = Kept {
+        keys: control.number(&["DBSIZE"]) as usize,
+        bad_keys: control.number(&["EVAL", script, "0"]) as usize,
+        held: guards.iter().filter(|guard| guard.state() == HoldState::Held).count(),
+        lost: client.stats().lost_total,
+        calls_per_period: calls as f64 / start.elapsed().as_secs_f64(),
+        calls_at_most,
+    };
     drop(guards);
     eventually("given back", Duration::from_secs(20), || control.run(&["DBSIZE"]) == "0").await;
     bed.finish([client]).await;
+    kept
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,6 +115,7 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
             std::thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
         })
         .collect();
+    let stillness = Stillness::watch();
     let mut guards = Vec::new();
     for nth in 0..200 {
         let lock = client.lock(format!("a{nth}"));
@@ -94,7 +125,11 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     let start = Instant::now();
     while start.elapsed() < heavy_time() {
         tokio::time::sleep(ms(100)).await;
-        assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+        let held = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
+        if held < guards.len() {
+            let stood_still = stillness.longest();
+            panic!("{held} of {} are held; the machine stood still for {stood_still:?}", guards.len());
+        }
     }
     stop.store(true, Ordering::Relaxed);
     for burner in burners {

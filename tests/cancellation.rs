@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use common::proxy::{ACQUIRE, Proxy, RELEASE, is_script};
+use common::ground::Ground;
+use common::proxy::{ACQUIRE, RELEASE, is_script};
 use common::{Bed, Control, eventually, ms};
 use redisson_lock::{Error, Lock, LockClient};
 
@@ -64,54 +65,21 @@ impl<T> Steps<T> {
     }
 }
 
-struct Ground {
-    bed: Bed,
-    proxy: Proxy,
-    ours: LockClient,
-    theirs: LockClient,
-    control: Control,
-}
-
-impl Ground {
-    async fn new() -> Self {
-        let bed = Bed::new();
-        let proxy = Proxy::start(bed.server.port).await;
-        let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
-        let theirs = bed.client().await;
-        ours.lock("warm").lock().await.expect("free").unlock().await.expect("held");
-        let control = bed.control();
-        Self { bed, proxy, ours, theirs, control }
-    }
-
-    fn calls(&self, source: &str) -> usize {
-        self.proxy.script_calls().iter().filter(|words| is_script(words, source)).count()
-    }
-
-    /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
-    async fn free_for_the_next(&mut self, what: &str) {
-        let start = Instant::now();
-        let next = self.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
-        let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
-        assert!(start.elapsed() < ms(1000), "{what}: {:?}", start.elapsed());
-        next.unlock().await.expect("held");
-        let stats = || self.ours.stats();
-        eventually(what, ms(3000), || {
-            stats().held + stats().waiting + stats().releasing + stats().renewals == 0
-        })
+/// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
+async fn free_for_the_next(ground: &Ground, what: &str) {
+    let start = Instant::now();
+    let next = ground.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
+    let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
+    assert!(start.elapsed() < ms(1000), "{what}: {:?}", start.elapsed());
+    next.unlock().await.expect("held");
+    let stats = || ground.ours.stats();
+    eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0)
         .await;
-    }
-
-    async fn finish(self) {
-        drop(self.control);
-        self.ours.close(Duration::ZERO).await;
-        self.proxy.stop().await;
-        self.bed.finish([self.theirs]).await;
-    }
 }
 
 #[tokio::test]
 async fn dropped_before_it_was_polled_nothing_is_sent() {
-    let mut ground = Ground::new().await;
+    let ground = Ground::new().await;
     let before = ground.proxy.script_calls().len();
     let lock = ground.ours.lock("a");
     drop(lock.lock());
@@ -122,7 +90,7 @@ async fn dropped_before_it_was_polled_nothing_is_sent() {
     drop(lock.force_unlock());
     drop(lock.inspect());
     assert_eq!(ground.proxy.script_calls().len(), before);
-    ground.free_for_the_next("never polled").await;
+    free_for_the_next(&ground, "never polled").await;
     ground.finish().await;
 }
 
@@ -151,7 +119,7 @@ async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
     let guard = again.await.expect("no panic").expect("free again");
     assert_eq!(ground.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    ground.free_for_the_next("reply on the way").await;
+    free_for_the_next(&ground, "reply on the way").await;
     ground.finish().await;
 }
 
@@ -176,7 +144,7 @@ async fn dropped_while_nested_the_outer_hold_keeps_its_count() {
     assert_eq!(ground.control.count("a"), 2);
     nested.unlock().await.expect("held");
     outer.unlock().await.expect("held");
-    ground.free_for_the_next("nested").await;
+    free_for_the_next(&ground, "nested").await;
     ground.finish().await;
 }
 
@@ -232,7 +200,7 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
         let next = ground.ours.lock("a").lock().await.expect("free");
         assert!(start.elapsed() < ms(500), "{stage}");
         next.unlock().await.expect("held");
-        ground.free_for_the_next(stage).await;
+        free_for_the_next(&ground, stage).await;
         ground.finish().await;
     }
 }
@@ -311,7 +279,7 @@ fn verbs() -> Vec<(&'static str, Verb)> {
 
 #[tokio::test]
 async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
-    let mut ground = Ground::new().await;
+    let ground = Ground::new().await;
     for (name, verb) in verbs() {
         let mut polls = 0;
         loop {
@@ -319,7 +287,7 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
                 Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
             let completed = steps.times(polls).await.is_some();
             drop(steps);
-            ground.free_for_the_next(&format!("{name} after {polls} polls")).await;
+            free_for_the_next(&ground, &format!("{name} after {polls} polls")).await;
             if completed {
                 break;
             }
@@ -333,7 +301,7 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
 
 #[tokio::test]
 async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is_held() {
-    let mut ground = Ground::new().await;
+    let ground = Ground::new().await;
     for (name, verb) in verbs().into_iter().filter(|(name, _)| !name.contains("force")) {
         let mut polls = 0;
         loop {
@@ -348,7 +316,7 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
                 completed = steps.times(polls - before).await.is_some();
             }
             drop(steps);
-            ground.free_for_the_next(&format!("{name} after {polls} polls")).await;
+            free_for_the_next(&ground, &format!("{name} after {polls} polls")).await;
             if completed {
                 break;
             }
@@ -379,7 +347,7 @@ async fn an_unlock_dropped_at_any_point_gives_back_exactly_once() {
     }
     let sent = ground.calls(RELEASE);
     assert!(sent >= 12);
-    ground.free_for_the_next("unlock").await;
+    free_for_the_next(&ground, "unlock").await;
     ground.finish().await;
 }
 

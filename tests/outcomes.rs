@@ -4,55 +4,14 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::proxy::{FORCE_UNLOCK, Fate, Proxy, acquire_to, is_script, release_to};
-use common::{Bed, Control, eventually, ms};
+use common::ground::Ground;
+use common::proxy::{FORCE_UNLOCK, Fate, acquire_to, is_script, release_to};
+use common::{Bed, eventually, ms};
 use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard};
 
-/// A client behind a proxy, and a second one beside it.
-struct Ground {
-    bed: Bed,
-    proxy: Proxy,
-    ours: LockClient,
-    theirs: LockClient,
-    control: Control,
-}
-
-impl Ground {
-    async fn new() -> Self {
-        Self::as_user("").await
-    }
-
-    async fn without_kill() -> Self {
-        Self::as_user("u:p@").await
-    }
-
-    async fn as_user(user: &str) -> Self {
-        let bed = Bed::new();
-        let mut control = bed.control();
-        control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-client|kill"]);
-        let proxy = Proxy::start(bed.server.port).await;
-        let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
-        let ours = LockClient::connect(&url).await.expect("the server answers");
-        let theirs = bed.client().await;
-        // Every script is known to the server from here on, so that a call is one command.
-        let warm = theirs.lock("warm").lock().await.expect("free");
-        assert!(theirs.lock("warm").force_unlock().await.expect("answered"));
-        drop(warm);
-        theirs.lock("warm").lock().await.expect("free").unlock().await.expect("held");
-        Self { bed, proxy, ours, theirs, control }
-    }
-
-    async fn finish(self) {
-        let Self { bed, proxy, ours, theirs, control } = self;
-        drop(control);
-        // Stopped while the proxy still runs, so that what is in the background can end.
-        let mut control = bed.control();
-        eventually("nothing under way", ms(5000), || ours.stats().releasing == 0).await;
-        eventually("no key is left", ms(5000), || control.run(&["KEYS", "*"]).is_empty()).await;
-        ours.close(Duration::ZERO).await;
-        proxy.stop().await;
-        bed.finish([theirs]).await;
-    }
+/// The fence is not permitted to this user.
+async fn without_kill() -> Ground {
+    Ground::as_user("u:p@").await
 }
 
 /// Takes the lock `depth` times.
@@ -183,7 +142,7 @@ async fn a_late_force_unlock_hits_no_later_hold() {
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
-    let mut ground = Ground::without_kill().await;
+    let mut ground = without_kill().await;
     assert_eq!(ground.ours.stats().fence, FenceState::NotPermitted);
     let owner = ground.ours.owner_with_id(-7);
     let lock = ground.ours.lock("a").owned_by(&owner);
@@ -209,7 +168,7 @@ async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
 #[tokio::test]
 async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies() {
     for (from, to) in [(1, 2), (2, 1)] {
-        let mut ground = Ground::without_kill().await;
+        let mut ground = without_kill().await;
         let owner = ground.ours.owner_with_id(-7);
         let lock = ground.ours.lock("a").owned_by(&owner);
         let mut guards = Vec::new();
@@ -234,7 +193,7 @@ async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies(
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_own_client() {
-    let mut ground = Ground::without_kill().await;
+    let mut ground = without_kill().await;
     let owner = ground.ours.owner_with_id(-7);
     let lock = ground.ours.lock("a").owned_by(&owner).lease(ms(3000));
     ground.proxy.rule(Fate::Late, 1, acquire_to(1));
@@ -255,7 +214,7 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_ow
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
-    let mut ground = Ground::without_kill().await;
+    let mut ground = without_kill().await;
     let held = ground.theirs.lock("a").lock().await.expect("free");
     ground.proxy.rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
     assert!(ground.ours.lock("a").force_unlock().await.is_err());

@@ -123,7 +123,8 @@ enum State {
 struct Link {
     client: Client,
     identity: Option<Identity>,
-    /// Answers read so far. A timeout while it moved means a slow answer, not a dead connection.
+    /// Answers read so far. A timeout while it moved means a slow answer, not a dead connection; and so does one
+    /// that fired late, because then it was this process that stood still.
     heard: AtomicU64,
     suspect: Notify,
     ended: CancellationToken,
@@ -176,8 +177,9 @@ impl Link {
                     Err(Failure::Refused(text.to_owned()))
                 }
                 None => {
+                    let late = Instant::now() > limit + STALL;
                     let slow = *error.kind() == fred::error::ErrorKind::Timeout
-                        && self.heard.load(Ordering::Relaxed) != heard;
+                        && (late || self.heard.load(Ordering::Relaxed) != heard);
                     if !slow {
                         // The connection is dead, or says nothing at all: a repetition on it would be lost too.
                         self.suspect.notify_one();
@@ -359,6 +361,9 @@ impl Drop for AbortOnDrop {
 pub(super) fn options(timeout: Duration) -> Options {
     Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
 }
+
+/// A timer that fires so late says more about this process than about the server.
+const STALL: Duration = Duration::from_millis(50);
 
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
+pub mod ground;
 pub mod proxy;
 
 use std::net::TcpListener;
@@ -276,6 +277,35 @@ fn busy(client: &LockClient) -> Option<String> {
     let stats = client.stats();
     let sum = stats.held + stats.waiting + stats.subscriptions + stats.renewals + stats.releasing;
     (sum > 0).then(|| format!("{stats:?}"))
+}
+
+/// Measures for how long the machine itself stood still, by a thread that sleeps a little at a time.
+pub struct Stillness {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    watcher: std::thread::JoinHandle<Duration>,
+}
+
+impl Stillness {
+    pub fn watch() -> Self {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let watcher = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                let start = Instant::now();
+                std::thread::sleep(Duration::from_millis(5));
+                longest = longest.max(start.elapsed());
+            }
+            longest
+        });
+        Self { stop, watcher }
+    }
+
+    /// The longest time between two looks.
+    pub fn longest(self) -> Duration {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.watcher.join().expect("no panic")
+    }
 }
 
 pub fn ms(ms: u64) -> Duration {
