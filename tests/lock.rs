@@ -327,3 +327,27 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     bed.finish([client]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_of_one_owner_that_overlap_report_no_loss() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    for _ in 0..300 {
+        let mut guards = Vec::new();
+        for _ in 0..4 {
+            guards.push(lock.lock().await.expect("reentrant"));
+        }
+        drop(guards.pop());
+        let mut unlocking = tokio::task::JoinSet::new();
+        for guard in guards {
+            unlocking.spawn(guard.unlock());
+        }
+        for unlocked in unlocking.join_all().await {
+            unlocked.expect("held until now");
+        }
+    }
+    assert_eq!(client.stats().lost_total, 0);
+    bed.finish([client]).await;
+}

@@ -103,7 +103,7 @@ impl EntryRef {
         }
         if slot.settled || self.shared.is_closed() {
             slot.background = false;
-            slot.overlapped = slot.releasing > 1;
+            slot.overlapped &= slot.releasing > 0;
             state.tidy(owner);
             self.shared.quieter.notify_waiters();
             return Step::Done;
@@ -163,10 +163,16 @@ pub(crate) struct Release {
 impl Release {
     /// The release was answered; `Err` if the hold had ended before.
     pub(crate) fn answered(mut self, target: u32, answer: &Answer<Released>) -> Result<(), LossReason> {
-        let overlapped = self.end(|entry, slot| entry.apply(slot, target, answer.value));
-        // An earlier copy, or another release of the same owner, may have done it: then it is no loss.
-        let done_before =
-            target == 0 && (answer.repeated || overlapped) && answer.first_sent_at < self.deadline;
+        let mut all_given_back = false;
+        let overlapped = self.end(|entry, slot| {
+            all_given_back = !slot.is_held();
+            entry.apply(slot, target, answer.value);
+        });
+        // An earlier copy may have done it, or another release of the same owner that went further and was quicker:
+        // then it is no loss.
+        let by_a_copy = answer.repeated && target == 0;
+        let by_another = overlapped && all_given_back;
+        let done_before = (by_a_copy || by_another) && answer.first_sent_at < self.deadline;
         match loss(answer.value) {
             None => Ok(()),
             Some(LossReason::Gone | LossReason::Taken) if done_before => Ok(()),

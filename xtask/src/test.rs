@@ -54,7 +54,7 @@ const PARTS: [(&str, &[&str]); 4] = [
     ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
     ("behaviour", &["lock", "owners", "waiting", "renewal", "from_fred", "events"]),
     ("errors and bad inputs", &["errors"]),
-    ("hostile: outcomes and cancellation", &["outcomes", "cancellation"]),
+    ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
 ];
 
 impl Report {

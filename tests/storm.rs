@@ -1,0 +1,171 @@
+//! Random programs on a few locks: shared owners, nested holds, dropped guards and futures, connections cut at
+//! random. At every moment only one owner is inside; at the end nothing is left and nothing was lost.
+//!
+//! The seed of a failing run is in its message; `STORM_SEED` runs it again (the schedule stays the machine's).
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::ground::Ground;
+use common::{Bed, eventually, ms};
+use redisson_lock::{Error, Lock, LockClient, LockGuard, Owner};
+
+/// Small, and good enough to choose what happens next.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Who is inside each lock, by the holders' own account.
+#[derive(Default)]
+struct Inside(Mutex<HashMap<String, (String, u32)>>);
+
+impl Inside {
+    fn enter(&self, lock: &Lock, owner: &Owner) {
+        let mut inside = self.0.lock().expect("unpoisoned");
+        let (holder, count) = inside.entry(lock.name().to_owned()).or_insert_with(|| (owner.to_string(), 0));
+        if *count == 0 {
+            *holder = owner.to_string();
+        }
+        assert_eq!(*holder, owner.to_string(), "two owners are inside of {}", lock.name());
+        *count += 1;
+    }
+
+    fn leave(&self, lock: &Lock) {
+        let mut inside = self.0.lock().expect("unpoisoned");
+        inside.get_mut(lock.name()).expect("entered").1 -= 1;
+    }
+}
+
+struct Held<'a> {
+    guard: LockGuard,
+    lock: Lock,
+    inside: &'a Inside,
+}
+
+impl Held<'_> {
+    /// The section is over before the lock is given back.
+    async fn give_back(self, dice: u64) {
+        self.inside.leave(&self.lock);
+        match dice {
+            0 => drop(self.guard),
+            1 => drop(tokio::time::timeout(Duration::from_micros(300), self.guard.unlock()).await),
+            _ => match self.guard.unlock().await {
+                Ok(()) | Err(Error::NoAnswer { .. }) => {}
+                Err(other) => panic!("unlock of {}: {other}", self.lock.name()),
+            },
+        }
+    }
+}
+
+/// One task's random walk. With `faults` a call may end without an answer.
+async fn walk(locks: Vec<Lock>, inside: Arc<Inside>, mut dice: Dice, until: Instant, faults: bool) -> u64 {
+    let mut entered = 0;
+    while Instant::now() < until {
+        let lock = &locks[dice.below(locks.len() as u64) as usize];
+        let mut held: Vec<Held<'_>> = Vec::new();
+        for _ in 0..=dice.below(3) {
+            let lock = if dice.below(4) == 0 { lock.lease(Duration::from_secs(40)) } else { lock.clone() };
+            let taken = match dice.below(6) {
+                0 => lock.try_lock().await,
+                1 => lock.try_lock_for(ms(dice.below(20))).await,
+                2 => match tokio::time::timeout(Duration::from_micros(dice.below(1500)), lock.lock()).await {
+                    Ok(taken) => taken.map(Some),
+                    Err(_) => Ok(None),
+                },
+                _ => lock.lock().await.map(Some),
+            };
+            match taken {
+                Ok(Some(guard)) => {
+                    inside.enter(&lock, guard.owner());
+                    entered += 1;
+                    held.push(Held { guard, lock, inside: &inside });
+                }
+                Ok(None) => {}
+                Err(Error::NoAnswer { .. }) if faults => {}
+                Err(other) => panic!("lock of {}: {other}", lock.name()),
+            }
+            if dice.below(3) == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        while !held.is_empty() {
+            let nth = dice.below(held.len() as u64) as usize;
+            held.swap_remove(nth).give_back(dice.below(5)).await;
+        }
+    }
+    entered
+}
+
+fn seed() -> u64 {
+    let chosen = std::env::var("STORM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = chosen.unwrap_or_else(|| u64::from(std::process::id()) * 7919);
+    println!("STORM_SEED={seed}");
+    seed
+}
+
+/// Walks over three locks: every client has owners that two tasks share, and tasks that are their own.
+fn start(clients: &[LockClient], seed: u64, until: Instant, faults: bool) -> tokio::task::JoinSet<u64> {
+    let inside = Arc::new(Inside::default());
+    let mut walks = tokio::task::JoinSet::new();
+    for (nth, client) in clients.iter().enumerate() {
+        for shared in 0..2 {
+            let owner = client.owner();
+            for task in 0..2 {
+                let locks = ["a", "b", "c"].map(|name| client.lock(name).owned_by(&owner)).to_vec();
+                let dice = Dice(seed + (nth * 100 + shared * 10 + task) as u64);
+                walks.spawn(walk(locks, Arc::clone(&inside), dice, until, faults));
+            }
+        }
+        let locks = ["a", "b", "c"].map(|name| client.lock(name)).to_vec();
+        walks.spawn(walk(locks, Arc::clone(&inside), Dice(seed + nth as u64), until, faults));
+    }
+    walks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_programs_of_three_clients_leave_nothing_behind() {
+    let seed = seed();
+    let bed = Bed::new();
+    let clients = [bed.client().await, bed.client().await, bed.client().await];
+    let walks = start(&clients, seed, Instant::now() + ms(4000), false);
+    let entered: u64 = walks.join_all().await.into_iter().sum();
+    assert!(entered > 300, "{entered} sections");
+    for client in &clients {
+        assert_eq!(client.stats().lost_total, 0, "STORM_SEED={seed}");
+    }
+    let mut control = bed.control();
+    eventually("every lock is free", ms(5000), || control.run(&["KEYS", "*"]).is_empty()).await;
+    bed.finish(clients).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_programs_under_random_cuts_lose_nothing_and_leave_nothing_behind() {
+    let seed = seed();
+    let ground = Ground::new().await;
+    let lost_before = [&ground.ours, &ground.theirs].map(|client| client.stats().lost_total);
+    let mut dice = Dice(seed);
+    let until = Instant::now() + ms(5000);
+    let mut walks = start(&[ground.ours.clone(), ground.theirs.clone()], seed, until, true);
+    let (mut cuts, mut entered) = (0, 0);
+    while !walks.is_empty() {
+        tokio::select! {
+            Some(walk) = walks.join_next() => entered += walk.unwrap_or_else(|error| panic!("STORM_SEED={seed}: {error}")),
+            () = tokio::time::sleep(ms(5 + dice.below(60))), if Instant::now() < until => {
+                ground.proxy.cut_all();
+                cuts += 1;
+            }
+        }
+    }
+    assert!(cuts > 20 && entered > 50, "{cuts} cuts, {entered} sections");
+    let lost = || [&ground.ours, &ground.theirs].map(|client| client.stats().lost_total);
+    assert_eq!(lost(), lost_before, "STORM_SEED={seed}");
+    ground.finish().await;
+}
