@@ -67,6 +67,11 @@ impl Redis {
         (hash % self.lanes.len() as u64) as usize
     }
 
+    /// Waits until `limit` for a connection that may carry scripts.
+    pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), Failure> {
+        self.lanes[lane].ready(limit).await
+    }
+
     /// Sends one copy of a script and waits for its answer until `limit`, NOSCRIPT made invisible.
     ///
     /// Answers with the instant before the send. `sent` is set just before the copy is handed over.

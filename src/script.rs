@@ -256,10 +256,16 @@ pub(crate) async fn ask<T>(
     let mut perhaps = false;
     let mut nth = 1;
     loop {
+        let limit = start + patience.timeout * nth / patience.copies;
+        // Built only when it can be sent: a copy that waited for a connection would speak of a count that was.
+        let ready = redis.ready(lane, limit).await;
         let call = copy();
         let key = call.keys.first().cloned();
-        let limit = start + patience.timeout * nth / patience.copies;
-        let failure = match redis.run(lane, &call, limit, sent).await {
+        let answered = match ready {
+            Ok(()) => redis.run(lane, &call, limit, sent).await,
+            Err(failure) => Err(failure),
+        };
+        let failure = match answered {
             Ok((reply, sent_at)) => match (call.decode)(&reply) {
                 Some(value) => {
                     return Ok(Answer {

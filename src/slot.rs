@@ -106,7 +106,8 @@ pub(crate) struct Slot {
     pub(crate) releasing: u32,
     /// The background releaser works on this slot.
     pub(crate) background: bool,
-    /// Two releases were under way at once: the one that finds the field gone was served by the other.
+    /// Releases were under way at once: the order in which the server got them is not known, and the one that finds
+    /// the field gone was served by another.
     pub(crate) overlapped: bool,
     /// The count in Redis is known to be `holds.len()`.
     pub(crate) settled: bool,

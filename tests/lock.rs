@@ -351,3 +351,35 @@ async fn releases_of_one_owner_that_overlap_report_no_loss() {
     assert_eq!(client.stats().lost_total, 0);
     bed.finish([client]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_of_one_owner_that_overlap_leave_the_count_of_the_holds_that_stay() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    for _ in 0..400 {
+        let mut guards = Vec::new();
+        for _ in 0..8 {
+            guards.push(lock.lock().await.expect("reentrant"));
+        }
+        let kept = guards.split_off(6);
+        let mut unlocking = tokio::task::JoinSet::new();
+        for (nth, guard) in guards.into_iter().enumerate() {
+            unlocking.spawn(async move {
+                match nth {
+                    0 => drop(guard),
+                    _ => guard.unlock().await.expect("held until now"),
+                }
+            });
+        }
+        unlocking.join_all().await;
+        eventually("settled", ms(2000), || client.stats().releasing == 0).await;
+        assert_eq!(control.count("a"), 2);
+        for guard in kept {
+            guard.unlock().await.expect("held until now");
+        }
+    }
+    bed.finish([client]).await;
+}

@@ -101,9 +101,14 @@ impl EntryRef {
         if slot.acquiring {
             return Step::Wait(Arc::clone(&slot.place).notified_owned());
         }
+        if slot.overlapped && slot.releasing == 0 {
+            // The copies of releases that overlapped may have been executed in another order than they were built.
+            // For holds that stay, the count is said once more, now that nobody else is under way.
+            slot.overlapped = false;
+            slot.settled &= !slot.is_held();
+        }
         if slot.settled || self.shared.is_closed() {
             slot.background = false;
-            slot.overlapped &= slot.releasing > 0;
             state.tidy(owner);
             self.shared.quieter.notify_waiters();
             return Step::Done;
@@ -203,8 +208,9 @@ impl Release {
         slot.releasing -= 1;
         let overlapped = slot.overlapped;
         change(&self.entry, slot);
-        if slot.releasing == 0 && !slot.background {
-            slot.overlapped = false;
+        if slot.releasing == 0 && !slot.background && std::mem::take(&mut slot.overlapped) && slot.is_held() {
+            // As in the releaser: the last of several says the count once more.
+            self.entry.release_in_background(slot, self.owner);
         }
         state.tidy(self.owner);
         self.entry.shared.quieter.notify_waiters();

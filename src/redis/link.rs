@@ -52,6 +52,10 @@ impl Lane {
         Ok(Self { state, figures })
     }
 
+    pub(super) async fn ready(&self, limit: Instant) -> Result<(), Failure> {
+        self.link(limit).await.map(|_| ())
+    }
+
     pub(super) async fn run<T>(
         &self,
         call: &Call<T>,
