@@ -175,11 +175,16 @@ impl Slot {
 
     /// The server has confirmed at least `lease` from `sent_at` on.
     pub(crate) fn confirm(&mut self, sent_at: Instant, lease: Duration) {
-        self.deadline = self.deadline.max(local_end(sent_at, lease));
-        self.renewed_at = self.renewed_at.max(sent_at);
         self.lease_max = self.lease_max.max(lease);
-        self.overdue = false;
-        self.retry_at = None;
+        let end = local_end(sent_at, lease);
+        // A lease that ends before the one there is has renewed nothing, and must not put off the renewal: short
+        // nested holds would keep it from ever coming.
+        if end >= self.deadline {
+            self.deadline = end;
+            self.renewed_at = self.renewed_at.max(sent_at);
+            self.overdue = false;
+            self.retry_at = None;
+        }
     }
 
     /// Takes a hold out because its owner gives it back.
@@ -363,6 +368,19 @@ mod tests {
         assert_eq!(slot.expire(slot.deadline), [LossReason::NotRenewed]);
         assert_eq!(slot.lost(), Some(LossReason::NotRenewed));
         assert!(!slot.is_spent(), "the guards of lost holds are still open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_nested_holds_do_not_put_off_the_renewal() {
+        let now = Instant::now();
+        let mut slot = slot_of(&[Mode::Watchdog { limit: None }], now);
+        let due = slot.due_at(WATCHDOG);
+        let later = now + Duration::from_secs(9);
+        let until = later + Duration::from_millis(10);
+        slot.add(hold(Mode::Fixed { until, limit: None }), later, Duration::from_millis(10));
+        assert_eq!(slot.due_at(WATCHDOG), due);
+        slot.add(hold(Mode::Watchdog { limit: None }), later, WATCHDOG);
+        assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3, "this one has renewed it");
     }
 
     #[tokio::test(start_paused = true)]

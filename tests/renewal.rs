@@ -43,6 +43,25 @@ async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
     bed.finish([client]).await;
 }
 
+#[tokio::test]
+async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    let start = Instant::now();
+    while start.elapsed() < ms(2 * WATCHDOG) {
+        let nested = lock.lease(ms(50)).lock().await.expect("nested");
+        tokio::time::sleep(ms(20)).await;
+        nested.unlock().await.expect("held");
+        assert_eq!(guard.state(), HoldState::Held);
+    }
+    assert!(client.stats().renewed_total >= 3, "renewed every third of the watchdog timeout");
+    assert!(bed.control().pttl("a") > (WATCHDOG / 2) as i64);
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
 /// One hold of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
