@@ -280,7 +280,7 @@ impl EntryRef {
         if let Mode::Fixed { until, .. } = &mut hold.mode {
             *until = (*until).max(local_end(sent_at, lease));
         }
-        slot.confirm(sent_at, lease);
+        slot.confirm(sent_at, lease, self.shared.config.watchdog_timeout);
         self.set_timer(slot, owner);
     }
 

@@ -163,28 +163,36 @@ impl Slot {
     }
 
     /// Adds a hold whose lease counts from `sent_at`.
-    pub(crate) fn add(&mut self, hold: Hold, sent_at: Instant, lease: Duration) {
+    pub(crate) fn add(&mut self, hold: Hold, sent_at: Instant, lease: Duration, watchdog_timeout: Duration) {
         if !self.is_held() {
             self.renewed_at = sent_at;
-            self.overdue = false;
-            self.retry_at = None;
         }
-        self.confirm(sent_at, lease);
+        self.confirm(sent_at, lease, watchdog_timeout);
         self.holds.push(hold);
     }
 
-    /// The server has confirmed at least `lease` from `sent_at` on.
-    pub(crate) fn confirm(&mut self, sent_at: Instant, lease: Duration) {
-        self.lease_max = self.lease_max.max(lease);
-        let end = local_end(sent_at, lease);
-        // A lease that ends before the one there is has renewed nothing, and must not put off the renewal: short
-        // nested holds would keep it from ever coming.
-        if end >= self.deadline {
-            self.deadline = end;
-            self.renewed_at = self.renewed_at.max(sent_at);
-            self.overdue = false;
-            self.retry_at = None;
+    /// The server has confirmed at least `lease` from `sent_at` on, to somebody who took or extended a hold.
+    pub(crate) fn confirm(&mut self, sent_at: Instant, lease: Duration, watchdog_timeout: Duration) {
+        // A shorter lease than a renewal asks for must not put the renewal off: short nested holds would keep it
+        // from ever coming.
+        let renews = self.renewal(sent_at, watchdog_timeout).is_none_or(|asked| lease >= asked);
+        self.promise(sent_at, lease);
+        if renews {
+            self.looked_at(sent_at);
         }
+    }
+
+    /// The server keeps the lock for at least `lease` from `sent_at` on.
+    pub(crate) fn promise(&mut self, sent_at: Instant, lease: Duration) {
+        self.deadline = self.deadline.max(local_end(sent_at, lease));
+        self.lease_max = self.lease_max.max(lease);
+    }
+
+    /// The server was asked at `sent_at` and has what it should have: the next look is a period away.
+    pub(crate) fn looked_at(&mut self, sent_at: Instant) {
+        self.renewed_at = self.renewed_at.max(sent_at);
+        self.overdue = false;
+        self.retry_at = None;
     }
 
     /// Takes a hold out because its owner gives it back.
@@ -342,7 +350,7 @@ mod tests {
     fn slot_of(modes: &[Mode], now: Instant) -> Slot {
         let mut slot = Slot::new("c:1".into(), now);
         for &mode in modes {
-            slot.add(hold(mode), now, WATCHDOG);
+            slot.add(hold(mode), now, WATCHDOG, WATCHDOG);
         }
         slot
     }
@@ -352,7 +360,7 @@ mod tests {
         let now = Instant::now();
         let mut slot = slot_of(&[Mode::Watchdog { limit: None }], now);
         assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
-        slot.confirm(now, Duration::from_secs(1));
+        slot.promise(now, Duration::from_secs(1));
         assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
     }
 
@@ -377,9 +385,9 @@ mod tests {
         let due = slot.due_at(WATCHDOG);
         let later = now + Duration::from_secs(9);
         let until = later + Duration::from_millis(10);
-        slot.add(hold(Mode::Fixed { until, limit: None }), later, Duration::from_millis(10));
+        slot.add(hold(Mode::Fixed { until, limit: None }), later, Duration::from_millis(10), WATCHDOG);
         assert_eq!(slot.due_at(WATCHDOG), due);
-        slot.add(hold(Mode::Watchdog { limit: None }), later, WATCHDOG);
+        slot.add(hold(Mode::Watchdog { limit: None }), later, WATCHDOG, WATCHDOG);
         assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3, "this one has renewed it");
     }
 
@@ -392,7 +400,8 @@ mod tests {
         let later = now + Duration::from_secs(20);
         let lease = slot.renewal(later, WATCHDOG).expect("renewed");
         assert!(lease > Duration::from_secs(20) && lease < Duration::from_millis(20_300));
-        slot.confirm(later, lease);
+        slot.promise(later, lease);
+        slot.looked_at(later);
         assert!(slot.deadline >= now + Duration::from_secs(40), "the limit comes first");
         assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3);
         assert_eq!(slot.watched_at(WATCHDOG), now + Duration::from_secs(40));

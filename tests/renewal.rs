@@ -62,6 +62,21 @@ async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
     bed.finish([client]).await;
 }
 
+#[tokio::test]
+async fn a_long_lease_beside_a_watchdog_hold_is_renewed_once_a_period_and_no_oftener() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let lock = client.lock("a");
+    let long = lock.lease(Duration::from_secs(600)).lock().await.expect("free");
+    let guard = lock.lock().await.expect("nested");
+    tokio::time::sleep(ms(4 * PERIOD + PERIOD / 2)).await;
+    let renewed = client.stats().renewed_total;
+    assert!((3..=6).contains(&renewed), "{renewed} renewals in four and a half periods");
+    guard.unlock().await.expect("held");
+    long.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
 /// One hold of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {

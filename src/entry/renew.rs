@@ -67,12 +67,10 @@ impl EntryRef {
         slot.looking = false;
         match outcome {
             RenewalOutcome::Renewed { sent_at, lease } => {
-                match lease {
-                    Some(lease) => slot.confirm(sent_at, lease),
-                    // Looked at and found: nothing was extended, the next look is a period away.
-                    None => slot.renewed_at = slot.renewed_at.max(sent_at),
+                if let Some(lease) = lease {
+                    slot.promise(sent_at, lease);
                 }
-                slot.retry_at = None;
+                slot.looked_at(sent_at);
                 self.set_timer(slot, owner);
             }
             RenewalOutcome::Lost(reason) => {

@@ -172,7 +172,7 @@ impl Place {
                     slot.looking = false;
                 }
                 let hold = Hold { ticket: Arc::clone(&ticket), mode, detached: false };
-                slot.add(hold, answer.sent_at, lease);
+                slot.add(hold, answer.sent_at, lease, entry.shared.config.watchdog_timeout);
                 slot.acquiring = false;
                 slot.settled = slot.count() == self.target;
                 debug_assert!(slot.settled || slot.background, "a count that is off is being corrected");
