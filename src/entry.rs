@@ -19,9 +19,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::LossReason;
+use crate::hold::{Mode, Ticket};
 use crate::owner::Owner;
 use crate::shared::{Shared, Totals};
-use crate::slot::{Mode, Slot, Ticket, local_end};
+use crate::slot::{Slot, local_end};
 use crate::wire::LockName;
 
 pub(crate) use release::{Begun, Release, Step};

@@ -10,10 +10,11 @@ use crate::client::ClientHandle;
 use crate::entry::{Begun, EntryRef, Release};
 use crate::error::{Error, LossReason};
 use crate::held::{Ended, Held, HoldState, Lost};
+use crate::hold::{Ending, Mode, Ticket};
 use crate::lock::check_lease;
 use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
-use crate::slot::{Ending, Mode, Ticket, local_end};
+use crate::slot::local_end;
 
 /// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in the background.
 ///

@@ -13,8 +13,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::entry::EntryRef;
 use crate::error::LossReason;
+use crate::hold::{Ending, Ticket};
 use crate::owner::Owner;
-use crate::slot::{Ending, Ticket};
 
 /// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything but the unlock.
 ///

@@ -37,6 +37,7 @@ mod entry;
 mod error;
 mod guard;
 mod held;
+mod hold;
 mod lock;
 mod owner;
 mod redis;

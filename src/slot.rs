@@ -7,72 +7,14 @@
 //! I2  At most one acquire is under way, and none while a release is.
 //! I3  When nothing is under way, the count in Redis is `holds.len()`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::LossReason;
-
-/// How long a hold is promised to its owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// The watchdog renews it, at most until `limit`.
-    Watchdog { limit: Option<Instant> },
-    /// It ends by itself; only `extend` moves the end, at most to `limit`.
-    Fixed { until: Instant, limit: Option<Instant> },
-}
-
-impl Mode {
-    /// When the hold is over whatever the server says.
-    pub(crate) fn ends(&self) -> Option<Instant> {
-        match *self {
-            Self::Watchdog { limit } => limit,
-            Self::Fixed { until, .. } => Some(until),
-        }
-    }
-}
-
-/// How a hold ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Released,
-    Lost(LossReason),
-}
-
-/// What a hold and its guard share: whether and how the hold ended. It ends once.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket {
-    ending: OnceLock<Ending>,
-    ended: CancellationToken,
-}
-
-impl Ticket {
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ending.get().copied()
-    }
-
-    /// Cancelled when the hold has ended, in whichever way.
-    pub(crate) fn ended(&self) -> &CancellationToken {
-        &self.ended
-    }
-
-    fn end(&self, ending: Ending) {
-        let first = self.ending.set(ending).is_ok();
-        debug_assert!(first, "a hold ends once");
-        self.ended.cancel();
-    }
-}
-
-/// One successful taking of the lock.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) mode: Mode,
-    pub(crate) detached: bool,
-}
+use crate::hold::{Ending, Hold, Mode, Ticket};
 
 /// One owner of one lock.
 #[derive(Debug)]

@@ -185,25 +185,7 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
     redis.run(&["FLUSHDB"]).await?;
     redis.run(&["SET", "demo:stock", &STOCK.to_string()]).await?;
     redis.run(&["SET", "demo:sold", "0"]).await?;
-    let program = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
-    let (announce, announced) = mpsc::channel();
-    let mut children = Vec::new();
-    for nth in 0..PROCESSES {
-        let mut child = Command::new(&program)
-            .args(["--url", url, "--seller", sellers.name(), "--process", &nth.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start a seller: {error}"))?;
-        let lines = BufReader::new(child.stdout.take().ok_or("a seller without output")?).lines();
-        let announce = announce.clone();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let _ = announce.send((nth, line));
-            }
-        });
-        children.push(Seller { child, planned: false });
-    }
+    let (mut children, announced) = sellers_of(url, sellers)?;
     let mut problems = Vec::new();
     let start = wait_ready(&announced)?;
 
@@ -257,8 +239,35 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
     })
 }
 
+/// Lines of the sellers, with their numbers.
+type Announced = mpsc::Receiver<(usize, String)>;
+
+/// Starts the seller processes; what they say arrives with their numbers.
+fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
+    let program = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
+    let (announce, announced) = mpsc::channel();
+    let mut children = Vec::new();
+    for nth in 0..PROCESSES {
+        let mut child = Command::new(&program)
+            .args(["--url", url, "--seller", way.name(), "--process", &nth.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start a seller: {error}"))?;
+        let lines = BufReader::new(child.stdout.take().ok_or("a seller without output")?).lines();
+        let announce = announce.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = announce.send((nth, line));
+            }
+        });
+        children.push(Seller { child, planned: false });
+    }
+    Ok((children, announced))
+}
+
 /// Waits until every process is connected, and starts the clock.
-fn wait_ready(announced: &mpsc::Receiver<(usize, String)>) -> Result<Instant, String> {
+fn wait_ready(announced: &Announced) -> Result<Instant, String> {
     for _ in 0..PROCESSES {
         match announced.recv_timeout(Duration::from_secs(20)) {
             Ok((_, line)) if line == "ready" => {}

@@ -8,15 +8,16 @@ use tokio::time::Instant;
 
 use super::EntryRef;
 use crate::error::LossReason;
+use crate::hold::{Ending, Ticket};
 use crate::releaser;
 use crate::script::{Answer, Released};
 use crate::shared::Totals;
-use crate::slot::{Ending, Slot, Ticket};
+use crate::slot::Slot;
 
 impl EntryRef {
     /// Takes a hold out of the books and occupies the owner's place with its release.
     ///
-    /// `None`: an acquire of the same owner is under way; the notification tells when to look again.
+    /// `Begun::Wait`: an acquire of the same owner is under way, and its end is told. `Err`: the hold was lost.
     pub(crate) fn begin_release(&self, owner: i64, ticket: &Arc<Ticket>) -> Result<Begun, LossReason> {
         let now = Instant::now();
         let mut state = self.state.lock();

@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::{Caller, EntryRef};
 use crate::error::{Error, LossReason};
+use crate::hold::{Hold, Mode, Ticket};
 use crate::owner::{Origin, Owner, next_own_id};
 use crate::script::Answer;
 use crate::shared::Totals;
-use crate::slot::{Hold, Mode, Slot, Ticket, local_end};
+use crate::slot::{Slot, local_end};
 use crate::wait::Subscription;
 use crate::wire;
 

@@ -12,11 +12,12 @@ use super::{Lock, check_lease};
 use crate::entry::{EntryRef, Place, sleep_until};
 use crate::error::Error;
 use crate::guard::LockGuard;
+use crate::hold::Mode;
 use crate::owner::Owner;
 use crate::refusal;
 use crate::script::{self, Acquired};
 use crate::shared::{Shared, Totals};
-use crate::slot::{Mode, local_end};
+use crate::slot::local_end;
 use crate::wait::Subscription;
 use crate::wire;
 
