@@ -25,6 +25,7 @@ impl Server {
 
     /// Starts a server with more settings. A port that was taken meanwhile costs another try.
     pub fn start_with(settings: &[&str]) -> Self {
+        stall_watch();
         for _ in 0..20 {
             let port = free_port();
             let child = Command::new(server_binary())
@@ -306,6 +307,28 @@ impl Stillness {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         self.watcher.join().expect("no panic")
     }
+}
+
+/// For how long the machine has stood still at most since this test binary started its first server. Bounds of time
+/// are for a machine that runs: they are widened by what it did not.
+pub fn stalls() -> Duration {
+    Duration::from_micros(stall_watch().load(std::sync::atomic::Ordering::Relaxed))
+}
+
+fn stall_watch() -> &'static std::sync::atomic::AtomicU64 {
+    static LONGEST_US: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    static WATCHER: std::sync::Once = std::sync::Once::new();
+    WATCHER.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                let start = Instant::now();
+                std::thread::sleep(Duration::from_millis(5));
+                let gap = start.elapsed().saturating_sub(Duration::from_millis(10));
+                LONGEST_US.fetch_max(gap.as_micros() as u64, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+    });
+    &LONGEST_US
 }
 
 pub fn ms(ms: u64) -> Duration {
