@@ -427,6 +427,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     busy.join().expect("no panic");
 
     // Its data cannot be saved: the folder takes no files.
+    let folder = control.run(&["CONFIG", "GET", "dir"]).replacen("dir ", "", 1);
     control.run(&["CONFIG", "SET", "save", "3600 1"]);
     control.run(&["CONFIG", "SET", "dir", "/proc"]);
     control.run(&["SET", "something", "x"]);
@@ -437,7 +438,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     .await;
     assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::Misconf);
     control.run(&["CONFIG", "SET", "save", ""]);
-    control.run(&["CONFIG", "SET", "dir", "/tmp"]);
+    control.run(&["CONFIG", "SET", "dir", &folder]);
 
     control.run(&["CONFIG", "SET", "maxclients", "1"]);
     let refused = LockClient::connect(&bed.server.url()).await.expect_err("too many");
@@ -455,9 +456,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_says_so() {
-    let folder = std::env::temp_dir().join(format!("redisson-lock-loading-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let bed = Bed::with(&["--enable-debug-command", "yes", "--dir", folder.to_str().expect("text")]);
+    let bed = Bed::with(&["--enable-debug-command", "yes"]);
     let client = bed.client().await;
     let mut control = bed.control();
     control.run(&["EVAL", "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end", "0"]);
@@ -488,7 +487,6 @@ async fn a_server_that_loads_its_data_says_so() {
     control.run(&["FLUSHALL"]);
     client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
     bed.finish([client]).await;
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ use tokio::runtime::Handle;
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// Where it may write; gone with the server.
+    folder: std::path::PathBuf,
 }
 
 impl Server {
@@ -28,8 +30,12 @@ impl Server {
         stall_watch();
         for _ in 0..20 {
             let port = free_port();
+            let folder = std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
+            std::fs::create_dir_all(&folder).expect("a temporary folder");
             let child = Command::new(server_binary())
                 .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+                .arg("--dir")
+                .arg(&folder)
                 .args(settings)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -41,7 +47,7 @@ impl Server {
                         server_binary()
                     )
                 });
-            let mut server = Self { child, port };
+            let mut server = Self { child, port, folder };
             if server.answers() {
                 return server;
             }
@@ -96,6 +102,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
