@@ -97,7 +97,8 @@ async fn dropped_before_it_was_polled_nothing_is_sent() {
 #[tokio::test]
 async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
     let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
+    let owner = ground.ours.owner();
+    let lock = ground.ours.lock("a").owned_by(&owner);
     let before = ground.calls(ACQUIRE);
     ground.proxy.hold_replies(true);
     let mut steps = Steps::of({
@@ -111,10 +112,11 @@ async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
     assert_eq!(ground.ours.stats().held, 0, "the caller holds nothing");
     // The same owner's next call comes after the undo, and is no re-entry.
     let again = tokio::spawn({
-        let lock = lock.owned_by(&ground.ours.owner());
+        let lock = lock.clone();
         async move { lock.lock().await }
     });
-    tokio::time::sleep(ms(20)).await;
+    let stats = || ground.ours.stats();
+    eventually("it waits for the undo", ms(2000), || stats().waiting == 1 && stats().releasing == 1).await;
     ground.proxy.hold_replies(false);
     let guard = again.await.expect("no panic").expect("free again");
     assert_eq!(ground.control.count("a"), 1);

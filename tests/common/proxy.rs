@@ -42,6 +42,8 @@ struct State {
 
 pub struct Proxy {
     pub port: u16,
+    /// The server's port.
+    to: u16,
     state: Arc<Mutex<State>>,
     /// Replies are held back while this is true.
     hold: watch::Sender<bool>,
@@ -73,7 +75,7 @@ impl Proxy {
                 links.spawn(link.clone().serve(client, to));
             }
         });
-        Self { port, state, hold, refuse, cut, hit, tasks }
+        Self { port, to, state, hold, refuse, cut, hit, tasks }
     }
 
     pub fn url(&self) -> String {
@@ -101,16 +103,25 @@ impl Proxy {
         self.cut.notify_waiters();
     }
 
-    /// Delivers what cut connections had not delivered; answers how many there were.
+    /// Delivers what cut connections had not delivered; answers how many there were. The server is done with them
+    /// when this returns.
     pub async fn deliver(&self) -> usize {
         let late = std::mem::take(&mut self.state.lock().expect("unpoisoned").late);
         let count = late.len();
         for (mut server, bytes) in late {
+            let name = server.local_addr().map(|address| format!(" addr={address} ")).unwrap_or_default();
             // A connection that was killed meanwhile refuses them: that is the fence at work.
             let _ = server.write_all(&bytes).await;
-            let _ = server.flush().await;
-            // The server reads them before it sees the end.
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            let _ = server.shutdown().await;
+            // The server executes what it has read before it closes at the end of the stream.
+            let client =
+                redis::Client::open(format!("redis://127.0.0.1:{}", self.to)).expect("a valid address");
+            let mut control = client.get_connection().expect("the server answers");
+            super::eventually("the late commands are through", Duration::from_secs(5), || {
+                let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut control).expect("answered");
+                !name.is_empty() && !list.contains(&name)
+            })
+            .await;
         }
         count
     }
