@@ -12,6 +12,7 @@ mod subscriber;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use fred::types::Value;
 use tokio::time::Instant;
@@ -192,5 +193,23 @@ fn connect_error(error: &fred::error::Error) -> Error {
     match server_text(error) {
         Some(text) => refusal::explain_plain("connecting", "+@connection", text),
         None => Error::no_answer("connecting", error.details().to_owned()),
+    }
+}
+
+/// The pause between two attempts to connect: it doubles up to a second.
+struct Backoff {
+    pause: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { pause: Duration::from_millis(20) }
+    }
+}
+
+impl Backoff {
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(Duration::from_secs(1));
     }
 }

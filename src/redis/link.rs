@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::fence::{self, FenceState, Identity};
-use super::{Failure, Reply, connect_error, server_text};
+use super::{Backoff, Failure, Reply, connect_error, server_text};
 use crate::error::Error;
 use crate::redis::Settings;
 use crate::script::{Arg, Call};
@@ -248,14 +248,13 @@ impl Supervisor {
     }
 
     async fn reconnect(&mut self) -> Connected {
-        let mut pause = RECONNECT_PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             match self.connect().await {
                 Ok(connected) => return connected,
                 Err(error) => {
                     tracing::debug!(target: "redisson_lock", lane = self.nth, %error, "reconnect failed");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+                    backoff.wait().await;
                 }
             }
         }
@@ -368,6 +367,3 @@ pub(super) fn options(timeout: Duration) -> Options {
 
 /// A timer that fires so late says more about this process than about the server.
 const STALL: Duration = Duration::from_millis(50);
-
-const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);

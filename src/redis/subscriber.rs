@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::prelude::Client;
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::link::{AbortOnDrop, init, options};
-use super::{Settings, connect_error, server_text};
+use super::{Backoff, Settings, connect_error, server_text};
 use crate::error::Error;
 use crate::wait::Waits;
 
@@ -66,14 +65,13 @@ impl Actor {
     }
 
     async fn reconnect(&self) -> Session {
-        let mut pause = RECONNECT_PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
                     tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+                    backoff.wait().await;
                 }
             }
         }
@@ -257,5 +255,3 @@ static NONCE: AtomicU64 = AtomicU64::new(0);
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;
-const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
