@@ -8,7 +8,7 @@ mod release;
 mod renew;
 mod turn;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,8 +32,9 @@ pub(crate) use turn::{Place, sleep_until};
 /// Every entry of a client, by key.
 #[derive(Default)]
 pub(crate) struct Entries {
-    /// With the number of references to each.
-    by_key: Mutex<HashMap<Arc<str>, Counted>>,
+    /// With the number of references to each. Ordered, here and below, so that what goes through all of them does
+    /// so in the same order in every run.
+    by_key: Mutex<BTreeMap<Arc<str>, Counted>>,
     generations: AtomicU64,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Entry {
 
 #[derive(Default)]
 struct State {
-    slots: HashMap<i64, Slot>,
+    slots: BTreeMap<i64, Slot>,
     /// Callers that want the lock, first come first.
     queue: VecDeque<Arc<Caller>>,
 }

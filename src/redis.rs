@@ -1,10 +1,12 @@
-//! The one door to Redis: run a script, listen to channels, know what happened. Only this room knows fred.
+//! The one door to Redis: run a script, listen to channels, know what happened. Only this room knows fred, and in it only
+//! `connection.rs` and `settings.rs`.
 //!
 //! A lane is one command connection at a time; all commands of one lock use the same lane, in order. The
 //! subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies of everything that
 //! shares its connection. Neither lets fred reconnect or repeat anything: what happens to a command whose
 //! connection went away is decided by whoever sent it.
 
+mod connection;
 mod fence;
 mod link;
 mod settings;
@@ -14,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fred::types::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,6 +28,7 @@ use crate::wait::Waits;
 pub use fence::FenceState;
 pub(crate) use settings::Settings;
 
+use connection::Trouble;
 use link::Lane;
 
 /// Connections and their supervisors.
@@ -151,19 +153,6 @@ impl Reply {
     }
 }
 
-impl From<Value> for Reply {
-    fn from(value: Value) -> Self {
-        match value {
-            Value::Null => Self::Nil,
-            Value::Integer(number) => Self::Number(number),
-            Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            Value::String(text) => Self::Text(text.to_string()),
-            Value::Bytes(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
-            other => Self::Other(format!("{other:?}")),
-        }
-    }
-}
-
 /// Why a copy has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -180,19 +169,18 @@ pub(crate) enum Failure {
     NoRuntime,
 }
 
-/// The server's own words, if the error is an answer of the server. Its errors open with a word in capitals;
-/// fred's own never do.
-fn server_text(error: &fred::error::Error) -> Option<&str> {
-    let text = error.details();
-    let word = text.split(' ').next()?;
-    (word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())).then_some(text)
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Commands,
+    Messages,
 }
 
 /// Why the first connection could not be made.
-fn connect_error(error: &fred::error::Error) -> Error {
-    match server_text(error) {
-        Some(text) => refusal::explain_plain("connecting", "+@connection", text),
-        None => Error::no_answer("connecting", error.details().to_owned()),
+fn connect_error(trouble: Trouble) -> Error {
+    match trouble {
+        Trouble::Refused(text) => refusal::explain_plain("connecting", "+@connection", &text),
+        Trouble::Timeout(text) | Trouble::Lost(text) => Error::no_answer("connecting", text),
     }
 }
 

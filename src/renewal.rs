@@ -118,9 +118,10 @@ pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken, _gone: Dr
     let mut calls = JoinSet::new();
     loop {
         let fired = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
             fired = next_fired(&shared) => fired,
             Some(_) = calls.join_next(), if !calls.is_empty() => continue,
-            () = stop.cancelled() => return,
         };
         let Some((shared, fired)) = fired else { return };
         for chunk in due(&shared, fired) {

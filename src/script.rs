@@ -24,7 +24,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn sha(&self) -> &str {
+    pub(crate) fn sha(&'static self) -> &'static str {
         &self.sha
     }
 }
@@ -57,10 +57,11 @@ pub(crate) struct Call<T> {
     decode: fn(&Reply) -> Option<T>,
 }
 
-/// A script argument.
+/// A word of a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Arg {
     Text(Arc<str>),
+    Fixed(&'static str),
     Number(i64),
 }
 
@@ -384,7 +385,7 @@ mod tests {
     fn leases_round_up_to_whole_milliseconds() {
         let ms = |duration| match millis(duration) {
             Arg::Number(ms) => ms,
-            Arg::Text(_) => unreachable!("a number"),
+            Arg::Text(_) | Arg::Fixed(_) => unreachable!("a number"),
         };
         assert_eq!(ms(Duration::from_millis(10)), 10);
         assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);

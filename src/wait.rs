@@ -3,7 +3,7 @@
 //! The first waiter makes a channel wanted; it lingers a while after the last one left, because a contended lock
 //! is contended again soon. A message only bumps a counter: it is a hint, which nobody can use up.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// The registry of channels. One per client.
 #[derive(Default)]
 pub(crate) struct Waits {
-    channels: Mutex<HashMap<Arc<str>, Channel>>,
+    channels: Mutex<BTreeMap<Arc<str>, Channel>>,
     /// Something became wanted, or unwanted.
     changed: Notify,
 }

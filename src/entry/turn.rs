@@ -60,6 +60,7 @@ impl Turn {
         let long = self.since + self.entry.shared.config.watchdog_timeout;
         let limit = limits.into_iter().flatten().min();
         tokio::select! {
+            biased;
             () = self.caller.notify.notified() => {}
             () = sleep_until(limit) => {}
             () = tokio::time::sleep_until(long), if !self.told => self.say_long(),
@@ -71,6 +72,7 @@ impl Turn {
     pub(crate) async fn worth_trying(&mut self, subscription: &Subscription, before: u64, limit: Instant) {
         loop {
             tokio::select! {
+                biased;
                 () = subscription.heard_since(before) => return,
                 () = tokio::time::sleep_until(limit) => break,
                 () = self.caller.notify.notified() => {

@@ -137,6 +137,7 @@ impl Lock {
         let timeout = Instant::now() + shared.config.command_timeout;
         let subscription = shared.waits.subscribe(entry.name.channel());
         tokio::select! {
+            biased;
             confirmed = subscription.confirmed() => match confirmed {
                 Ok(()) => {}
                 Err(text) => {

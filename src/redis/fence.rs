@@ -3,12 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use fred::interfaces::ClientLike;
-use fred::prelude::Client;
-use fred::types::{CustomCommand, Value};
-
-use super::link::options;
-use super::server_text;
+use super::Reply;
+use super::connection::{Connection, Trouble};
+use crate::script::Arg;
 
 /// Whether commands of a lost connection are known to be over before its replacement is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,39 +39,33 @@ pub(super) struct Identity {
 
 /// Kills a connection. The answer, 0 or 1, says that nothing of it is executed any more.
 pub(super) async fn kill(
-    client: &Client,
+    connection: &Connection,
     who: &Identity,
     timeout: Duration,
-) -> Result<FenceState, fred::error::Error> {
-    let args: Vec<Value> =
-        vec!["KILL".into(), "ID".into(), who.id.into(), "ADDR".into(), who.address.as_str().into()];
-    match client_command(client, args, timeout).await {
-        Ok(Value::Integer(_)) => Ok(FenceState::InForce),
-        Ok(_) => Ok(FenceState::NotPermitted),
-        Err(error) if server_text(&error).is_some() => Ok(FenceState::NotPermitted),
-        Err(error) => Err(error),
+) -> Result<FenceState, Trouble> {
+    let args = vec![
+        Arg::Fixed("KILL"),
+        Arg::Fixed("ID"),
+        Arg::Number(who.id),
+        Arg::Fixed("ADDR"),
+        Arg::Text(who.address.as_str().into()),
+    ];
+    match connection.command("CLIENT", args, timeout).await {
+        Ok(Reply::Number(_)) => Ok(FenceState::InForce),
+        Ok(_) | Err(Trouble::Refused(_)) => Ok(FenceState::NotPermitted),
+        Err(trouble) => Err(trouble),
     }
-}
-
-async fn client_command(
-    client: &Client,
-    args: Vec<Value>,
-    timeout: Duration,
-) -> Result<Value, fred::error::Error> {
-    let options = options(timeout);
-    let command = CustomCommand::new_static("CLIENT", None::<u16>, false);
-    client.with_options(&options).custom(command, args).await
 }
 
 /// What this connection is called at the server. `None`: it does not tell.
 pub(super) async fn identify(
-    client: &Client,
+    connection: &Connection,
     timeout: Duration,
-) -> Result<Option<Identity>, fred::error::Error> {
-    let text = match client_command(client, vec!["INFO".into()], timeout).await {
-        Ok(value) => value.into_string().unwrap_or_default(),
-        Err(error) if server_text(&error).is_some() => return Ok(None),
-        Err(error) => return Err(error),
+) -> Result<Option<Identity>, Trouble> {
+    let text = match connection.command("CLIENT", vec![Arg::Fixed("INFO")], timeout).await {
+        Ok(Reply::Text(text)) => text,
+        Ok(_) | Err(Trouble::Refused(_)) => return Ok(None),
+        Err(trouble) => return Err(trouble),
     };
     let field =
         |name: &str| text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
@@ -84,10 +75,10 @@ pub(super) async fn identify(
 
 /// Asks for the right to kill before it is needed, by killing nobody.
 pub(super) async fn may_kill(
-    client: &Client,
+    connection: &Connection,
     own: &Identity,
     timeout: Duration,
-) -> Result<FenceState, fred::error::Error> {
+) -> Result<FenceState, Trouble> {
     let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
-    kill(client, &nobody, timeout).await
+    kill(connection, &nobody, timeout).await
 }

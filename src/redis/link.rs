@@ -4,26 +4,20 @@
 //! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
 //! therefore not be executed after its repetition.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use fred::interfaces::ClientLike;
-use fred::prelude::Client;
-use fred::types::config::Options;
-use fred::types::{ConnectHandle, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::connection::{Connection, Task, Trouble};
 use super::fence::{self, FenceState, Identity};
-use super::{Backoff, Failure, Reply, connect_error, server_text};
+use super::{Backoff, Failure, Reply, Role, Settings, connect_error};
 use crate::error::Error;
-use crate::redis::Settings;
 use crate::script::{Arg, Call};
 
 pub(super) struct Lane {
@@ -46,7 +40,7 @@ impl Lane {
             figures: Arc::clone(&figures),
             predecessor: None,
         };
-        let first = supervisor.connect().await.map_err(|error| connect_error(&error))?;
+        let first = supervisor.connect().await.map_err(connect_error)?;
         let (sender, state) = watch::channel(State::Down);
         tasks.spawn(supervisor.run(first, sender, stop.clone()));
         Ok(Self { state, figures })
@@ -125,7 +119,7 @@ enum State {
 
 /// A connection that may carry scripts.
 struct Link {
-    client: Client,
+    connection: Connection,
     identity: Option<Identity>,
     /// Answers read so far. A timeout while it moved means a slow answer, not a dead connection; and so does one
     /// that fired late, because then it was this process that stood still.
@@ -138,7 +132,7 @@ impl Link {
     async fn send<T>(
         &self,
         command: &'static str,
-        script: &str,
+        script: &'static str,
         call: &Call<T>,
         limit: Instant,
         sent: &AtomicBool,
@@ -148,51 +142,40 @@ impl Link {
         if timeout.is_zero() {
             return Err(Failure::NotSent("no time left to send".into()));
         }
-        let mut args: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-        args.push(script.into());
-        args.push((call.keys.len() as i64).into());
-        args.extend(call.keys.iter().map(|key| Value::from(&**key)));
-        args.extend(call.args.iter().map(|arg| match arg {
-            Arg::Text(text) => Value::from(&**text),
-            Arg::Number(number) => Value::from(*number),
-        }));
-        // Only fred's own timeout keeps an expired command from being written late.
-        let options = options(timeout);
-        let client = self.client.with_options(&options);
-        let command = CustomCommand::new_static(command, None::<u16>, false);
+        let mut args = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+        args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
+        args.extend(call.keys.iter().map(|key| Arg::Text(Arc::clone(key))));
+        args.extend(call.args.iter().cloned());
         let heard = self.heard.load(Ordering::Relaxed);
         // The next poll hands the command over; from then on it is executed whatever becomes of this future.
         sent.store(true, Ordering::Release);
         let answer = tokio::select! {
             biased;
-            answer = client.custom::<Value, Value>(command, args) => answer,
+            answer = self.connection.command(command, args, timeout) => answer,
             () = self.ended.cancelled() => {
                 return Err(Failure::Unknown { source: "connection lost".into(), sent_at });
             }
         };
-        match answer {
-            Ok(value) => {
+        let trouble = match answer {
+            Ok(reply) => {
                 self.heard.fetch_add(1, Ordering::Relaxed);
-                Ok((value.into(), sent_at))
+                return Ok((reply, sent_at));
             }
-            Err(error) => match server_text(&error) {
-                Some(text) => {
-                    self.heard.fetch_add(1, Ordering::Relaxed);
-                    Err(Failure::Refused(text.to_owned()))
-                }
-                None => {
-                    let late = Instant::now() > limit + STALL;
-                    let slow = *error.kind() == fred::error::ErrorKind::Timeout
-                        && (late || self.heard.load(Ordering::Relaxed) != heard);
-                    if !slow {
-                        // The connection is dead, or says nothing at all: a repetition on it would be lost too.
-                        self.suspect.notify_one();
-                        self.ended.cancelled().await;
-                    }
-                    Err(Failure::Unknown { source: error.details().to_owned().into(), sent_at })
-                }
-            },
+            Err(Trouble::Refused(text)) => {
+                self.heard.fetch_add(1, Ordering::Relaxed);
+                return Err(Failure::Refused(text));
+            }
+            Err(trouble) => trouble,
+        };
+        let late = Instant::now() > limit + STALL;
+        let slow =
+            matches!(trouble, Trouble::Timeout(_)) && (late || self.heard.load(Ordering::Relaxed) != heard);
+        if !slow {
+            // The connection is dead, or says nothing at all: a repetition on it would be lost too.
+            self.suspect.notify_one();
+            self.ended.cancelled().await;
         }
+        Err(Failure::Unknown { source: trouble.into_text().into(), sent_at })
     }
 }
 
@@ -212,17 +195,14 @@ impl Supervisor {
             let Connected { link, mut task, _ended } = connected;
             state.send_replace(State::Up(Arc::clone(&link)));
             let stopped = tokio::select! {
-                _ = &mut task => false,
-                () = link.suspect.notified() => false,
+                biased;
                 () = stop.cancelled() => true,
+                () = task.ended() => false,
+                () = link.suspect.notified() => false,
             };
             state.send_replace(if stopped { State::Stopped } else { State::Down });
             drop(_ended);
-            if !task.is_finished() {
-                task.abort();
-                // The socket closes when the task is dropped, which this waits for.
-                let _ = (&mut task).await;
-            }
+            task.end().await;
             if stopped {
                 return;
             }
@@ -230,6 +210,7 @@ impl Supervisor {
             self.predecessor = Some(link.identity.clone());
             drop(link);
             let replacement = tokio::select! {
+                biased;
                 replacement = self.reconnect() => replacement,
                 () = stop.cancelled() => {
                     state.send_replace(State::Stopped);
@@ -261,19 +242,17 @@ impl Supervisor {
     }
 
     /// Opens a connection, makes sure that its predecessor is over, and learns its own name.
-    async fn connect(&mut self) -> Result<Connected, fred::error::Error> {
-        let client = self.settings.command_client()?;
+    async fn connect(&mut self) -> Result<Connected, Trouble> {
         let timeout = self.settings.command_timeout;
-        let task = init(&client, timeout).await?;
-        let task = AbortOnDrop(Some(task));
-        let fence = self.fence(&client).await?;
+        let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
+        let fence = self.fence(&connection).await?;
         let identity = match fence {
             FenceState::Off => None,
-            FenceState::InForce | FenceState::NotPermitted => fence::identify(&client, timeout).await?,
+            FenceState::InForce | FenceState::NotPermitted => fence::identify(&connection, timeout).await?,
         };
         let fence = match &identity {
             Some(identity) if fence == FenceState::InForce => {
-                fence::may_kill(&client, identity, timeout).await?
+                fence::may_kill(&connection, identity, timeout).await?
             }
             None if fence == FenceState::InForce => FenceState::NotPermitted,
             _ => fence,
@@ -291,26 +270,26 @@ impl Supervisor {
         let ended = CancellationToken::new();
         Ok(Connected {
             link: Arc::new(Link {
-                client,
+                connection,
                 identity,
                 heard: AtomicU64::new(0),
                 suspect: Notify::new(),
                 ended: ended.clone(),
             }),
-            task: task.disarm(),
+            task,
             _ended: ended.drop_guard(),
         })
     }
 
     /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed any more.
-    async fn fence(&mut self, client: &Client) -> Result<FenceState, fred::error::Error> {
+    async fn fence(&mut self, connection: &Connection) -> Result<FenceState, Trouble> {
         let Some(predecessor) = &self.predecessor else {
             return Ok(if self.settings.fence { FenceState::InForce } else { FenceState::Off });
         };
         let fence = match predecessor {
             _ if !self.settings.fence => FenceState::Off,
             None => FenceState::NotPermitted,
-            Some(identity) => fence::kill(client, identity, self.settings.command_timeout).await?,
+            Some(identity) => fence::kill(connection, identity, self.settings.command_timeout).await?,
         };
         if fence != FenceState::InForce {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
@@ -322,47 +301,9 @@ impl Supervisor {
 /// A connection with the task that drives it.
 struct Connected {
     link: Arc<Link>,
-    task: ConnectHandle,
+    task: Task,
     /// Dropped with the supervisor, also when its runtime goes: whoever waits on the link is told.
     _ended: DropGuard,
-}
-
-/// Connects and starts the task that drives the connection, within `limit`.
-///
-/// fred's own `init` leaves its task behind when it is dropped.
-pub(super) async fn init(client: &Client, limit: Duration) -> Result<ConnectHandle, fred::error::Error> {
-    let mut connected = std::pin::pin!(client.wait_for_connect());
-    // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
-    let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
-    debug_assert!(early.is_pending(), "nothing is connected yet");
-    let task = AbortOnDrop(Some(client.connect()));
-    match tokio::time::timeout(limit, connected).await {
-        Ok(Ok(())) => Ok(task.disarm()),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(fred::error::Error::new(fred::error::ErrorKind::Timeout, "connecting took too long")),
-    }
-}
-
-/// Ends a connection's task unless it is handed on.
-pub(super) struct AbortOnDrop(pub(super) Option<ConnectHandle>);
-
-impl AbortOnDrop {
-    pub(super) fn disarm(mut self) -> ConnectHandle {
-        self.0.take().unwrap_or_else(|| unreachable!("only taken here"))
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
-    }
-}
-
-/// One write, and a timeout that also stops a late first write.
-pub(super) fn options(timeout: Duration) -> Options {
-    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
 }
 
 /// A timer that fires so late says more about this process than about the server.

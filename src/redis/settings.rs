@@ -7,15 +7,26 @@ use fred::prelude::{Builder, Client, Config};
 use fred::socket2::TcpKeepalive;
 use fred::types::config::{ConnectionConfig, PerformanceConfig};
 
+use super::Role;
 use crate::error::Error;
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 pub(crate) struct Settings {
+    pub(super) target: Target,
+    pub(crate) command_timeout: Duration,
+    pub(crate) fence: bool,
+}
+
+/// Where a connection leads to.
+pub(super) enum Target {
+    Server(Box<Server>),
+}
+
+/// An address with credentials and rules, as fred wants them.
+pub(super) struct Server {
     config: Config,
     connection: ConnectionConfig,
     performance: PerformanceConfig,
-    pub(crate) command_timeout: Duration,
-    pub(crate) fence: bool,
 }
 
 impl Settings {
@@ -79,23 +90,18 @@ impl Settings {
         }
         performance.default_command_timeout = command_timeout;
         performance.broadcast_channel_capacity = 32;
-        Ok(Self { config, connection, performance, command_timeout, fence })
+        let server = Server { config, connection, performance };
+        Ok(Self { target: Target::Server(Box::new(server)), command_timeout, fence })
     }
+}
 
-    /// A client for one command connection: no reconnect policy, so that its task ends with the connection.
-    pub(super) fn command_client(&self) -> Result<Client, fred::error::Error> {
-        self.client(self.performance.clone())
-    }
-
-    /// A client for the subscriber connection, with room for a burst of messages.
-    pub(super) fn subscriber_client(&self) -> Result<Client, fred::error::Error> {
-        self.client(PerformanceConfig {
-            broadcast_channel_capacity: MESSAGES_BUFFERED,
-            ..self.performance.clone()
-        })
-    }
-
-    fn client(&self, performance: PerformanceConfig) -> Result<Client, fred::error::Error> {
+impl Server {
+    /// A client for one connection: no reconnect policy, so that its task ends with the connection.
+    pub(super) fn client(&self, role: Role) -> Result<Client, fred::error::Error> {
+        let mut performance = self.performance.clone();
+        if role == Role::Messages {
+            performance.broadcast_channel_capacity = MESSAGES_BUFFERED;
+        }
         let mut builder = Builder::from_config(self.config.clone());
         builder.set_connection_config(self.connection.clone()).set_performance_config(performance);
         builder.build()

@@ -7,16 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::prelude::Client;
-use fred::types::{Message, Value};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::link::{AbortOnDrop, init, options};
-use super::{Backoff, Settings, connect_error, server_text};
+use super::connection::{Change, Connection, Heard, Messages, Task, Trouble};
+use super::{Backoff, Role, Settings, connect_error};
 use crate::error::Error;
 use crate::wait::Waits;
 
@@ -28,10 +23,11 @@ pub(super) async fn open(
     tasks: &TaskTracker,
 ) -> Result<(), Error> {
     let actor = Actor { settings: Arc::clone(settings), waits };
-    let first = actor.connect().await.map_err(|error| connect_error(&error))?;
+    let first = actor.connect().await.map_err(connect_error)?;
     let stop = stop.clone();
     tasks.spawn(async move {
         tokio::select! {
+            biased;
             () = actor.run(first) => {}
             () = stop.cancelled() => {}
         }
@@ -46,9 +42,9 @@ struct Actor {
 
 /// One connection of the subscriber.
 struct Session {
-    client: Client,
-    messages: Receiver<Message>,
-    task: AbortOnDrop,
+    connection: Connection,
+    messages: Messages,
+    task: Task,
 }
 
 impl Actor {
@@ -77,35 +73,34 @@ impl Actor {
         }
     }
 
-    async fn connect(&self) -> Result<Session, fred::error::Error> {
-        let client = self.settings.subscriber_client()?;
-        let messages = client.message_rx();
-        let task = init(&client, self.settings.command_timeout).await?;
-        Ok(Session { client, messages, task: AbortOnDrop(Some(task)) })
+    async fn connect(&self) -> Result<Session, Trouble> {
+        let (connection, task) = Connection::open(&self.settings, Role::Messages).await?;
+        let messages = connection.messages();
+        Ok(Session { connection, messages, task })
     }
 
     /// Serves one connection until it ends or is out of step.
     async fn serve(&self, session: &mut Session) {
-        let Session { client, messages, task } = session;
-        let Some(task) = task.0.as_mut() else { return };
-        let desk = Desk { actor: self, client };
+        let Session { connection, messages, task } = session;
+        let desk = Desk { actor: self, connection };
         tokio::select! {
-            _ = task => {}
+            biased;
+            () = task.ended() => {}
             () = self.listen(messages) => {}
             OutOfStep = desk.work() => {}
         }
     }
 
     /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
-    async fn listen(&self, messages: &mut Receiver<Message>) {
+    async fn listen(&self, messages: &mut Messages) {
         loop {
-            match messages.recv().await {
-                Ok(message) => self.waits.message(&message.channel),
-                Err(RecvError::Lagged(count)) => {
+            match messages.next().await {
+                Heard::Message(channel) => self.waits.message(&channel),
+                Heard::Missed(count) => {
                     tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
                     self.waits.missed();
                 }
-                Err(RecvError::Closed) => return,
+                Heard::End => return,
             }
         }
     }
@@ -114,7 +109,7 @@ impl Actor {
 /// Subscribes and unsubscribes on one connection.
 struct Desk<'a> {
     actor: &'a Actor,
-    client: &'a Client,
+    connection: &'a Connection,
 }
 
 impl Desk<'_> {
@@ -151,6 +146,7 @@ impl Desk<'_> {
                 tokio::time::sleep(self.actor.settings.command_timeout).await;
             };
             tokio::select! {
+                biased;
                 () = waits.changed() => {}
                 () = linger_over => {}
                 () = heartbeat => {
@@ -210,46 +206,18 @@ impl Desk<'_> {
     async fn barrier(&self, change: Change) -> Result<Result<(), String>, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
         let timeout = self.actor.settings.command_timeout;
-        let exchange = async {
-            let options = options(timeout);
-            let pipeline = self.client.pipeline();
-            match change {
-                Change::None => {}
-                Change::Subscribe(channels) => pipeline.subscribe(names(&channels)).await?,
-                Change::Unsubscribe(channels) => pipeline.unsubscribe(names(&channels)).await?,
-            }
-            let _: Value = pipeline.with_options(&options).ping(Some(nonce.clone())).await?;
-            pipeline.last::<Value>().await
-        };
+        let exchange = self.connection.barrier(change, nonce.clone(), timeout);
         match tokio::time::timeout(timeout, exchange).await {
-            Err(_) => Err(OutOfStep),
-            Ok(Ok(pong)) => {
-                let echo = match &pong {
-                    Value::Array(items) => items.last().and_then(Value::as_string),
-                    other => other.as_string(),
-                };
-                if echo.as_deref() == Some(&*nonce) { Ok(Ok(())) } else { Ok(Err("out of step".to_owned())) }
-            }
-            Ok(Err(error)) => match server_text(&error) {
-                Some(text) => Ok(Err(text.to_owned())),
-                None => Err(OutOfStep),
-            },
+            Ok(Ok(echo)) if echo == nonce => Ok(Ok(())),
+            Ok(Ok(_)) => Ok(Err("out of step".to_owned())),
+            Ok(Err(Trouble::Refused(text))) => Ok(Err(text)),
+            Ok(Err(Trouble::Timeout(_) | Trouble::Lost(_))) | Err(_) => Err(OutOfStep),
         }
     }
 }
 
-enum Change {
-    None,
-    Subscribe(Vec<Arc<str>>),
-    Unsubscribe(Vec<Arc<str>>),
-}
-
 /// The answers of the connection no longer match its commands, or it does not answer.
 struct OutOfStep;
-
-fn names(channels: &[Arc<str>]) -> Vec<String> {
-    channels.iter().map(|channel| channel.to_string()).collect()
-}
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 

@@ -1,0 +1,247 @@
+//! One connection as the rest of this room sees it: commands with a timeout, channels, messages, an end.
+//!
+//! Besides the settings this is the only file that knows fred. What comes back is ours: a [`Reply`], or a
+//! [`Trouble`] that tells a server that said no from a connection that said nothing.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use fred::error::ErrorKind;
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::prelude::Client;
+use fred::types::config::Options;
+use fred::types::{ConnectHandle, CustomCommand, Message, Value};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::settings::{Settings, Target};
+use super::{Reply, Role};
+use crate::script::Arg;
+
+/// One connection to a server, or to a simulated one.
+pub(super) enum Connection {
+    Fred(Client),
+}
+
+impl Connection {
+    /// Connects within the command timeout. The connection lives as long as its task.
+    pub(super) async fn open(settings: &Settings, role: Role) -> Result<(Self, Task), Trouble> {
+        match &settings.target {
+            Target::Server(server) => {
+                let client = server.client(role)?;
+                let task = init(&client, settings.command_timeout).await?;
+                Ok((Self::Fred(client), task))
+            }
+        }
+    }
+
+    /// Sends one command, once, and waits for its answer. Handed over by the first poll, it is executed even if
+    /// this future is dropped; not written by then, it is not written after the timeout either.
+    pub(super) async fn command(
+        &self,
+        name: &'static str,
+        args: Vec<Arg>,
+        timeout: Duration,
+    ) -> Result<Reply, Trouble> {
+        match self {
+            Self::Fred(client) => {
+                let args: Vec<Value> = args.into_iter().map(Value::from).collect();
+                let options = options(timeout);
+                let command = CustomCommand::new_static(name, None::<u16>, false);
+                let answer: Value = client.with_options(&options).custom(command, args).await?;
+                Ok(answer.into())
+            }
+        }
+    }
+
+    /// Sends a change of the channels and a PING in one pipeline; answers with what the PING brought back.
+    pub(super) async fn barrier(
+        &self,
+        change: Change,
+        nonce: String,
+        timeout: Duration,
+    ) -> Result<String, Trouble> {
+        match self {
+            Self::Fred(client) => {
+                let options = options(timeout);
+                let pipeline = client.pipeline();
+                match change {
+                    Change::None => {}
+                    Change::Subscribe(channels) => pipeline.subscribe(names(&channels)).await?,
+                    Change::Unsubscribe(channels) => pipeline.unsubscribe(names(&channels)).await?,
+                }
+                let _: Value = pipeline.with_options(&options).ping(Some(nonce)).await?;
+                let pong: Value = pipeline.last().await?;
+                let echo = match &pong {
+                    Value::Array(items) => items.last().and_then(Value::as_string),
+                    other => other.as_string(),
+                };
+                Ok(echo.unwrap_or_default())
+            }
+        }
+    }
+
+    /// What is heard on this connection's channels from now on.
+    pub(super) fn messages(&self) -> Messages {
+        match self {
+            Self::Fred(client) => Messages::Fred(client.message_rx()),
+        }
+    }
+}
+
+/// A change of the channels that a connection listens to.
+pub(super) enum Change {
+    None,
+    Subscribe(Vec<Arc<str>>),
+    Unsubscribe(Vec<Arc<str>>),
+}
+
+/// What a connection hears.
+pub(super) enum Messages {
+    Fred(Receiver<Message>),
+}
+
+impl Messages {
+    /// The next message, or what hid one.
+    pub(super) async fn next(&mut self) -> Heard {
+        match self {
+            Self::Fred(receiver) => match receiver.recv().await {
+                Ok(message) => Heard::Message(message.channel.to_string()),
+                Err(RecvError::Lagged(count)) => Heard::Missed(count),
+                Err(RecvError::Closed) => Heard::End,
+            },
+        }
+    }
+}
+
+/// Something that was heard.
+pub(crate) enum Heard {
+    /// A message on this channel.
+    Message(String),
+    /// So many messages came faster than they were read.
+    Missed(u64),
+    End,
+}
+
+/// Why a command has no reply.
+#[derive(Debug, Clone)]
+pub(crate) enum Trouble {
+    /// The server said no, in these words.
+    Refused(String),
+    /// No answer in time.
+    Timeout(String),
+    /// The connection is gone, or was never there.
+    Lost(String),
+}
+
+impl Trouble {
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Refused(text) | Self::Timeout(text) | Self::Lost(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<fred::error::Error> for Trouble {
+    fn from(error: fred::error::Error) -> Self {
+        let text = error.details().to_owned();
+        match error.kind() {
+            _ if is_from_server(&text) => Self::Refused(text),
+            ErrorKind::Timeout => Self::Timeout(text),
+            _ => Self::Lost(text),
+        }
+    }
+}
+
+/// Whether these are the server's own words: its errors open with a word in capitals; fred's own never do.
+fn is_from_server(text: &str) -> bool {
+    let word = text.split(' ').next().unwrap_or_default();
+    word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+/// What drives a connection. It ends with the connection, and dropping it ends the connection.
+pub(super) struct Task(Option<ConnectHandle>);
+
+impl Task {
+    /// Waits for the end of the connection.
+    pub(super) async fn ended(&mut self) {
+        if let Some(task) = &mut self.0 {
+            let _ = task.await;
+            self.0 = None;
+        }
+    }
+
+    /// Ends the connection, and waits until its socket is closed: that is when the task is dropped.
+    pub(super) async fn end(mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+        self.ended().await;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Connects and starts the task that drives the connection, within `limit`.
+///
+/// fred's own `init` leaves its task behind when it is dropped.
+async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
+    let mut connected = std::pin::pin!(client.wait_for_connect());
+    // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
+    let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
+    debug_assert!(early.is_pending(), "nothing is connected yet");
+    let task = Task(Some(client.connect()));
+    match tokio::time::timeout(limit, connected).await {
+        Ok(Ok(())) => Ok(task),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Trouble::Timeout("connecting took too long".to_owned())),
+    }
+}
+
+/// One write, and a timeout that also stops a late first write.
+fn options(timeout: Duration) -> Options {
+    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+}
+
+fn names(channels: &[Arc<str>]) -> Vec<String> {
+    channels.iter().map(|channel| channel.to_string()).collect()
+}
+
+impl From<Arg> for Value {
+    fn from(arg: Arg) -> Self {
+        match arg {
+            Arg::Text(text) => (&*text).into(),
+            Arg::Fixed(text) => Self::from_static_str(text),
+            Arg::Number(number) => number.into(),
+        }
+    }
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Nil,
+            Value::Integer(number) => Self::Number(number),
+            Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            Value::String(text) => Self::Text(text.to_string()),
+            Value::Bytes(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
