@@ -177,7 +177,7 @@ impl LockClientBuilder {
         self.open(settings).await
     }
 
-    async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+    pub(crate) async fn open(self, settings: Settings) -> Result<LockClient, Error> {
         let Ok(runtime) = Handle::try_current() else { return Err(Error::NoRuntime) };
         let settings = Arc::new(settings);
         let waits = Arc::new(Waits::default());

@@ -247,9 +247,11 @@ impl LockClient {
                     report.released += entry.release_detached();
                 }
                 let patience = shared.config.command_timeout;
-                let done =
-                    tokio::time::timeout(patience, quiet(shared, |census| census.releasing == 0)).await;
-                report.unconfirmed = if done.is_ok() { 0 } else { census(shared).releasing };
+                // An acquire that is on its way takes the lock although nobody wants it any more: it is undone too.
+                let settled = |census: &Census| census.acquiring + census.releasing == 0;
+                let done = tokio::time::timeout(patience, quiet(shared, settled)).await;
+                let census = census(shared);
+                report.unconfirmed = if done.is_ok() { 0 } else { census.acquiring + census.releasing };
             }
             for entry in Entries::all(shared) {
                 let lock = entry.name.given().to_string();
@@ -288,6 +290,7 @@ async fn end(shared: &Arc<Shared>, stop: &CancellationToken) {
     shared.enter_phase(Phase::Closed);
     stop.cancel();
     shared.redis.shut_down().await;
+    shared.waits.end();
     for entry in Entries::all(shared) {
         entry.lose_all(LossReason::Closed);
         entry.tell_all();
@@ -301,6 +304,7 @@ fn census(shared: &Arc<Shared>) -> Census {
         sum.held += census.held;
         sum.guarded += census.guarded;
         sum.waiting += census.waiting;
+        sum.acquiring += census.acquiring;
         sum.releasing += census.releasing;
     }
     sum

@@ -182,6 +182,7 @@ pub(crate) struct Census {
     pub(crate) held: usize,
     pub(crate) guarded: usize,
     pub(crate) waiting: usize,
+    pub(crate) acquiring: usize,
     pub(crate) releasing: usize,
 }
 
@@ -252,8 +253,13 @@ impl EntryRef {
 
     /// What a guard shows. `None`: the hold has ended; its ticket says how.
     pub(crate) fn view(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
-        let mut state = self.state.lock();
-        self.expire(&mut state, owner, Instant::now());
+        self.expire(&mut self.state.lock(), owner, Instant::now());
+        self.peek(owner, ticket)
+    }
+
+    /// The same without a look at the clock: what was last written down.
+    pub(crate) fn peek(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
+        let state = self.state.lock();
         let slot = state.slots.get(&owner)?;
         let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
         Some(View {
@@ -351,6 +357,7 @@ impl EntryRef {
         for slot in state.slots.values() {
             census.held += slot.holds.len();
             census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
+            census.acquiring += usize::from(slot.acquiring);
             census.releasing += usize::from(slot.background) + slot.releasing as usize;
         }
         census

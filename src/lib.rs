@@ -46,6 +46,8 @@ mod releaser;
 mod renewal;
 mod script;
 mod shared;
+#[cfg(test)]
+mod sim;
 mod slot;
 mod stats;
 mod wait;

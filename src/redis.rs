@@ -25,10 +25,12 @@ use crate::refusal;
 use crate::script::Call;
 use crate::wait::Waits;
 
+pub(crate) use connection::Trouble;
+#[cfg(test)]
+pub(crate) use connection::{Change, Heard};
 pub use fence::FenceState;
 pub(crate) use settings::Settings;
 
-use connection::Trouble;
 use link::Lane;
 
 /// Connections and their supervisors.
@@ -170,7 +172,7 @@ pub(crate) enum Failure {
 }
 
 /// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Commands,
     Messages,

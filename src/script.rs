@@ -49,6 +49,12 @@ scripts! {
     INSPECT = "inspect";
 }
 
+/// What the script with this hash is called.
+#[cfg(test)]
+pub(crate) fn name_of(sha: &str) -> &'static str {
+    ALL.iter().find(|script| script.sha() == sha).map_or("another script", |script| script.name)
+}
+
 /// One script call, not sent yet.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,

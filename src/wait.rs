@@ -4,7 +4,7 @@
 //! is contended again soon. A message only bumps a counter: it is a hint, which nobody can use up.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub(crate) struct Waits {
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
     /// Something became wanted, or unwanted.
     changed: Notify,
+    /// Nothing is listened to any more.
+    over: AtomicBool,
 }
 
 struct Channel {
@@ -147,6 +149,12 @@ impl Waits {
         }
     }
 
+    /// The client is closed: no channel is listened to, and none lingers.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.channels.lock().retain(|_, channel| channel.users > 0);
+    }
+
     /// The connection is gone: what is still in use is wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
@@ -216,7 +224,12 @@ impl Drop for Subscription {
             return;
         }
         channel.users -= 1;
-        if channel.users == 0 {
+        if channel.users > 0 {
+            return;
+        }
+        if self.waits.over.load(Ordering::Acquire) {
+            channels.remove(&self.name);
+        } else {
             channel.idle_since = Some(Instant::now());
             self.waits.changed.notify_one();
         }

@@ -145,6 +145,8 @@ impl Lock {
                     return Err(refusal::explain_plain("subscribing", &right, &text));
                 }
             },
+            // Nobody is left to confirm it.
+            () = shared.gone.cancelled() => return Err(Error::Closed),
             () = sleep_until(deadline) => return Ok(None),
             () = tokio::time::sleep_until(timeout) => {
                 return Err(Error::no_answer("subscribing", "the subscription was not confirmed"));

@@ -24,6 +24,8 @@ use crate::script::Arg;
 /// One connection to a server, or to a simulated one.
 pub(super) enum Connection {
     Fred(Client),
+    #[cfg(test)]
+    Simulated(crate::sim::Connection),
 }
 
 impl Connection {
@@ -34,6 +36,11 @@ impl Connection {
                 let client = server.client(role)?;
                 let task = init(&client, settings.command_timeout).await?;
                 Ok((Self::Fred(client), task))
+            }
+            #[cfg(test)]
+            Target::Simulated(world) => {
+                let (connection, task) = world.open(role, settings.command_timeout).await?;
+                Ok((Self::Simulated(connection), Task(Some(task))))
             }
         }
     }
@@ -54,6 +61,8 @@ impl Connection {
                 let answer: Value = client.with_options(&options).custom(command, args).await?;
                 Ok(answer.into())
             }
+            #[cfg(test)]
+            Self::Simulated(connection) => connection.command(name, args, timeout).await,
         }
     }
 
@@ -81,6 +90,8 @@ impl Connection {
                 };
                 Ok(echo.unwrap_or_default())
             }
+            #[cfg(test)]
+            Self::Simulated(connection) => connection.barrier(change, nonce, timeout).await,
         }
     }
 
@@ -88,12 +99,14 @@ impl Connection {
     pub(super) fn messages(&self) -> Messages {
         match self {
             Self::Fred(client) => Messages::Fred(client.message_rx()),
+            #[cfg(test)]
+            Self::Simulated(connection) => Messages::Simulated(connection.messages()),
         }
     }
 }
 
 /// A change of the channels that a connection listens to.
-pub(super) enum Change {
+pub(crate) enum Change {
     None,
     Subscribe(Vec<Arc<str>>),
     Unsubscribe(Vec<Arc<str>>),
@@ -102,6 +115,8 @@ pub(super) enum Change {
 /// What a connection hears.
 pub(super) enum Messages {
     Fred(Receiver<Message>),
+    #[cfg(test)]
+    Simulated(tokio::sync::mpsc::UnboundedReceiver<Heard>),
 }
 
 impl Messages {
@@ -113,6 +128,8 @@ impl Messages {
                 Err(RecvError::Lagged(count)) => Heard::Missed(count),
                 Err(RecvError::Closed) => Heard::End,
             },
+            #[cfg(test)]
+            Self::Simulated(receiver) => receiver.recv().await.unwrap_or(Heard::End),
         }
     }
 }

@@ -4,12 +4,13 @@
 //! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
 //! therefore not be executed after its repetition.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::script::{Arg, Call};
 
 pub(super) struct Lane {
-    state: watch::Receiver<State>,
+    current: Arc<Current>,
     figures: Arc<Figures>,
 }
 
@@ -41,9 +42,10 @@ impl Lane {
             predecessor: None,
         };
         let first = supervisor.connect().await.map_err(connect_error)?;
-        let (sender, state) = watch::channel(State::Down);
-        tasks.spawn(supervisor.run(first, sender, stop.clone()));
-        Ok(Self { state, figures })
+        let current = Arc::new(Current { state: Mutex::new(State::Down), changed: Notify::new() });
+        let last_word = LastWord(Arc::clone(&current));
+        tasks.spawn(supervisor.run(first, last_word, stop.clone()));
+        Ok(Self { current, figures })
     }
 
     pub(super) async fn ready(&self, limit: Instant) -> Result<(), Failure> {
@@ -80,25 +82,57 @@ impl Lane {
 
     /// The connection that is up, waiting for one until `limit`.
     async fn link(&self, limit: Instant) -> Result<Arc<Link>, Failure> {
-        if let State::Up(link) = &*self.state.borrow()
-            && !link.ended.is_cancelled()
-        {
-            return Ok(Arc::clone(link));
+        if let Some(link) = self.current.look() {
+            return link;
         }
-        let mut state = self.state.clone();
-        let up = state.wait_for(|state| match state {
-            State::Up(link) => !link.ended.is_cancelled(),
-            State::Down => false,
-            State::Stopped => true,
-        });
-        match tokio::time::timeout_at(limit, up).await {
-            Ok(Ok(state)) => match &*state {
-                State::Up(link) => Ok(Arc::clone(link)),
-                State::Down | State::Stopped => Err(Failure::Closed),
-            },
-            // The supervisor was dropped without a word: its runtime is gone.
-            Ok(Err(_)) => Err(Failure::NoRuntime),
-            Err(_) => Err(Failure::NotSent("not connected".into())),
+        tokio::time::timeout_at(limit, self.current.wait())
+            .await
+            .unwrap_or_else(|_| Err(Failure::NotSent("not connected".into())))
+    }
+}
+
+/// The connection of a lane as those who want to send see it. Who waits longest is told first.
+struct Current {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Current {
+    fn set(&self, state: State) {
+        *self.state.lock() = state;
+        self.changed.notify_waiters();
+    }
+
+    /// `None`: there is no connection right now.
+    fn look(&self) -> Option<Result<Arc<Link>, Failure>> {
+        match &*self.state.lock() {
+            State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
+            State::Up(_) | State::Down => None,
+            State::Stopped => Some(Err(Failure::Closed)),
+            State::Gone => Some(Err(Failure::NoRuntime)),
+        }
+    }
+
+    async fn wait(&self) -> Result<Arc<Link>, Failure> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before the look, so that no change falls in between.
+            changed.as_mut().enable();
+            if let Some(link) = self.look() {
+                return link;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A supervisor that is dropped without a word went with its runtime.
+struct LastWord(Arc<Current>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        if !matches!(*self.0.state.lock(), State::Stopped) {
+            self.0.set(State::Gone);
         }
     }
 }
@@ -110,11 +144,11 @@ struct Figures {
     fence: Mutex<FenceState>,
 }
 
-#[derive(Clone)]
 enum State {
     Up(Arc<Link>),
     Down,
     Stopped,
+    Gone,
 }
 
 /// A connection that may carry scripts.
@@ -189,18 +223,18 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn run(mut self, first: Connected, state: watch::Sender<State>, stop: CancellationToken) {
+    async fn run(mut self, first: Connected, current: LastWord, stop: CancellationToken) {
         let mut connected = first;
         loop {
             let Connected { link, mut task, _ended } = connected;
-            state.send_replace(State::Up(Arc::clone(&link)));
+            current.0.set(State::Up(Arc::clone(&link)));
             let stopped = tokio::select! {
                 biased;
                 () = stop.cancelled() => true,
                 () = task.ended() => false,
                 () = link.suspect.notified() => false,
             };
-            state.send_replace(if stopped { State::Stopped } else { State::Down });
+            current.0.set(if stopped { State::Stopped } else { State::Down });
             drop(_ended);
             task.end().await;
             if stopped {
@@ -213,7 +247,7 @@ impl Supervisor {
                 biased;
                 replacement = self.reconnect() => replacement,
                 () = stop.cancelled() => {
-                    state.send_replace(State::Stopped);
+                    current.0.set(State::Stopped);
                     return;
                 }
             };

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
 /// Where a connection leads to.
 pub(super) enum Target {
     Server(Box<Server>),
+    #[cfg(test)]
+    Simulated(crate::sim::Access),
 }
 
 /// An address with credentials and rules, as fred wants them.
@@ -30,6 +32,11 @@ pub(super) struct Server {
 }
 
 impl Settings {
+    #[cfg(test)]
+    pub(crate) fn simulated(access: crate::sim::Access, command_timeout: Duration, fence: bool) -> Self {
+        Self { target: Target::Simulated(access), command_timeout, fence }
+    }
+
     pub(crate) fn from_url(url: &str, command_timeout: Duration, fence: bool) -> Result<Self, Error> {
         let invalid = |problem: &str| Error::InvalidConfig { what: "address", problem: problem.to_owned() };
         let scheme = url.split_once("://").map(|(scheme, _)| scheme);

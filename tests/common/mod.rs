@@ -1,189 +1,17 @@
 //! What every test uses: a server of its own, facts to wait for, and the proof that nothing is left.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 
 pub mod ground;
 pub mod proxy;
+mod server;
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
-/// A redis-server on a free port, ended with its handle.
-pub struct Server {
-    child: Child,
-    pub port: u16,
-    /// Where it may write; gone with the server.
-    folder: std::path::PathBuf,
-}
-
-impl Server {
-    pub fn start() -> Self {
-        Self::start_with(&[])
-    }
-
-    /// Starts a server with more settings. A port that was taken meanwhile costs another try.
-    pub fn start_with(settings: &[&str]) -> Self {
-        stall_watch();
-        for _ in 0..20 {
-            let port = free_port();
-            let folder = std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
-            std::fs::create_dir_all(&folder).expect("a temporary folder");
-            let child = Command::new(server_binary())
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-                .arg("--dir")
-                .arg(&folder)
-                .args(settings)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|error| {
-                    panic!(
-                        "cannot start `{}` ({error}): run the tests with `cargo xtask test`, which finds or installs \
-                         a server, or set REDIS_SERVER_BIN",
-                        server_binary()
-                    )
-                });
-            let mut server = Self { child, port, folder };
-            if server.answers() {
-                return server;
-            }
-        }
-        panic!("no redis-server could be started on a free port");
-    }
-
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// A connection that knows nothing of the crate under test.
-    pub fn control(&self) -> Control {
-        let client = redis::Client::open(self.url()).expect("a valid address");
-        let mut control = Control { connection: client.get_connection().expect("the server answers") };
-        control.run(&["CLIENT", "SETNAME", "control"]);
-        control
-    }
-
-    pub fn pause(&self) {
-        self.signal("-STOP");
-    }
-
-    pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-
-    fn answers(&mut self) -> bool {
-        let limit = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < limit {
-            if self.child.try_wait().expect("the child can be asked").is_some() {
-                return false;
-            }
-            let client = redis::Client::open(self.url()).expect("a valid address");
-            if let Ok(mut connection) = client.get_connection()
-                && redis::cmd("PING").query::<String>(&mut connection).is_ok()
-            {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        false
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// Found by `cargo xtask test` in this order: the variable, the PATH, `target/tools`.
-fn server_binary() -> String {
-    if let Ok(binary) = std::env::var("REDIS_SERVER_BIN") {
-        return binary;
-    }
-    let on_path = |name: &str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
-    };
-    let names = ["redis-server", "valkey-server"];
-    names.into_iter().find(|name| on_path(name)).unwrap_or("redis-server").to_owned()
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
-}
-
-/// A plain, blocking connection for looking and for doing harm.
-pub struct Control {
-    pub connection: redis::Connection,
-}
-
-impl Control {
-    /// Runs a command and answers as text: nil is "(nil)", lists are joined with spaces.
-    pub fn run(&mut self, words: &[&str]) -> String {
-        self.try_run(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
-    }
-
-    pub fn try_run(&mut self, words: &[&str]) -> Result<String, redis::RedisError> {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        command.query::<redis::Value>(&mut self.connection).map(|value| shown(&value))
-    }
-
-    pub fn number(&mut self, words: &[&str]) -> i64 {
-        let answer = self.run(words);
-        answer.parse().unwrap_or_else(|_| panic!("{words:?} answered {answer}"))
-    }
-
-    /// The lock hash as "field count", or "" if there is none.
-    pub fn hash(&mut self, key: &str) -> String {
-        self.run(&["HGETALL", key])
-    }
-
-    pub fn count(&mut self, key: &str) -> i64 {
-        self.run(&["HVALS", key]).parse().unwrap_or(0)
-    }
-
-    pub fn pttl(&mut self, key: &str) -> i64 {
-        self.number(&["PTTL", key])
-    }
-
-    /// Connections that are not a test's own.
-    pub fn connections(&mut self) -> usize {
-        let list = self.run(&["CLIENT", "LIST"]);
-        list.lines().filter(|line| line.contains("addr=") && !line.contains("name=control ")).count()
-    }
-
-    /// How often a command was called, from `INFO commandstats`.
-    pub fn calls(&mut self, command: &str) -> i64 {
-        let info = self.run(&["INFO", "commandstats"]);
-        let start = format!("cmdstat_{command}:calls=");
-        info.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok()).unwrap_or(0)
-    }
-}
-
-fn shown(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Nil => "(nil)".to_owned(),
-        redis::Value::Int(number) => number.to_string(),
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        redis::Value::SimpleString(text) => text.clone(),
-        redis::Value::Okay => "OK".to_owned(),
-        redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
-        other => format!("{other:?}"),
-    }
-}
+pub use server::{Control, Server, stalls};
 
 /// Waits for a fact. The budget is a bound, not a wait.
 pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {
@@ -314,28 +142,6 @@ impl Stillness {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         self.watcher.join().expect("no panic")
     }
-}
-
-/// For how long the machine has stood still at most since this test binary started its first server. Bounds of time
-/// are for a machine that runs: they are widened by what it did not.
-pub fn stalls() -> Duration {
-    Duration::from_micros(stall_watch().load(std::sync::atomic::Ordering::Relaxed))
-}
-
-fn stall_watch() -> &'static std::sync::atomic::AtomicU64 {
-    static LONGEST_US: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    static WATCHER: std::sync::Once = std::sync::Once::new();
-    WATCHER.call_once(|| {
-        std::thread::spawn(|| {
-            loop {
-                let start = Instant::now();
-                std::thread::sleep(Duration::from_millis(5));
-                let gap = start.elapsed().saturating_sub(Duration::from_millis(10));
-                LONGEST_US.fetch_max(gap.as_micros() as u64, std::sync::atomic::Ordering::Relaxed);
-            }
-        });
-    });
-    &LONGEST_US
 }
 
 pub fn ms(ms: u64) -> Duration {

@@ -1,0 +1,405 @@
+//! The tasks of a program: each works off its steps as a caller would, and tells the watch what it believes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::program::{Fault, LOCKS, Program, Step, TaskPlan, Until, Verb};
+use super::server::World;
+use crate::client::LockClient;
+use crate::error::{Error, LossReason};
+use crate::guard::LockGuard;
+use crate::held::Held;
+use crate::lock::Lock;
+use crate::owner::Owner;
+
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A task with the guards that it keeps from round to round.
+pub(super) struct Actor {
+    world: Arc<World>,
+    client: LockClient,
+    nth: usize,
+    owner: Owner,
+    guards: Vec<Kept>,
+    detached: Vec<Kept<()>>,
+    has_detached: bool,
+    expected: Expected,
+}
+
+/// Which errors a caller may see in this program.
+#[derive(Clone, Copy)]
+struct Expected {
+    no_answer: bool,
+    denied: bool,
+    closed: bool,
+    command_timeout: Duration,
+    /// The longest that one thing can take on the way.
+    latency: Duration,
+}
+
+struct Kept<G = LockGuard> {
+    guard: G,
+    lock: usize,
+    token: Token,
+}
+
+/// Says to the watch for how long a hold is believed in.
+struct Token {
+    world: Arc<World>,
+    hold: u64,
+    field: Arc<str>,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.world.watch.gone(self.hold);
+    }
+}
+
+impl Actor {
+    pub(super) fn new(world: &Arc<World>, client: &LockClient, task: &TaskPlan, program: &Program) -> Self {
+        let longest = program.latency.usual.max(program.latency.seldom);
+        Self {
+            world: Arc::clone(world),
+            client: client.clone(),
+            nth: task.client,
+            owner: client.owner_with_id(task.owner),
+            guards: Vec::new(),
+            detached: Vec::new(),
+            has_detached: false,
+            expected: Expected {
+                no_answer: !program.is_healthy(),
+                denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
+                closed: program.has(|fault| matches!(fault, Fault::Close { .. })),
+                command_timeout: ms(program.command_ms),
+                latency: ms(longest),
+            },
+        }
+    }
+
+    pub(super) fn is(&self, task: &TaskPlan) -> bool {
+        self.nth == task.client && self.owner.thread_id() == task.owner
+    }
+
+    pub(super) async fn act(mut self, steps: Vec<Step>) -> Self {
+        for step in steps {
+            self.step(step).await;
+        }
+        self
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Take { lock, verb, lease_ms, max_hold_ms, until } => {
+                self.take(lock, verb, lease_ms, max_hold_ms, until).await;
+            }
+            Step::Both { lock, inside_ms } => self.both(lock, inside_ms).await,
+            Step::Unlock { which, until } => {
+                if let Some(kept) = self.pick(which) {
+                    self.unlock(kept, until).await;
+                }
+            }
+            Step::Drop { which } => drop(self.pick(which).map(|kept| self.let_go(kept))),
+            Step::Detach { which } => {
+                if let Some(Kept { guard, lock, token }) = self.pick(which) {
+                    guard.detach();
+                    self.has_detached = true;
+                    self.detached.push(Kept { guard: (), lock, token });
+                }
+            }
+            Step::UnlockDetached { lock, until } => self.unlock_detached(lock, until).await,
+            Step::Extend { which, lease_ms, until } => {
+                let nth = which % self.guards.len().max(1);
+                let Some(kept) = self.guards.get(nth) else { return };
+                let call = self.begins(format!("extend {}", kept.token.field), None, self.limit(1));
+                let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
+                self.ends(call, &done);
+                if let Some(Err(error)) = done
+                    && !matches!(error, Error::InvalidConfig { .. } | Error::InvalidDuration { .. })
+                {
+                    self.judge(&error, Some(&kept.token));
+                }
+            }
+            Step::Look { lock, until } => {
+                let call = self.begins(format!("hold_count {}", LOCKS[lock]), None, self.limit(1));
+                let done = limited(until, self.lock(lock).hold_count()).await;
+                self.ends(call, &done);
+                if let Some(Err(error)) = done {
+                    self.judge(&error, None);
+                }
+            }
+            Step::Force { lock, until } => self.force(lock, until).await,
+            Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
+        }
+    }
+
+    async fn take(
+        &mut self,
+        nth: usize,
+        verb: Verb,
+        lease_ms: Option<u64>,
+        max_hold_ms: Option<u64>,
+        until: Until,
+    ) {
+        let mut lock = self.lock(nth);
+        if let Some(lease) = lease_ms {
+            lock = lock.lease(ms(lease));
+        }
+        if let Some(limit) = max_hold_ms {
+            lock = lock.max_hold(ms(limit));
+        }
+        let began = Instant::now();
+        let reenters = self.guards.iter().any(|kept| kept.lock == nth && self.believes(&kept.guard));
+        let what = format!(
+            "owner {} {verb:?} {} {lease_ms:?} {max_hold_ms:?} {until:?}",
+            self.owner.thread_id(),
+            LOCKS[nth]
+        );
+        let (waits_for, limit) = match verb {
+            // A re-entry waits for nobody: it is served within a command timeout, or two.
+            Verb::Lock if reenters => (None, self.limit(3)),
+            Verb::Lock => (Some(LOCKS[nth].to_owned()), None),
+            Verb::Try => (None, self.limit(4)),
+            Verb::TryFor(wait) => (Some(LOCKS[nth].to_owned()), self.limit(3).map(|limit| limit + ms(wait))),
+            Verb::Run(_) => (None, None),
+        };
+        // Nobody waits for ever here: two tasks may wait for each other.
+        let until = if until == Until::Done { Until::Ms(PATIENCE_MS) } else { until };
+        let call = self.begins(what, waits_for, limit);
+        if let Verb::Run(inside) = verb {
+            let world = &self.world;
+            let body = |held: Held| {
+                let token = self.token(nth, held, began);
+                async move {
+                    let _token = token;
+                    tokio::time::sleep(ms(inside)).await;
+                    world.watch.call_ends(call, || "inside".to_owned());
+                }
+            };
+            let done = limited(until, lock.run(body)).await;
+            self.ends(call, &done);
+            if let Some(Err(error)) = done {
+                if matches!(error, Error::Lost { reason: LossReason::MaxHold | LossReason::Closed, .. }) {
+                    self.world.watch.left_behind(LOCKS[nth], &self.owner.field());
+                }
+                self.judge(&error, None);
+            }
+            return;
+        }
+        let done = limited(until, async {
+            match verb {
+                Verb::TryFor(wait) => lock.try_lock_for(ms(wait)).await,
+                Verb::Try => lock.try_lock().await,
+                Verb::Lock | Verb::Run(_) => lock.lock().await.map(Some),
+            }
+        })
+        .await;
+        self.ends(call, &done);
+        match done {
+            Some(Ok(Some(guard))) => {
+                let token = self.token(nth, guard.held(), began);
+                self.guards.push(Kept { guard, lock: nth, token });
+            }
+            Some(Err(error)) => self.judge(&error, None),
+            Some(Ok(None)) | None => {}
+        }
+    }
+
+    /// Two branches of one task: they are one owner, and re-enter.
+    async fn both(&self, nth: usize, inside_ms: u64) {
+        let section = || async {
+            let began = Instant::now();
+            let lock = self.client.lock(LOCKS[nth]);
+            let call = self.begins(format!("owner {} branch", self.owner.thread_id()), None, None);
+            let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
+            self.world.watch.call_ends(call, || format!("{taken:?}"));
+            match taken {
+                Ok(Ok(guard)) => {
+                    let token = self.token(nth, guard.held(), began);
+                    tokio::time::sleep(ms(inside_ms)).await;
+                    self.unlock(Kept { guard, lock: nth, token }, Until::Done).await;
+                }
+                Ok(Err(error)) => self.judge(&error, None),
+                Err(_) => {}
+            }
+        };
+        let both = async { tokio::join!(Box::pin(section()), Box::pin(section())) };
+        self.owner.scope(both).await;
+    }
+
+    async fn unlock(&self, kept: Kept, until: Until) {
+        let Kept { guard, token, .. } = kept;
+        self.world.watch.gives_back(token.hold);
+        let call = self.begins(format!("unlock {} {until:?}", token.field), None, self.limit(2));
+        let done = limited(until, guard.unlock()).await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = done {
+            self.judge(&error, Some(&token));
+        }
+    }
+
+    /// Which of several detached holds is given back is the client's choice; its ticket says so.
+    async fn unlock_detached(&mut self, nth: usize, until: Until) {
+        if !self.detached.iter().any(|kept| kept.lock == nth) {
+            return;
+        }
+        let call = self.begins(format!("unlock detached {}", LOCKS[nth]), None, self.limit(2));
+        let done = limited(until, self.lock(nth).unlock()).await;
+        self.ends(call, &done);
+        // Another task of the same owner may have been quicker, and a loss is judged where it happens.
+        if let Some(Err(error)) = done
+            && !matches!(error, Error::NotHeld { .. })
+        {
+            self.judge(&error, None);
+        }
+        self.world.look();
+        self.detached.retain(|kept| !self.world.watch.has_ended(kept.token.hold));
+    }
+
+    async fn force(&self, nth: usize, until: Until) {
+        self.world.watch.forcing(self.nth, true);
+        let call = self.begins(format!("force_unlock {}", LOCKS[nth]), None, None);
+        let done = limited(until, self.lock(nth).force_unlock()).await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = &done {
+            self.judge(error, None);
+        }
+        if done.is_none() {
+            // Dropped: what was handed over is executed all the same, soon.
+            let (world, nth) = (Arc::clone(&self.world), self.nth);
+            let soon = self.expected.command_timeout * 4 + self.expected.latency * 2;
+            tokio::spawn(async move {
+                tokio::time::sleep(soon).await;
+                world.watch.forcing(nth, false);
+            });
+        } else {
+            self.world.watch.forcing(self.nth, false);
+        }
+    }
+
+    /// The end of the program, for this task.
+    pub(super) async fn give_everything_back(mut self) {
+        while let Some(kept) = self.guards.pop() {
+            self.unlock(kept, Until::Done).await;
+        }
+        for nth in 0..LOCKS.len() {
+            // Lost ones as well: they are remembered until their owner has asked.
+            while self.has_detached
+                && !matches!(self.lock(nth).unlock().await, Err(Error::NotHeld { .. } | Error::Closed))
+            {
+            }
+        }
+    }
+
+    fn lock(&self, nth: usize) -> Lock {
+        self.client.lock(LOCKS[nth]).owned_by(&self.owner)
+    }
+
+    fn pick(&mut self, which: usize) -> Option<Kept> {
+        (!self.guards.is_empty()).then(|| self.guards.swap_remove(which % self.guards.len()))
+    }
+
+    fn let_go(&self, kept: Kept) {
+        self.world.watch.count(|counts| counts.drops += 1);
+        self.world.watch.gives_back(kept.token.hold);
+        self.world.watch.say(|| format!("client {} drops {}", self.nth, kept.token.field));
+        drop(kept.guard);
+    }
+
+    fn believes(&self, guard: &LockGuard) -> bool {
+        let held = guard.held();
+        held.ticket.ending().is_none()
+    }
+
+    fn token(&self, nth: usize, held: Held, began: Instant) -> Token {
+        let field = held.entry.hold(held.owner.thread_id(), &held.ticket);
+        let field = field.map_or_else(|| held.owner.field(), |(field, _)| field);
+        let hold = self.world.watch.taken(self.nth, LOCKS[nth], held, began);
+        Token { world: Arc::clone(&self.world), hold, field }
+    }
+
+    /// So many command timeouts, and what a busy machine adds.
+    fn limit(&self, timeouts: u32) -> Option<Duration> {
+        Some(self.expected.command_timeout * timeouts + ms(200))
+    }
+
+    fn begins(&self, what: String, waits_for: Option<String>, limit: Option<Duration>) -> u64 {
+        self.world.watch.call_begins(self.nth, what, waits_for, limit)
+    }
+
+    fn ends<T: std::fmt::Debug>(&self, call: u64, done: &Option<T>) {
+        if done.is_none() {
+            self.world.watch.count(|counts| counts.drops += 1);
+        }
+        self.world.watch.call_ends(call, || match done {
+            None => "dropped".to_owned(),
+            Some(done) => short(done),
+        });
+    }
+
+    /// Every error must have a cause in the program.
+    fn judge(&self, error: &Error, hold: Option<&Token>) {
+        let justified = match error {
+            // A lease of 10 ms is over before a slow answer is there.
+            Error::NoAnswer { source, .. } => {
+                self.world.watch.count(|counts| counts.ambiguous += 1);
+                self.expected.no_answer || source.to_string().contains("lease was already over")
+            }
+            Error::PermissionDenied { .. } => self.expected.denied,
+            Error::Closed => self.expected.closed,
+            Error::Lost { reason, .. } => match hold {
+                Some(token) => {
+                    self.world.watch.told_lost(token.hold, *reason);
+                    true
+                }
+                // An outer hold was lost, which its own guard was told.
+                None => true,
+            },
+            _ => false,
+        };
+        if !justified {
+            self.world.watch.violated(format!("client {}: an error without a cause: {error}", self.nth));
+        }
+    }
+}
+
+fn short<T: std::fmt::Debug>(value: &T) -> String {
+    let text = format!("{value:?}");
+    let start = text.split(" { ").next().unwrap_or_default();
+    if text.starts_with("Err") { crate::refusal::shorten(&text) } else { start.to_owned() }
+}
+
+/// Polls a future for as long as the plan says. `None`: it was dropped before it was ready.
+pub(super) async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    match until {
+        Until::Done => Some(future.await),
+        Until::Ms(time) => tokio::time::timeout(ms(time), future).await.ok(),
+        Until::Polls(polls) => {
+            let mut left = polls;
+            let polled = std::future::poll_fn(|context| {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                left -= 1;
+                match future.as_mut().poll(context) {
+                    Poll::Ready(output) => Poll::Ready(Some(output)),
+                    // The last poll: nobody comes again.
+                    Poll::Pending if left == 0 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            });
+            tokio::time::timeout(ms(PATIENCE_MS), polled).await.ok().flatten()
+        }
+    }
+}
+
+/// Longer than any lease of a program.
+const PATIENCE_MS: u64 = 12_000;

@@ -1,0 +1,351 @@
+//! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut down.
+
+use std::fmt;
+
+use fastrand::Rng;
+
+use super::network::Latency;
+
+/// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) seed: u64,
+    pub(super) latency: Latency,
+    pub(super) watchdog_ms: u64,
+    pub(super) command_ms: u64,
+    pub(super) clients: Vec<ClientPlan>,
+    pub(super) rounds: Vec<Round>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ClientPlan {
+    pub(super) fence: bool,
+    /// It has the right to kill its predecessors.
+    pub(super) may_kill: bool,
+    pub(super) connections: usize,
+}
+
+/// What runs side by side. Between two rounds everything comes to rest and the counts are compared.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Round {
+    pub(super) tasks: Vec<TaskPlan>,
+    pub(super) java: Vec<JavaStep>,
+    pub(super) faults: Vec<(u64, Fault)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct TaskPlan {
+    pub(super) client: usize,
+    /// Tasks with the same number share an owner.
+    pub(super) owner: i64,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Take {
+        lock: usize,
+        verb: Verb,
+        lease_ms: Option<u64>,
+        max_hold_ms: Option<u64>,
+        until: Until,
+    },
+    /// Two sections side by side in one task, by one owner.
+    Both {
+        lock: usize,
+        inside_ms: u64,
+    },
+    Unlock {
+        which: usize,
+        until: Until,
+    },
+    Drop {
+        which: usize,
+    },
+    Detach {
+        which: usize,
+    },
+    UnlockDetached {
+        lock: usize,
+        until: Until,
+    },
+    Extend {
+        which: usize,
+        lease_ms: u64,
+        until: Until,
+    },
+    Look {
+        lock: usize,
+        until: Until,
+    },
+    Force {
+        lock: usize,
+        until: Until,
+    },
+    Sleep {
+        ms: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Lock,
+    Try,
+    TryFor(u64),
+    /// `run` with a body that takes so long.
+    Run(u64),
+}
+
+/// How long the caller polls a future before it drops it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    Done,
+    Polls(u32),
+    Ms(u64),
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum JavaStep {
+    Hold { wait_ms: u64, lock: usize, depth: u32, hold_ms: u64, dies: bool },
+    Force { wait_ms: u64, lock: usize },
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    Cut {
+        client: usize,
+        messages: bool,
+        told: bool,
+    },
+    Down {
+        ms: u64,
+    },
+    Restart,
+    Wipe,
+    FlushScripts,
+    Slow {
+        ms: u64,
+        latency: Latency,
+    },
+    /// Nobody is polled for so long.
+    StandStill {
+        ms: u64,
+    },
+    Deny {
+        client: usize,
+        right: &'static str,
+        ms: u64,
+    },
+    Deafen {
+        client: usize,
+        ms: u64,
+    },
+    Lag {
+        client: usize,
+    },
+    Noise {
+        lock: usize,
+    },
+    Close {
+        client: usize,
+        grace_ms: u64,
+    },
+}
+
+pub(super) const LOCKS: [&str; 2] = ["stock", "{shop}:till"];
+
+impl Program {
+    /// The program of a seed.
+    pub(super) fn roll(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let rng = &mut rng;
+        let kind = rng.u8(0..100);
+        let (healthy, fenced, rights) = (kind < 20, kind < 80, kind >= 92);
+        let command_ms = [200, 400, 900][rng.usize(0..3)];
+        let latency = if healthy {
+            Latency { usual: [0, 2, 20][rng.usize(0..3)], seldom: 30, seldom_percent: 10 }
+        } else {
+            let seldom_percent = rng.u8(0..12);
+            Latency {
+                usual: [0, 1, 5, 60][rng.usize(0..4)],
+                seldom: rng.u64(1..2 * command_ms),
+                seldom_percent,
+            }
+        };
+        let clients: Vec<_> = (0..rng.usize(1..=3))
+            .map(|_| ClientPlan {
+                fence: fenced || rights || rng.bool(),
+                may_kill: fenced || rights || rng.u8(0..4) == 0,
+                connections: if rng.u8(0..8) == 0 { 2 } else { 1 },
+            })
+            .collect();
+        let mut closes = rng.u8(0..8) == 0;
+        let owners: Vec<(usize, i64)> = (0..rng.usize(2..=5))
+            .map(|nth| {
+                let shared = nth > 0 && rng.u8(0..5) == 0;
+                (rng.usize(0..clients.len()), if shared { -1 } else { -1 - nth as i64 })
+            })
+            .collect();
+        let rounds = (0..rng.usize(1..=2))
+            .map(|_| Round {
+                tasks: owners
+                    .iter()
+                    .map(|&(client, owner)| TaskPlan {
+                        client,
+                        owner,
+                        steps: (0..rng.usize(1..=7)).map(|_| Step::roll(rng)).collect(),
+                    })
+                    .collect(),
+                java: (0..rng.usize(0..=3)).map(|_| JavaStep::roll(rng)).collect(),
+                faults: if healthy {
+                    Vec::new()
+                } else {
+                    (0..rng.usize(0..=4))
+                        .map(|_| {
+                            (
+                                rng.u64(0..4_000),
+                                Fault::roll(rng, clients.len(), command_ms, rights, &mut closes),
+                            )
+                        })
+                        .collect()
+                },
+            })
+            .collect();
+        Self { seed, latency, watchdog_ms: 3_000, command_ms, clients, rounds }
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.rounds.iter().all(|round| round.faults.is_empty())
+            && self.latency.usual.max(self.latency.seldom) * 2 < self.command_ms / 2
+    }
+
+    /// What is promised about counts may be broken for the length of a lease: no fence, or a release was refused.
+    pub(super) fn is_relaxed(&self) -> bool {
+        let fenced = (0..self.clients.len()).all(|nth| self.is_fenced(nth));
+        let denies = |fault: &(u64, Fault)| matches!(fault.1, Fault::Deny { .. });
+        !fenced || self.rounds.iter().flat_map(|round| &round.faults).any(denies)
+    }
+
+    /// Nothing of a lost connection of this client is executed after its successor was used.
+    pub(super) fn is_fenced(&self, nth: usize) -> bool {
+        let takes_it_away = |fault: &Fault| matches!(fault, Fault::Deny { client, right, .. } if *client == nth && right.starts_with("client|"));
+        self.clients[nth].fence && self.clients[nth].may_kill && !self.has(takes_it_away)
+    }
+
+    pub(super) fn has(&self, what: impl Fn(&Fault) -> bool) -> bool {
+        self.rounds.iter().flat_map(|round| &round.faults).any(|(_, fault)| what(fault))
+    }
+}
+
+impl Step {
+    fn roll(rng: &mut Rng) -> Self {
+        let lock = usize::from(rng.u8(0..6) == 0);
+        let which = rng.usize(0..3);
+        match rng.u8(0..100) {
+            0..38 => Self::Take {
+                lock,
+                verb: match rng.u8(0..10) {
+                    0..5 => Verb::Lock,
+                    5 | 6 => Verb::Try,
+                    7 | 8 => Verb::TryFor(rng.u64(0..1_500)),
+                    _ => Verb::Run(rng.u64(0..1_200)),
+                },
+                lease_ms: (rng.u8(0..4) == 0).then(|| [10, 300, 2_000, 8_000][rng.usize(0..4)]),
+                max_hold_ms: (rng.u8(0..12) == 0).then(|| [500, 2_500, 6_000][rng.usize(0..3)]),
+                until: Until::roll(rng),
+            },
+            38..42 => Self::Both { lock, inside_ms: rng.u64(0..20) },
+            42..62 => Self::Unlock { which, until: Until::roll(rng) },
+            62..70 => Self::Drop { which },
+            70..72 => Self::Detach { which },
+            72..75 => Self::UnlockDetached { lock, until: Until::roll(rng) },
+            75..78 => {
+                Self::Extend { which, lease_ms: [20, 1_000, 9_000][rng.usize(0..3)], until: Until::roll(rng) }
+            }
+            78..81 => Self::Look { lock, until: Until::roll(rng) },
+            81..83 => Self::Force { lock, until: Until::roll(rng) },
+            _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000][rng.usize(0..7)] },
+        }
+    }
+}
+
+impl Until {
+    fn roll(rng: &mut Rng) -> Self {
+        match rng.u8(0..20) {
+            0 | 1 => Self::Polls(rng.u32(0..12)),
+            2 => Self::Ms([0, 1, 3][rng.usize(0..3)]),
+            3 => Self::Ms(rng.u64(0..1_500)),
+            _ => Self::Done,
+        }
+    }
+}
+
+impl JavaStep {
+    fn roll(rng: &mut Rng) -> Self {
+        let lock = usize::from(rng.u8(0..6) == 0);
+        let wait_ms = rng.u64(0..1_500);
+        if rng.u8(0..10) == 0 {
+            return Self::Force { wait_ms, lock };
+        }
+        let hold_ms = [0, 3, 50, 900, 4_000][rng.usize(0..5)];
+        Self::Hold { wait_ms, lock, depth: rng.u32(1..=3), hold_ms, dies: rng.u8(0..8) == 0 }
+    }
+}
+
+impl Fault {
+    fn roll(rng: &mut Rng, clients: usize, command_ms: u64, rights: bool, closes: &mut bool) -> Self {
+        let client = rng.usize(0..clients);
+        if rights && rng.bool() {
+            const RIGHTS: [&str; 6] =
+                ["evalsha", "eval", "publish", "subscribe", "client|kill", "client|info"];
+            return Self::Deny { client, right: RIGHTS[rng.usize(0..RIGHTS.len())], ms: rng.u64(1..3_000) };
+        }
+        if std::mem::take(closes) {
+            return Self::Close { client, grace_ms: [0, 100, 3_000][rng.usize(0..3)] };
+        }
+        match rng.u8(0..100) {
+            0..35 => Self::Cut { client, messages: false, told: rng.u8(0..4) > 0 },
+            35..50 => Self::Cut { client, messages: true, told: rng.u8(0..4) > 0 },
+            50..57 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
+            57..62 => Self::Restart,
+            62..66 => Self::Wipe,
+            66..71 => Self::FlushScripts,
+            71..81 => {
+                let usual = rng.u64(0..command_ms);
+                let latency = Latency { usual, seldom: 2 * command_ms, seldom_percent: 30 };
+                Self::Slow { ms: rng.u64(1..3_000), latency }
+            }
+            81..87 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
+            87..90 => Self::Deafen { client, ms: rng.u64(1..2_000) },
+            90..94 => Self::Lag { client },
+            _ => Self::Noise { lock: rng.usize(0..LOCKS.len()) },
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Latency { usual, seldom, seldom_percent } = self.latency;
+        writeln!(
+            f,
+            "seed {}: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms",
+            self.seed, self.command_ms, self.watchdog_ms
+        )?;
+        for (nth, client) in self.clients.iter().enumerate() {
+            writeln!(f, "  client {nth}: {client:?}")?;
+        }
+        for (nth, round) in self.rounds.iter().enumerate() {
+            writeln!(f, "  round {}", nth + 1)?;
+            for task in &round.tasks {
+                writeln!(f, "    client {} owner {}: {:?}", task.client, task.owner, task.steps)?;
+            }
+            if !round.java.is_empty() {
+                writeln!(f, "    Java: {:?}", round.java)?;
+            }
+            for (at, fault) in &round.faults {
+                writeln!(f, "    at {at} ms: {fault:?}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! Runs a program under paused time, round by round, and judges it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::actors::{Actor, ms};
+use super::connection::Access;
+use super::faults;
+use super::java::Java;
+use super::network::Latency;
+use super::program::{Fault, LOCKS, Program, Round};
+use super::server::World;
+use super::watch::{Counts, Terms};
+use crate::client::LockClient;
+use crate::entry::Entries;
+use crate::redis::Settings;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) violation: Option<String>,
+    pub(super) history: Vec<String>,
+    pub(super) counts: Counts,
+}
+
+pub(super) fn run(program: &Program, recording: bool) -> Outcome {
+    let ran = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        runtime().block_on(async {
+            let world = World::new(program.seed, program.latency);
+            let stage = Stage::set(program, &world, recording).await;
+            if tokio::time::timeout(RUN_MAX, stage.play(program)).await.is_err() {
+                world.watch.violated(format!("never ends: {:?}", world.watch.pending_calls()));
+            }
+            Outcome {
+                violation: world.watch.violation(),
+                history: world.watch.history(),
+                counts: world.watch.counts(),
+            }
+        })
+    }));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let violation = Some(format!("panicked: {}", text.unwrap_or_default()));
+        Outcome { violation, history: Vec::new(), counts: Counts::default() }
+    })
+}
+
+pub(super) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime needs nothing")
+}
+
+/// Connects a simulated client.
+pub(super) async fn connect(
+    world: &Arc<World>,
+    client: usize,
+    watchdog_timeout: Duration,
+    command_timeout: Duration,
+    fence: bool,
+    connections: usize,
+) -> LockClient {
+    let access = Access { world: Arc::clone(world), client };
+    LockClient::builder()
+        .watchdog_timeout(watchdog_timeout)
+        .command_timeout(command_timeout)
+        .connections(connections)
+        .fence(fence)
+        .open(Settings::simulated(access, command_timeout, fence))
+        .await
+        .expect("nothing is wrong yet")
+}
+
+struct Stage {
+    world: Arc<World>,
+    clients: Vec<LockClient>,
+    drive: tokio::task::JoinHandle<()>,
+}
+
+impl Stage {
+    async fn set(program: &Program, world: &Arc<World>, recording: bool) -> Self {
+        let drive = tokio::spawn(Arc::clone(world).drive());
+        // Connecting is not what is tried here; it is slow and fails often enough later.
+        world.set_latency(CALM);
+        let mut clients = Vec::new();
+        for (nth, plan) in program.clients.iter().enumerate() {
+            world.deny(nth, "client|kill", !plan.may_kill);
+            let (watchdog, command) = (ms(program.watchdog_ms), ms(program.command_ms));
+            clients.push(connect(world, nth, watchdog, command, plan.fence, plan.connections).await);
+        }
+        world.set_latency(program.latency);
+        let longest = program.latency.usual.max(program.latency.seldom);
+        let deaf = program.has(|fault| matches!(fault, Fault::Deafen { .. } | Fault::Deny { .. }));
+        let terms = Terms {
+            watchdog_timeout: ms(program.watchdog_ms),
+            command_timeout: ms(program.command_ms),
+            clients: clients.iter().map(|client| client.id().to_owned()).collect(),
+            fenced: (0..clients.len()).map(|nth| program.is_fenced(nth)).collect(),
+            one_lane: program.clients.iter().map(|plan| plan.connections == 1).collect(),
+            healthy: program.is_healthy(),
+            answers_in_time: 2 * longest < program.command_ms,
+            // A message, and two attempts with their answers; a lost message costs as much as a watchdog timeout.
+            // And where answers take as long as a command may, connections are replaced again and again.
+            wake_up: ms(if deaf { program.watchdog_ms } else { 0 }
+                + if 4 * longest < program.command_ms { 0 } else { 10_000 }
+                + 250
+                + 8 * longest
+                + 4 * program.command_ms),
+        };
+        world.watch.begin(terms, recording);
+        Self { world: Arc::clone(world), clients, drive }
+    }
+
+    async fn play(self, program: &Program) {
+        let watch = &self.world.watch;
+        let mut actors: Vec<Actor> = Vec::new();
+        for round in &program.rounds {
+            actors = self.round(round, program, actors).await;
+            if watch.violation().is_some() {
+                return;
+            }
+        }
+        self.world.set_latency(CALM);
+        for actor in actors {
+            actor.give_everything_back().await;
+        }
+        self.rest(program).await;
+        if !program.is_relaxed() {
+            self.compare_counts();
+        }
+        // What was abandoned by design ends with its lease.
+        tokio::time::sleep(LONGEST_LEASE.max(ms(program.watchdog_ms)) * 2).await;
+        self.nothing_is_left();
+        let Self { world, clients, drive } = self;
+        for client in clients {
+            client.close(Duration::ZERO).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if world.connections() > 0 {
+            world.watch.violated("connections are open after closing");
+        }
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if tasks > 1 {
+            world.watch.violated(format!("{} tasks are alive after closing", tasks - 1));
+        }
+        drive.abort();
+    }
+
+    async fn round(&self, round: &Round, program: &Program, mut before: Vec<Actor>) -> Vec<Actor> {
+        let world = &self.world;
+        world.set_latency(program.latency);
+        let mut actors = tokio::task::JoinSet::new();
+        for task in &round.tasks {
+            let known = before.iter().position(|actor| actor.is(task));
+            let actor = known.map(|nth| before.swap_remove(nth));
+            let actor = actor.unwrap_or_else(|| Actor::new(world, &self.clients[task.client], task, program));
+            actors.spawn(actor.act(task.steps.clone()));
+        }
+        let java = tokio::spawn(Java::new(world, program.watchdog_ms).act(round.java.clone()));
+        let faults = tokio::spawn(faults::happen(
+            Arc::clone(world),
+            self.clients.clone(),
+            round.faults.clone(),
+            program.latency,
+        ));
+        let limit = Instant::now() + ROUND_MAX;
+        while Instant::now() < limit && world.watch.violation().is_none() {
+            match tokio::time::timeout(Duration::from_millis(100), actors.join_next()).await {
+                Ok(Some(actor)) => before.push(actor.expect("no panic")),
+                Ok(None) => break,
+                Err(_) => {}
+            }
+        }
+        if !actors.is_empty() && world.watch.violation().is_none() {
+            world.watch.violated(format!("never ends: {:?}", world.watch.pending_calls()));
+        }
+        if world.watch.violation().is_some() {
+            return before;
+        }
+        java.await.expect("no panic");
+        faults.await.expect("no panic");
+        self.rest(program).await;
+        if !program.is_relaxed() {
+            self.compare_counts();
+        }
+        before
+    }
+
+    /// No more faults, and time enough for what is under way.
+    async fn rest(&self, program: &Program) {
+        self.world.set_latency(CALM);
+        let told = ms(program.watchdog_ms / 3 + 2 * program.command_ms);
+        tokio::time::sleep_until(self.world.watch.calm_since().max(Instant::now()) + told).await;
+        let limit = Instant::now() + REST_MAX;
+        loop {
+            let releasing: usize = self.clients.iter().map(|client| client.stats().releasing).sum();
+            if releasing == 0 && !self.world.is_busy() {
+                return;
+            }
+            if Instant::now() >= limit {
+                if releasing > 0 {
+                    self.world.watch.violated(format!("{releasing} releases do not end"));
+                }
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The counts in Redis are what the callers hold.
+    fn compare_counts(&self) {
+        self.world.look();
+        let open = self.world.watch.open_holds();
+        for key in LOCKS {
+            let expected: Vec<_> = open.iter().filter(|((lock, _), _)| lock == key).collect();
+            let expected = expected.first().map(|((_, field), count)| (field.clone(), **count));
+            let found = self.world.with_keyspace(|keyspace| {
+                keyspace.holder(key).map(|(field, count)| (field.to_owned(), count))
+            });
+            let lingers = found.as_ref().is_some_and(|(field, _)| self.world.watch.lingers(key, field));
+            if expected != found && !lingers {
+                let text = format!("at rest {key} is held as {expected:?}, the server has {found:?}");
+                self.world.watch.violated(text);
+            }
+        }
+    }
+
+    /// At the end: no key, no channel, nothing in any registry.
+    fn nothing_is_left(&self) {
+        let watch = &self.world.watch;
+        let keys: Vec<String> =
+            self.world.with_keyspace(|keyspace| keyspace.keys().map(str::to_owned).collect());
+        if !keys.is_empty() {
+            watch.violated(format!("left in Redis: {keys:?}"));
+        }
+        let channels = self.world.channels();
+        if !channels.is_empty() {
+            watch.violated(format!("still subscribed: {channels:?}"));
+        }
+        for client in &self.clients {
+            let stats = client.stats();
+            let left = [stats.held, stats.waiting, stats.subscriptions, stats.renewals, stats.releasing];
+            let entries = Entries::all(&client.handle.shared).len();
+            if left != [0; 5] || entries > 0 {
+                watch.violated(format!("left in a client: {left:?}, {entries} entries"));
+            }
+        }
+    }
+}
+
+const CALM: Latency = Latency { usual: 1, seldom: 1, seldom_percent: 0 };
+const ROUND_MAX: Duration = Duration::from_secs(300);
+const RUN_MAX: Duration = Duration::from_secs(1_500);
+const REST_MAX: Duration = Duration::from_secs(40);
+const LONGEST_LEASE: Duration = Duration::from_secs(9);
