@@ -8,14 +8,19 @@ mod actors;
 mod connection;
 mod crosscheck;
 mod faults;
+mod found;
+mod harm;
 mod java;
 mod keyspace;
 mod lua;
 mod network;
+mod polls;
 mod program;
 mod run;
 mod server;
 mod shrink;
+mod stage;
+mod traces;
 mod watch;
 
 pub(crate) use connection::{Access, Connection};
@@ -25,7 +30,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use program::Program;
-use watch::Counts;
 
 /// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
 #[test]
@@ -42,15 +46,19 @@ fn every_schedule_keeps_the_promises() {
     let next = AtomicU64::new(first);
     let found = Mutex::new(Vec::new());
     let counts = Mutex::new((Counts::default(), 0));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
+        let (next, found, counts) = (&next, &found, &counts);
+        for _ in 0..workers {
+            let guard = HangGuard::start();
+            scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     let over = end.map_or(seed >= first + seeds, |end| start.elapsed() >= end);
                     if over || !found.lock().expect("unpoisoned").is_empty() {
                         return;
                     }
+                    guard.now_at(seed);
                     let outcome = run::run(&Program::roll(seed), false);
                     let mut counts = counts.lock().expect("unpoisoned");
                     counts.0.add(outcome.counts);
@@ -78,7 +86,37 @@ fn every_schedule_keeps_the_promises() {
         start.elapsed().as_secs_f64()
     );
     if let Some(&seed) = found.iter().min() {
+        // Planted bugs only have to be found.
+        assert!(std::env::var_os("SIM_BRIEF").is_none(), "seed {seed}");
         replay(seed);
+    }
+}
+
+/// Ends the process when one schedule takes far too long: something spins, and paused time stands still.
+struct HangGuard(std::sync::mpsc::Sender<u64>);
+
+impl HangGuard {
+    fn start() -> Self {
+        let (sender, seeds) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
+            let mut at = 0;
+            loop {
+                match seeds.recv_timeout(Duration::from_secs(60)) {
+                    Ok(seed) => at = seed,
+                    Err(Disconnected) => return,
+                    Err(Timeout) => {
+                        println!("{at} schedules, 1 violations: seed {at} hangs");
+                        std::process::exit(101);
+                    }
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    fn now_at(&self, seed: u64) {
+        let _ = self.0.send(seed);
     }
 }
 
@@ -127,5 +165,29 @@ fn a_seed_is_the_same_schedule_every_time() {
             let differs = first.lines().zip(second.lines()).find(|(one, other)| one != other);
             panic!("seed {seed} went two ways: {differs:#?}");
         }
+    }
+}
+
+/// What a program did.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    scripts: u64,
+    late: u64,
+    taken: u64,
+    drops: u64,
+    ambiguous: u64,
+    lost: u64,
+    faults: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.scripts += other.scripts;
+        self.late += other.late;
+        self.taken += other.taken;
+        self.drops += other.drops;
+        self.ambiguous += other.ambiguous;
+        self.lost += other.lost;
+        self.faults += other.faults;
     }
 }

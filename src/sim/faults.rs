@@ -19,20 +19,50 @@ pub(super) async fn happen(
     clients: Vec<LockClient>,
     faults: Vec<(u64, Fault)>,
     latency: Latency,
+    watchdog_timeout: Duration,
 ) {
     let start = Instant::now();
-    let mut faults = faults;
-    faults.sort_by_key(|(at, _)| *at);
-    let mut closing = Vec::new();
-    let mut over = Vec::new();
+    let mut moments = Vec::new();
     for (at, fault) in faults {
+        match fault {
+            Fault::Slow { ms: time, .. } => moments.push((at + time, Moment::NoLongerSlow)),
+            Fault::Deny { client, right, ms: time } => {
+                moments.push((at + time, Moment::Allowed(client, right)));
+            }
+            Fault::Lag { client, ms: time } => moments.push((at + time, Moment::Lagged(client))),
+            _ => {}
+        }
+        moments.push((at, Moment::Begins(fault)));
+    }
+    moments.sort_by_key(|(at, _)| *at);
+    let mut closing = Vec::new();
+    for (at, moment) in moments {
         tokio::time::sleep_until(start + ms(at)).await;
         let now = Instant::now();
+        let fault = match moment {
+            Moment::Begins(fault) => fault,
+            Moment::NoLongerSlow => {
+                world.set_latency(latency);
+                continue;
+            }
+            Moment::Allowed(client, right) => {
+                world.deny(client, right, false);
+                continue;
+            }
+            Moment::Lagged(client) => {
+                world.lag(client);
+                continue;
+            }
+        };
         let lasts = match fault {
             Fault::Down { ms: time } | Fault::Slow { ms: time, .. } | Fault::Deny { ms: time, .. } => {
                 ms(time)
             }
-            Fault::Deafen { ms: time, .. } | Fault::StandStill { ms: time } => ms(time),
+            // A key that is deleted in silence is found free when the lease that was heard of is over.
+            Fault::Wipe => watchdog_timeout,
+            Fault::Lag { ms: time, .. } | Fault::Deafen { ms: time, .. } | Fault::StandStill { ms: time } => {
+                ms(time)
+            }
             _ => Duration::ZERO,
         };
         world.watch.fault(|| format!("FAULT {fault:?}"), now + lasts + RECOVERY);
@@ -49,20 +79,15 @@ pub(super) async fn happen(
                 world.with_keyspace(|keyspace| keyspace.clear());
             }
             Fault::FlushScripts => world.flush_scripts(),
-            Fault::Slow { ms: time, latency: slow } => {
-                world.set_latency(slow);
-                over.push((now + ms(time), End::Slow));
-            }
+            Fault::Slow { latency: slow, .. } => world.set_latency(slow),
             Fault::StandStill { ms: time } => {
                 world.watch.stood_still(ms(time));
                 tokio::time::advance(ms(time)).await;
             }
-            Fault::Deny { client, right, ms: time } => {
-                world.deny(client, right, true);
-                over.push((now + ms(time), End::Denied(client, right)));
+            Fault::Deny { client, right, .. } => world.deny(client, right, true),
+            Fault::Deafen { client, ms: time } | Fault::Lag { client, ms: time } => {
+                world.deafen(client, ms(time));
             }
-            Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),
-            Fault::Lag { client } => world.lag(client),
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::Close { client: nth, grace_ms } => {
                 world.watch.closing(nth);
@@ -75,22 +100,17 @@ pub(super) async fn happen(
             }
         }
     }
-    over.sort_by_key(|(at, _)| *at);
-    for (at, end) in over {
-        tokio::time::sleep_until(at).await;
-        match end {
-            End::Slow => world.set_latency(latency),
-            End::Denied(client, right) => world.deny(client, right, false),
-        }
-    }
     for closing in closing {
         closing.await.expect("no panic");
     }
 }
 
-enum End {
-    Slow,
-    Denied(usize, &'static str),
+/// Something that happens at its time.
+enum Moment {
+    Begins(Fault),
+    NoLongerSlow,
+    Allowed(usize, &'static str),
+    Lagged(usize),
 }
 
 /// Whoever holds this lock has it no more.

@@ -41,6 +41,8 @@ pub(super) struct Network {
     pub(super) next_id: i64,
     /// How often each client has connected in each role.
     pub(super) opened: BTreeMap<(usize, Role), u64>,
+    /// Late commands are executed when a trace says so.
+    pub(super) by_hand: bool,
     /// Nobody gets a connection before this.
     pub(super) down_until: Instant,
     pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,
@@ -68,6 +70,9 @@ pub(super) struct Wire {
     pub(super) connected: bool,
     /// Bytes pass in both directions.
     pub(super) passes: bool,
+    /// Commands, or answers, stay where they are: a trace says when they go on.
+    pub(super) commands_held: bool,
+    pub(super) answers_held: bool,
     pub(super) commands: VecDeque<Written>,
     pub(super) answers: VecDeque<Outgoing>,
     /// Commands of a cut connection, by number: they may be executed until the connection is killed.
@@ -201,7 +206,7 @@ impl Network {
 
     /// From now on it is executed at some moment, or never.
     pub(super) fn make_late(&mut self, serial: u64, written: Written) {
-        let roll = self.rng.u8(0..8);
+        let roll = if self.by_hand { 2 } else { self.rng.u8(0..8) };
         let wait = match roll {
             0 | 1 => return,
             2 => 0,
@@ -213,6 +218,9 @@ impl Network {
         let number = self.serials;
         if let Some(wire) = self.wires.get_mut(&serial) {
             wire.late.insert(number, Written { answer: None, ..written });
+            if self.by_hand {
+                return;
+            }
             self.schedule(Instant::now() + Duration::from_millis(wait), Event::Late(serial, number));
         }
     }

@@ -140,8 +140,10 @@ pub(super) enum Fault {
         client: usize,
         ms: u64,
     },
+    /// Messages to it are lost for a while, and then the client is told that it has missed some.
     Lag {
         client: usize,
+        ms: u64,
     },
     Noise {
         lock: usize,
@@ -179,7 +181,7 @@ impl Program {
                 connections: if rng.u8(0..8) == 0 { 2 } else { 1 },
             })
             .collect();
-        let mut closes = rng.u8(0..8) == 0;
+        let mut closes = rng.u8(0..5) == 0;
         let owners: Vec<(usize, i64)> = (0..rng.usize(2..=5))
             .map(|nth| {
                 let shared = nth > 0 && rng.u8(0..5) == 0;
@@ -211,7 +213,9 @@ impl Program {
                 },
             })
             .collect();
-        Self { seed, latency, watchdog_ms: 3_000, command_ms, clients, rounds }
+        // With a long lease a lost wake-up shows: it costs as long as the lease.
+        let watchdog_ms = if rng.bool() { 3_000 } else { 30_000 };
+        Self { seed, latency, watchdog_ms, command_ms, clients, rounds }
     }
 
     pub(super) fn is_healthy(&self) -> bool {
@@ -239,7 +243,7 @@ impl Program {
 
 impl Step {
     fn roll(rng: &mut Rng) -> Self {
-        let lock = usize::from(rng.u8(0..6) == 0);
+        let lock = usize::from(rng.u8(0..4) == 0);
         let which = rng.usize(0..3);
         match rng.u8(0..100) {
             0..38 => Self::Take {
@@ -264,7 +268,7 @@ impl Step {
             }
             78..81 => Self::Look { lock, until: Until::roll(rng) },
             81..83 => Self::Force { lock, until: Until::roll(rng) },
-            _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000][rng.usize(0..7)] },
+            _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000, 9_000][rng.usize(0..8)] },
         }
     }
 }
@@ -282,12 +286,12 @@ impl Until {
 
 impl JavaStep {
     fn roll(rng: &mut Rng) -> Self {
-        let lock = usize::from(rng.u8(0..6) == 0);
+        let lock = usize::from(rng.u8(0..4) == 0);
         let wait_ms = rng.u64(0..1_500);
         if rng.u8(0..10) == 0 {
             return Self::Force { wait_ms, lock };
         }
-        let hold_ms = [0, 3, 50, 900, 4_000][rng.usize(0..5)];
+        let hold_ms = [0, 3, 50, 900, 4_000, 9_000][rng.usize(0..6)];
         Self::Hold { wait_ms, lock, depth: rng.u32(1..=3), hold_ms, dies: rng.u8(0..8) == 0 }
     }
 }
@@ -304,8 +308,8 @@ impl Fault {
             return Self::Close { client, grace_ms: [0, 100, 3_000][rng.usize(0..3)] };
         }
         match rng.u8(0..100) {
-            0..35 => Self::Cut { client, messages: false, told: rng.u8(0..4) > 0 },
-            35..50 => Self::Cut { client, messages: true, told: rng.u8(0..4) > 0 },
+            0..35 => Self::Cut { client, messages: false, told: rng.u8(0..5) > 1 },
+            35..50 => Self::Cut { client, messages: true, told: rng.u8(0..5) > 1 },
             50..57 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
             57..62 => Self::Restart,
             62..66 => Self::Wipe,
@@ -317,7 +321,7 @@ impl Fault {
             }
             81..87 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
             87..90 => Self::Deafen { client, ms: rng.u64(1..2_000) },
-            90..94 => Self::Lag { client },
+            90..94 => Self::Lag { client, ms: rng.u64(1..3_000) },
             _ => Self::Noise { lock: rng.usize(0..LOCKS.len()) },
         }
     }

@@ -1,20 +1,24 @@
 //! Runs a program under paused time, round by round, and judges it.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::actors::{Actor, ms};
+use super::Counts;
+use super::actors::{Actor, PATIENCE_MS, ms};
 use super::connection::Access;
 use super::faults;
 use super::java::Java;
 use super::network::Latency;
-use super::program::{Fault, LOCKS, Program, Round};
+use super::program::{Fault, LOCKS, Program, Round, Until};
 use super::server::World;
-use super::watch::{Counts, Terms};
+use super::watch::Terms;
 use crate::client::LockClient;
 use crate::entry::Entries;
 use crate::redis::Settings;
@@ -169,6 +173,7 @@ impl Stage {
             self.clients.clone(),
             round.faults.clone(),
             program.latency,
+            ms(program.watchdog_ms),
         ));
         let limit = Instant::now() + ROUND_MAX;
         while Instant::now() < limit && world.watch.violation().is_none() {
@@ -251,6 +256,31 @@ impl Stage {
             if left != [0; 5] || entries > 0 {
                 watch.violated(format!("left in a client: {left:?}, {entries} entries"));
             }
+        }
+    }
+}
+
+/// Polls a future for as long as the plan says. `None`: it was dropped before it was ready.
+pub(super) async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    match until {
+        Until::Done => Some(future.await),
+        Until::Ms(time) => tokio::time::timeout(ms(time), future).await.ok(),
+        Until::Polls(polls) => {
+            let mut left = polls;
+            let polled = std::future::poll_fn(|context| {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                left -= 1;
+                match future.as_mut().poll(context) {
+                    Poll::Ready(output) => Poll::Ready(Some(output)),
+                    // The last poll: nobody comes again.
+                    Poll::Pending if left == 0 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            });
+            tokio::time::timeout(ms(PATIENCE_MS), polled).await.ok().flatten()
         }
     }
 }

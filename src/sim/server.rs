@@ -25,10 +25,10 @@ use crate::redis::{Heard, Reply, Role};
 
 /// The server with everything around it.
 pub(crate) struct World {
-    state: Mutex<Network>,
+    pub(super) state: Mutex<Network>,
     pub(super) keyspace: Arc<Mutex<Keyspace>>,
     pub(super) watch: Watch,
-    changed: Notify,
+    pub(super) changed: Notify,
     start: Instant,
     seed: u64,
 }
@@ -60,6 +60,7 @@ impl World {
             serials: 0,
             next_id: 0,
             opened: BTreeMap::new(),
+            by_hand: false,
             down_until: start,
             denied: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
@@ -72,7 +73,7 @@ impl World {
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
             let next = self.state.lock().events.peek().map(|Reverse((at, ..))| *at);
-            let tick = Instant::now() + TICK;
+            let tick = Instant::now() + if self.watch.is_idle() { IDLE_TICK } else { TICK };
             tokio::select! {
                 biased;
                 () = self.changed.notified() => continue,
@@ -124,7 +125,7 @@ impl World {
 
     fn execute(&self, serial: u64) {
         let mut state = self.state.lock();
-        let Some(wire) = state.wires.get_mut(&serial) else { return };
+        let Some(wire) = state.wires.get_mut(&serial).filter(|wire| !wire.commands_held) else { return };
         let Some(written) = wire.commands.pop_front() else { return };
         if let Some(next) = wire.commands.front() {
             let at = next.arrives_at.max(Instant::now());
@@ -133,7 +134,7 @@ impl World {
         self.run(&mut state, serial, written, false);
     }
 
-    fn execute_late(&self, serial: u64, number: u64) {
+    pub(super) fn execute_late(&self, serial: u64, number: u64) {
         let mut state = self.state.lock();
         let Some(wire) = state.wires.get_mut(&serial) else { return };
         // In order: whatever was written before it and has not been executed by now is not executed any more.
@@ -225,7 +226,7 @@ impl World {
     fn deliver(&self, serial: u64) {
         let outgoing = {
             let mut state = self.state.lock();
-            let Some(wire) = state.wires.get_mut(&serial) else { return };
+            let Some(wire) = state.wires.get_mut(&serial).filter(|wire| !wire.answers_held) else { return };
             let Some(outgoing) = wire.answers.pop_front() else { return };
             let next = wire.answers.front().map(|next| next.arrives_at.max(Instant::now()));
             if let What::Heard(heard) = outgoing.what {
@@ -271,6 +272,8 @@ impl World {
             address: format!("127.0.0.1:{}", 40_000 + serial),
             connected: true,
             passes: true,
+            commands_held: false,
+            answers_held: false,
             commands: VecDeque::new(),
             answers: VecDeque::new(),
             late: BTreeMap::new(),
@@ -320,80 +323,8 @@ pub(super) struct Opened {
     pub(super) heard: mpsc::UnboundedReceiver<Heard>,
 }
 
-/// What befalls the server and the network.
+/// What can be seen from outside.
 impl World {
-    /// Cuts a client's connections of one kind. Not told, the client has to find out by the silence.
-    pub(super) fn cut(&self, client: usize, role: Role, told: bool) {
-        let mut state = self.state.lock();
-        let of_client = |wire: &Wire| wire.client == client && wire.role == role && wire.connected;
-        let serials: Vec<u64> =
-            state.wires.iter().filter(|(_, wire)| of_client(wire)).map(|(&serial, _)| serial).collect();
-        for serial in serials {
-            state.cut(serial, told);
-        }
-        self.changed.notify_one();
-    }
-
-    /// Nobody can connect for a while, and whoever is connected is cut off.
-    pub(super) fn down_for(&self, time: Duration) {
-        let mut state = self.state.lock();
-        state.down_until = Instant::now() + time;
-        state.cut_all();
-        self.changed.notify_one();
-    }
-
-    /// The server restarts with its data: connections, their late commands and the scripts are gone, and ids
-    /// start again.
-    pub(super) fn restart(&self) {
-        let mut state = self.state.lock();
-        state.cut_all();
-        state.wires.retain(|_, wire| {
-            wire.late.clear();
-            wire.connected
-        });
-        state.next_id = 0;
-        state.lua.forget_all();
-        self.changed.notify_one();
-    }
-
-    pub(super) fn flush_scripts(&self) {
-        self.state.lock().lua.forget_all();
-    }
-
-    pub(super) fn set_latency(&self, latency: Latency) {
-        self.state.lock().latency = latency;
-    }
-
-    /// Takes a right away from a client, or gives it back.
-    pub(super) fn deny(&self, client: usize, right: &'static str, denied: bool) {
-        let mut state = self.state.lock();
-        let rights = state.denied.entry(client).or_default();
-        if denied {
-            rights.insert(right);
-        } else {
-            rights.remove(right);
-        }
-    }
-
-    /// Messages to a client are lost for a while.
-    pub(super) fn deafen(&self, client: usize, time: Duration) {
-        self.state.lock().deaf_until.insert(client, Instant::now() + time);
-    }
-
-    /// A client's message stream has lagged: some messages are replaced by the news of it.
-    pub(super) fn lag(&self, client: usize) {
-        let mut state = self.state.lock();
-        for wire in state.wires.values_mut().filter(|wire| wire.client == client) {
-            wire.answers.retain(|outgoing| !matches!(outgoing.what, What::Heard(_)));
-            let _ = wire.messages.send(Heard::Missed(1));
-        }
-    }
-
-    pub(super) fn publish(&self, channel: &str) {
-        self.state.lock().publish(channel);
-        self.changed.notify_one();
-    }
-
     /// Commands and answers that are still on their way.
     pub(super) fn is_busy(&self) -> bool {
         let state = self.state.lock();
@@ -419,4 +350,7 @@ fn no_right(right: &str) -> String {
 }
 
 /// The watch looks at least this often.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(250);
+
+/// When nobody holds or waits.
+const IDLE_TICK: Duration = Duration::from_secs(5);

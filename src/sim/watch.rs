@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::Counts;
 use crate::error::LossReason;
 use crate::held::Held;
 
@@ -51,6 +52,8 @@ struct State {
     ever_robbed: BTreeMap<(String, String), Instant>,
     /// Since when a lock is free.
     free_since: BTreeMap<String, Instant>,
+    /// When a client's own callers last had reason to wait for one of them who had not been told of its loss.
+    behind_own: BTreeMap<(usize, String), Instant>,
     /// When the last fault was over.
     calm_since: Instant,
     /// How long everybody stood still, in sum.
@@ -70,30 +73,7 @@ struct State {
     history: Vec<String>,
     recording: bool,
     counts: Counts,
-}
-
-/// What a program did.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Counts {
-    pub(super) scripts: u64,
-    pub(super) late: u64,
-    pub(super) taken: u64,
-    pub(super) drops: u64,
-    pub(super) ambiguous: u64,
-    pub(super) lost: u64,
-    pub(super) faults: u64,
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, other: Self) {
-        self.scripts += other.scripts;
-        self.late += other.late;
-        self.taken += other.taken;
-        self.drops += other.drops;
-        self.ambiguous += other.ambiguous;
-        self.lost += other.lost;
-        self.faults += other.faults;
-    }
+    executed: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// A hold in a caller's hands.
@@ -129,6 +109,7 @@ impl Watch {
             robbed: BTreeMap::new(),
             ever_robbed: BTreeMap::new(),
             free_since: BTreeMap::new(),
+            behind_own: BTreeMap::new(),
             calm_since: start,
             stood_still: Duration::ZERO,
             newest: BTreeMap::new(),
@@ -142,6 +123,7 @@ impl Watch {
             history: Vec::new(),
             recording: false,
             counts: Counts::default(),
+            executed: BTreeMap::new(),
         };
         Self { state: Mutex::new(state), start }
     }
@@ -150,6 +132,12 @@ impl Watch {
         let mut state = self.state.lock();
         state.terms = Some(terms);
         state.recording = recording;
+    }
+
+    /// Nobody holds, and nobody is inside a call.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.holds.is_empty() && state.calls.is_empty()
     }
 
     pub(super) fn violation(&self) -> Option<String> {
@@ -162,6 +150,16 @@ impl Watch {
 
     pub(super) fn counts(&self) -> Counts {
         self.state.lock().counts
+    }
+
+    /// How often a script was executed.
+    pub(super) fn times_executed(&self, script: &str) -> usize {
+        self.keys_in_order(script).len()
+    }
+
+    /// On which keys a script was executed.
+    pub(super) fn keys_in_order(&self, script: &str) -> Vec<String> {
+        self.state.lock().executed.get(script).cloned().unwrap_or_default()
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Counts)) {
@@ -311,7 +309,11 @@ impl Watch {
         let field =
             held.entry.hold(owner, &held.ticket).map_or_else(|| held.owner.field(), |(field, _)| field);
         let valid_until = Instant::now();
+        let ends = held.entry.peek(owner, &held.ticket).map(|view| view.ends.unwrap_or(view.deadline));
         let mut state = self.state.lock();
+        if ends.is_some_and(|ends| ends <= valid_until) {
+            state.violated(self.start, format!("{field} was given {key} when its lease was over"));
+        }
         state.counts.taken += 1;
         state.serials += 1;
         let serial = state.serials;

@@ -5,10 +5,12 @@
 //! announces.
 
 mod demo;
+mod mutants;
+mod sim;
 mod test;
 mod tools;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
@@ -16,6 +18,10 @@ usage: cargo xtask COMMAND
   demo [--only WAY]   sell a stock of 1,000 eight ways and see which lock holds
   test [--long]       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
+
+  sim [--seeds N] [--seed S] [--seconds T]
+                      simulated schedules: 10,000 of them, so many, one of them again, or for so long
+  mutants [NAME]...   plants bugs in a copy of the tree, and sees whether the simulator finds them
 
   --no-install        do not install anything; say what is missing and stop";
 
@@ -27,6 +33,8 @@ fn main() -> ExitCode {
     let done = match words.split_first() {
         Some((&"demo", rest)) => demo::run(rest, install),
         Some((&"test", rest)) => test::run(rest, install),
+        Some((&"sim", rest)) => sim::run(rest),
+        Some((&"mutants", rest)) => mutants::run(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -39,6 +47,13 @@ fn main() -> ExitCode {
             ExitCode::from(problem.status)
         }
     }
+}
+
+/// A cargo command in the root of the repository.
+fn cargo(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(words).current_dir(tools::root());
+    command
 }
 
 /// Why a command stops: status 1 for a failure, 2 for something that the caller has to do first.

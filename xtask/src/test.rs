@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tools::{self, Server};
-use crate::{Problem, demo};
+use crate::{Problem, cargo, demo, mutants};
 
 /// What the parts have shown so far.
 #[derive(Default)]
@@ -33,7 +33,10 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let mut docs = cargo(&["doc", "--no-deps", "--quiet", "--package", "redisson-lock"]);
     report.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
     report.check("package builds from its own tarball", &mut package());
-    report.tests("unit tests", &server, &["--workspace", "--lib", "--bins"], &[]);
+    report.tests("unit tests", &server, &["--workspace", "--lib", "--bins", "--", "--skip", "sim::"], &[]);
+    let simulator = ["--package", "redisson-lock", "--lib", "sim::", "--", "--nocapture"];
+    report.tests("simulator: schedules, traces, polls", &server, &simulator, &[("SIM_SEEDS", SCHEDULES)]);
+    report.planted_bugs();
     for (name, binaries) in PARTS {
         let selected: Vec<&str> = binaries.iter().flat_map(|binary| ["--test", binary]).collect();
         report.tests(name, &server, &selected, &[]);
@@ -48,6 +51,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     println!("{} passed, {} failed", report.passed, report.failed);
     if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
 }
+
+/// How many simulated schedules.
+const SCHEDULES: &str = "2000";
 
 /// Which test files belong together; each file runs its tests side by side.
 const PARTS: [(&str, &[&str]); 4] = [
@@ -83,6 +89,7 @@ impl Report {
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let (passed, failed) = counts(&text);
+                text.lines().filter(|line| line.contains(" schedules, ")).for_each(|line| println!("{line}"));
                 if !output.status.success() {
                     println!("{text}");
                 }
@@ -99,6 +106,25 @@ impl Report {
         self.passed += passed;
         self.failed += failed;
         self.line(name, start.elapsed(), &format!("{passed} passed, {failed} failed"));
+    }
+
+    /// A few bugs are planted, and must be found.
+    fn planted_bugs(&mut self) {
+        let name = "planted bugs are found";
+        println!("== {name}");
+        let start = Instant::now();
+        let found = mutants::run(&mutants::FEW);
+        if let Err(problem) = &found {
+            println!("{}", problem.text);
+        }
+        self.passed += u32::from(found.is_ok());
+        self.failed += u32::from(found.is_err());
+        let result = if found.is_ok() {
+            format!("{} of {}", mutants::FEW.len(), mutants::FEW.len())
+        } else {
+            "FAILED".to_owned()
+        };
+        self.line(name, start.elapsed(), &result);
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.
@@ -136,12 +162,6 @@ fn counts(output: &str) -> (u32, u32) {
     output.lines().filter(|line| line.starts_with("test result:")).fold((0, 0), |(passed, failed), line| {
         (passed + number(line, " passed"), failed + number(line, " failed"))
     })
-}
-
-fn cargo(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(words).current_dir(tools::root());
-    command
 }
 
 fn package() -> Command {

@@ -18,6 +18,9 @@ impl Watch {
         let Executed { client, wire, late, script, .. } = *executed;
         self.note_expired(&mut state, keyspace);
         state.counts.scripts += 1;
+        if state.recording {
+            state.executed.entry(script).or_default().extend(executed.keys.iter().cloned());
+        }
         state.counts.late += u64::from(late);
         state.say(self.start, || {
             let late = if late { "LATE " } else { "" };
@@ -53,7 +56,8 @@ impl Watch {
             let Some((field, _)) = before else { continue };
             if script == "force_unlock" {
                 let forcing = state.forcing.get(&client).is_some_and(|&calls| calls > 0);
-                if terms.fenced[client] && !forcing {
+                // A closed client has no next connection, and so no fence.
+                if terms.fenced[client] && !forcing && !state.closed.contains(&client) {
                     state.violated(
                         self.start,
                         "a force_unlock took effect after its call had ended".to_owned(),
@@ -102,7 +106,7 @@ impl Watch {
         let mut lost = Vec::new();
         let mut problems = Vec::new();
         for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
-            let Seen { key, field, held, valid_until: known, began, .. } = seen;
+            let Seen { client, key, field, held, valid_until: known, began, .. } = seen;
             if let Some(Ending::Lost(reason)) = held.ticket.ending() {
                 lost.push((serial, key.clone(), field.clone(), reason, *began, *known));
                 continue;
@@ -126,6 +130,7 @@ impl Watch {
             }
             let robbed = state.robbed.get(&(key.clone(), field.to_string()));
             if let Some(&robbed) = robbed {
+                state.behind_own.insert((*client, key.clone()), now);
                 let since = robbed.max(state.calm_since).max(state.moved_at);
                 let bound = terms.watchdog_timeout / 3 + terms.command_timeout + TOLD_WITHIN;
                 if terms.answers_in_time && now > since + bound {
@@ -171,7 +176,8 @@ impl Watch {
             }
             let free = call.waits_for.as_ref().and_then(|key| state.free_since.get(key));
             if let Some(&free) = free {
-                let since = free.max(call.began).max(state.calm_since);
+                let own = call.waits_for.clone().and_then(|key| state.behind_own.get(&(call.client, key)));
+                let since = free.max(call.began).max(state.calm_since).max(own.copied().unwrap_or(free));
                 if now > since + terms.wake_up {
                     problems
                         .push(format!("client {} {} sleeps while the lock is free", call.client, call.what));

@@ -1,0 +1,258 @@
+//! The traces that broke weaker protocols, step by step: each was found by an exhaustive search of the protocol
+//! before this one, and each goes wrong again when its rule is switched off (`tests/mutants/`).
+//!
+//! A0, A1 are tasks of our client; Java is the peer. "Late" is what a connection that was replaced had not delivered.
+//! V2, V10 and V11 are about handing a lock from one task to the next, which this crate does not do yet.
+
+use tokio::task::JoinHandle;
+
+use super::actors::ms;
+use super::stage::{JAVA, KEY, Stage, begin, end, lock, play};
+use crate::entry::{Entries, RenewalOutcome};
+use crate::error::{Error, LossReason};
+use crate::held::HoldState;
+
+#[test]
+fn v01_a_late_unlock_does_not_free_the_next_hold() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        stage.hold_commands();
+        let unlock = begin(guard.unlock()).await;
+        stage.lose_connection();
+        end(unlock).await.expect("sent again");
+        let guard = stage.task(0).lock().await.expect("free again");
+        stage.believe(&guard);
+        stage.world.execute_late_now(0);
+        assert!(!stage.java_locks(JAVA), "it is held");
+        stage.nobody_is_wrong();
+        guard.unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn v03_a_late_acquire_leaves_no_hold_that_nobody_has() {
+    play(true, async |stage| {
+        stage.hold_commands();
+        let taking = begin(lock(&stage.task(0))).await;
+        stage.lose_connection();
+        end(taking).await.expect("sent again").unlock().await.expect("held");
+        stage.world.execute_late_now(0);
+        assert_eq!(stage.server(), None);
+        stage.nobody_is_wrong();
+    });
+}
+
+#[test]
+fn v03_without_a_fence_a_ghost_of_this_client_is_given_back() {
+    play(false, async |stage| {
+        stage.hold_commands();
+        let taking = begin(lock(&stage.task(0))).await;
+        stage.lose_connection();
+        end(taking).await.expect("sent again").unlock().await.expect("held");
+        assert_eq!(stage.world.execute_late_now(0), 1, "there is no fence");
+        assert_eq!(stage.count(), 1, "a ghost");
+        let next = tokio::time::timeout(ms(1_000), stage.task(1).lock()).await.expect("soon");
+        next.expect("given back first").unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn v04_the_last_unlock_frees_the_lock_whatever_the_count_was() {
+    play(true, async |stage| {
+        let short = stage.task(0).lease(ms(300));
+        let (outer, inner) = (short.lock().await.expect("free"), short.lock().await.expect("held"));
+        // It leaves a long lease behind, so that the server does not clean up by itself.
+        let third = stage.task(0).lock().await.expect("held");
+        third.unlock().await.expect("held");
+        assert_eq!(stage.count(), 2);
+        tokio::time::sleep(ms(400)).await;
+        assert_eq!(outer.state(), HoldState::Lost(LossReason::LeaseOver));
+        assert_eq!(inner.state(), HoldState::Lost(LossReason::LeaseOver));
+        stage.rest().await;
+        assert_eq!(stage.server(), None, "two were counted, and one release frees");
+    });
+}
+
+#[test]
+fn v05_a_nested_lock_that_gave_up_does_not_lock_the_task_out() {
+    play(false, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        let before = stage.server();
+        stage.hold_commands();
+        let nested = begin(lock(&stage.task(0))).await;
+        let gave_up = end(nested).await;
+        assert!(matches!(gave_up, Ok(_) | Err(Error::NoAnswer { .. })), "{gave_up:?}");
+        drop(gave_up);
+        // Somebody else of this client stands in the queue.
+        let other = begin(lock(&stage.task(1))).await;
+        let again = tokio::time::timeout(ms(3_000), stage.task(0).lock()).await.expect("no queueing");
+        again.expect("it holds").unlock().await.expect("held");
+        assert_eq!(stage.server(), before, "the same field");
+        guard.unlock().await.expect("held");
+        end(other).await.expect("free").unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn v06_a_reentry_into_a_lost_hold_creates_nothing() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        stage.java_unlocks();
+        let nested = stage.task(0).lock().await;
+        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::Gone, .. })), "{nested:?}");
+        assert_eq!(stage.server(), None);
+        assert_eq!(guard.state(), HoldState::Lost(LossReason::Gone));
+    });
+}
+
+#[test]
+fn v07_a_partial_unlock_leaves_the_longer_lease() {
+    play(true, async |stage| {
+        let outer = stage.task(0).lock().await.expect("free");
+        let long = stage.task(0).lease(ms(90_000)).lock().await.expect("held");
+        stage.believe(&outer);
+        long.unlock().await.expect("held");
+        assert!(outer.valid_until() > tokio::time::Instant::now().into_std() + ms(80_000));
+        stage.nobody_is_wrong();
+    });
+}
+
+#[test]
+fn v08_a_renewal_leaves_the_longer_lease() {
+    play(true, async |stage| {
+        let outer = stage.task(0).lock().await.expect("free");
+        let long = stage.task(0).lease(ms(90_000)).lock().await.expect("held");
+        stage.believe(&outer);
+        stage.believe(&long);
+        tokio::time::sleep(ms(25_000)).await;
+        assert!(stage.client.stats().renewed_total > 0);
+        stage.nobody_is_wrong();
+    });
+}
+
+#[test]
+fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
+    play(true, async |stage| {
+        stage.hold_commands();
+        let cancelled = begin(lock(&stage.task(0))).await;
+        cancelled.abort();
+        let again = begin(lock(&stage.task(0))).await;
+        stage.world.hold_commands(0, false);
+        let guard = end(again).await.expect("free");
+        stage.believe(&guard);
+        stage.rest().await;
+        assert_eq!(stage.count(), 1);
+        guard.unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn v12_a_renewals_answer_counts_for_the_taking_it_was_sent_for() {
+    play(true, async |stage| {
+        let entry =
+            Entries::get(&stage.client.handle.shared, &crate::wire::LockName::new("", KEY).expect("a name"));
+        let first = stage.task(0).lock().await.expect("free");
+        let owner = first.owner().thread_id();
+        let generation = entry.generation(owner).expect("held");
+        first.unlock().await.expect("held");
+        let second = stage.task(0).lock().await.expect("free");
+        // All commands of a lock share one connection, so the network cannot bring this about: it is said by hand.
+        entry.renewed(owner, generation, RenewalOutcome::Lost(LossReason::Gone));
+        assert_eq!(second.state(), HoldState::Held);
+        second.unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn v13_a_late_force_unlock_deletes_no_later_hold() {
+    play(true, async |stage| {
+        assert!(stage.java_locks(JAVA));
+        let forced = force_without_answer(&stage).await;
+        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+        stage.java_unlocks();
+        assert!(stage.java_locks(JAVA));
+        stage.world.execute_late_now(0);
+        assert_eq!(stage.server(), Some((JAVA.to_owned(), 1)));
+    });
+}
+
+#[test]
+fn v13_a_forced_unlock_frees_the_holder_that_was_seen_and_nobody_else() {
+    play(false, async |stage| {
+        assert!(stage.java_locks(JAVA));
+        let forced = force_without_answer(&stage).await;
+        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+        stage.java_unlocks();
+        assert!(stage.java_locks("java:2"));
+        assert_eq!(stage.world.execute_late_now(0), 1, "there is no fence");
+        assert_eq!(stage.server(), Some(("java:2".to_owned(), 1)));
+    });
+}
+
+#[test]
+fn v13_a_forced_unlock_is_not_sent_again() {
+    play(true, async |stage| {
+        assert!(stage.java_locks(JAVA));
+        let forcing = force_on_its_way(&stage).await;
+        stage.world.hold_answers(0, true);
+        stage.world.hold_commands(0, false);
+        tokio::time::sleep(ms(10)).await;
+        stage.lose_connection();
+        assert!(stage.java_locks(JAVA), "it was freed");
+        let forced = end(forcing).await;
+        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+        assert_eq!(stage.server(), Some((JAVA.to_owned(), 1)), "that is a later hold");
+    });
+}
+
+/// The holder is seen, and the script that frees it is on its way.
+async fn force_on_its_way(stage: &Stage) -> JoinHandle<Result<bool, Error>> {
+    let lock = stage.task(0);
+    let looks = || stage.world.watch.times_executed("inspect");
+    let before = looks();
+    stage.world.hold_answers(0, true);
+    let forcing = tokio::spawn(async move { lock.force_unlock().await });
+    while looks() == before {
+        tokio::time::sleep(ms(1)).await;
+    }
+    stage.hold_commands();
+    stage.world.hold_answers(0, false);
+    tokio::time::sleep(ms(10)).await;
+    forcing
+}
+
+/// The same, and the connection is lost before the script arrives.
+async fn force_without_answer(stage: &Stage) -> Result<bool, Error> {
+    let forcing = force_on_its_way(stage).await;
+    stage.lose_connection();
+    end(forcing).await
+}
+
+#[test]
+fn v14_a_lost_hold_does_not_come_back() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lease(ms(300)).lock().await.expect("free");
+        stage.world.hold_answers(0, true);
+        let nested = begin(lock(&stage.task(0))).await;
+        tokio::time::sleep(ms(350)).await;
+        assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
+        assert_eq!(stage.count(), 2, "the nested acquire was executed");
+        stage.world.hold_answers(0, false);
+        let nested = end(nested).await;
+        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::LeaseOver, .. })), "{nested:?}");
+        stage.rest().await;
+        assert_eq!(stage.server(), None);
+    });
+}
+
+#[test]
+fn v15_an_unlock_that_was_repeated_reports_no_loss() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        stage.world.hold_answers(0, true);
+        let unlock = begin(guard.unlock()).await;
+        assert_eq!(stage.server(), None, "it was executed");
+        stage.lose_connection();
+        end(unlock).await.expect("an earlier copy did it");
+    });
+}
