@@ -21,6 +21,7 @@ mod server;
 mod shrink;
 mod stage;
 mod traces;
+mod wakeups;
 mod watch;
 
 pub(crate) use connection::{Access, Connection};

@@ -60,7 +60,8 @@ pub struct ClientStats {
 pub struct CloseReport {
     /// Detached holds that were released.
     pub released: usize,
-    /// Releases that Redis had not confirmed by the end; those locks are freed by their leases.
+    /// Releases, and acquires to be undone, that Redis had not answered by the end; those locks are freed by their
+    /// leases.
     pub unconfirmed: usize,
     /// Owners that still held with an open guard. Their leases go on for up to the watchdog timeout, or their
     /// fixed lease.

@@ -20,9 +20,24 @@ impl World {
         self.change_wires(client, Role::Commands, |wire| wire.commands_held = hold);
     }
 
+    /// Scripts of a client stay on their way, on every connection, or go on.
+    pub(super) fn hold_scripts(&self, client: usize, hold: bool) {
+        let changed = {
+            let held = &mut self.state.lock().scripts_held;
+            if hold { held.insert(client) } else { held.remove(&client) }
+        };
+        assert!(changed, "held and let go in turn");
+        self.change_wires(client, Role::Commands, |_| ());
+    }
+
     /// Answers reach the client no more, or do so again.
     pub(super) fn hold_answers(&self, client: usize, hold: bool) {
         self.change_wires(client, Role::Commands, |wire| wire.answers_held = hold);
+    }
+
+    /// Subscriptions reach the server no more, or do so again.
+    pub(super) fn hold_subscriptions(&self, client: usize, hold: bool) {
+        self.change_wires(client, Role::Messages, |wire| wire.commands_held = hold);
     }
 
     /// Subscriptions are not confirmed any more.

@@ -41,6 +41,8 @@ pub(super) struct Network {
     pub(super) next_id: i64,
     /// How often each client has connected in each role.
     pub(super) opened: BTreeMap<(usize, Role), u64>,
+    /// Clients whose scripts stay on their way, whatever the connection.
+    pub(super) scripts_held: BTreeSet<usize>,
     /// Late commands are executed when a trace says so.
     pub(super) by_hand: bool,
     /// Nobody gets a connection before this.

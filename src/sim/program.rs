@@ -308,20 +308,20 @@ impl Fault {
             return Self::Close { client, grace_ms: [0, 100, 3_000][rng.usize(0..3)] };
         }
         match rng.u8(0..100) {
-            0..35 => Self::Cut { client, messages: false, told: rng.u8(0..5) > 1 },
-            35..50 => Self::Cut { client, messages: true, told: rng.u8(0..5) > 1 },
-            50..57 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
-            57..62 => Self::Restart,
-            62..66 => Self::Wipe,
-            66..71 => Self::FlushScripts,
-            71..81 => {
+            0..30 => Self::Cut { client, messages: false, told: rng.u8(0..5) > 1 },
+            30..45 => Self::Cut { client, messages: true, told: rng.u8(0..5) > 1 },
+            45..52 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
+            52..57 => Self::Restart,
+            57..61 => Self::Wipe,
+            61..66 => Self::FlushScripts,
+            66..75 => {
                 let usual = rng.u64(0..command_ms);
                 let latency = Latency { usual, seldom: 2 * command_ms, seldom_percent: 30 };
                 Self::Slow { ms: rng.u64(1..3_000), latency }
             }
-            81..87 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
-            87..90 => Self::Deafen { client, ms: rng.u64(1..2_000) },
-            90..94 => Self::Lag { client, ms: rng.u64(1..3_000) },
+            75..81 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
+            81..84 => Self::Deafen { client, ms: rng.u64(1..2_000) },
+            84..95 => Self::Lag { client, ms: rng.u64(1..3_000) },
             _ => Self::Noise { lock: rng.usize(0..LOCKS.len()) },
         }
     }

@@ -60,6 +60,7 @@ impl World {
             serials: 0,
             next_id: 0,
             opened: BTreeMap::new(),
+            scripts_held: BTreeSet::new(),
             by_hand: false,
             down_until: start,
             denied: BTreeMap::new(),
@@ -125,7 +126,13 @@ impl World {
 
     fn execute(&self, serial: u64) {
         let mut state = self.state.lock();
-        let Some(wire) = state.wires.get_mut(&serial).filter(|wire| !wire.commands_held) else { return };
+        let Network { wires, scripts_held, .. } = &mut *state;
+        let Some(wire) = wires.get_mut(&serial).filter(|wire| !wire.commands_held) else { return };
+        let is_script =
+            wire.commands.front().is_some_and(|next| matches!(next.command, Command::Script { .. }));
+        if is_script && scripts_held.contains(&wire.client) {
+            return;
+        }
         let Some(written) = wire.commands.pop_front() else { return };
         if let Some(next) = wire.commands.front() {
             let at = next.arrives_at.max(Instant::now());
