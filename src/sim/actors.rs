@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::program::{Fault, LOCKS, Program, Step, TaskPlan, Until, Verb};
+use super::program::{Fault, LOCKS, Look, PREFIX, Program, Step, TaskPlan, Until, Verb};
 use super::run::limited;
 use super::server::World;
 use crate::client::LockClient;
@@ -24,6 +24,8 @@ pub(super) struct Actor {
     world: Arc<World>,
     client: LockClient,
     nth: usize,
+    /// What the client puts in front of its names.
+    prefix: &'static str,
     owner: Owner,
     guards: Vec<Kept>,
     detached: Vec<Kept<()>>,
@@ -68,6 +70,7 @@ impl Actor {
             world: Arc::clone(world),
             client: client.clone(),
             nth: task.client,
+            prefix: if program.clients[task.client].prefix { PREFIX } else { "" },
             owner: client.owner_with_id(task.owner),
             guards: Vec::new(),
             detached: Vec::new(),
@@ -125,14 +128,7 @@ impl Actor {
                     self.judge(&error, Some(&kept.token));
                 }
             }
-            Step::Look { lock, until } => {
-                let call = self.begins(format!("hold_count {}", LOCKS[lock]), None, self.limit(1));
-                let done = limited(until, self.lock(lock).hold_count()).await;
-                self.ends(call, &done);
-                if let Some(Err(error)) = done {
-                    self.judge(&error, None);
-                }
-            }
+            Step::Look { lock, look, until } => self.look(lock, look, until).await,
             Step::Force { lock, until } => self.force(lock, until).await,
             Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
         }
@@ -154,7 +150,8 @@ impl Actor {
             lock = lock.max_hold(ms(limit));
         }
         let began = Instant::now();
-        let reenters = self.guards.iter().any(|kept| kept.lock == nth && self.believes(&kept.guard));
+        let reenters =
+            self.guards.iter().any(|kept| kept.lock == nth && kept.guard.held().ticket.ending().is_none());
         let what = format!(
             "owner {} {verb:?} {} {lease_ms:?} {max_hold_ms:?} {until:?}",
             self.owner.thread_id(),
@@ -165,7 +162,9 @@ impl Actor {
             Verb::Lock if reenters => (None, self.limit(3)),
             Verb::Lock => (Some(LOCKS[nth].to_owned()), None),
             Verb::Try => (None, self.limit(4)),
-            Verb::TryFor(wait) => (Some(LOCKS[nth].to_owned()), self.limit(3).map(|limit| limit + ms(wait))),
+            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
+                (Some(LOCKS[nth].to_owned()), self.limit(3).map(|limit| limit + ms(wait)))
+            }
             Verb::Run(_) => (None, None),
         };
         // Nobody waits for ever here: two tasks may wait for each other.
@@ -197,6 +196,7 @@ impl Actor {
         let done = limited(until, async {
             match verb {
                 Verb::TryFor(wait) => lock.try_lock_for(ms(wait)).await,
+                Verb::TryUntil(wait) => lock.try_lock_until(Instant::now().into_std() + ms(wait)).await,
                 Verb::Try => lock.try_lock().await,
                 Verb::Lock | Verb::Run(_) => lock.lock().await.map(Some),
             }
@@ -215,11 +215,30 @@ impl Actor {
         }
     }
 
+    async fn look(&self, nth: usize, look: Look, until: Until) {
+        let lock = self.lock(nth);
+        let call = self.begins(format!("{look:?} {}", LOCKS[nth]), None, self.limit(1));
+        let done = limited(until, async {
+            match look {
+                Look::HoldCount => lock.hold_count().await.map(|_| ()),
+                Look::IsLocked => lock.is_locked().await.map(|_| ()),
+                Look::IsHeld => lock.is_held().await.map(|_| ()),
+                Look::LeaseLeft => lock.lease_left().await.map(|_| ()),
+                Look::Inspect => lock.inspect().await.map(|_| ()),
+            }
+        })
+        .await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = done {
+            self.judge(&error, None);
+        }
+    }
+
     /// Two branches of one task: they are one owner, and re-enter.
     async fn both(&self, nth: usize, inside_ms: u64) {
         let section = || async {
             let began = Instant::now();
-            let lock = self.client.lock(LOCKS[nth]);
+            let lock = self.client.lock(self.name(nth));
             let call = self.begins(format!("owner {} branch", self.owner.thread_id()), None, None);
             let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
             self.world.watch.call_ends(call, || format!("{taken:?}"));
@@ -302,7 +321,11 @@ impl Actor {
     }
 
     fn lock(&self, nth: usize) -> Lock {
-        self.client.lock(LOCKS[nth]).owned_by(&self.owner)
+        self.client.lock(self.name(nth)).owned_by(&self.owner)
+    }
+
+    fn name(&self, nth: usize) -> &'static str {
+        &LOCKS[nth][self.prefix.len()..]
     }
 
     fn pick(&mut self, which: usize) -> Option<Kept> {
@@ -314,11 +337,6 @@ impl Actor {
         self.world.watch.gives_back(kept.token.hold);
         self.world.watch.say(|| format!("client {} drops {}", self.nth, kept.token.field));
         drop(kept.guard);
-    }
-
-    fn believes(&self, guard: &LockGuard) -> bool {
-        let held = guard.held();
-        held.ticket.ending().is_none()
     }
 
     fn token(&self, nth: usize, held: Held, began: Instant) -> Token {

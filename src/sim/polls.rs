@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::actors::ms;
 use super::connection::Access;
 use super::network::Latency;
-use super::program::Until;
+use super::program::{ClientPlan, Until};
 use super::run::{connect, limited, runtime};
 use super::server::World;
 use crate::client::LockClient;
@@ -97,8 +97,8 @@ impl Stage {
     async fn set(fault: Fault) -> Self {
         let world = World::new(7, Latency { usual: 2, seldom: 2, seldom_percent: 0 });
         tokio::spawn(Arc::clone(&world).drive());
-        let ours = connect(&world, 0, ms(3_000), ms(400), true, 1).await;
-        let theirs = connect(&world, 1, ms(3_000), ms(400), true, 1).await;
+        let ours = connect(&world, 0, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
+        let theirs = connect(&world, 1, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
         if let Fault::Cut(at) = fault {
             let world = Arc::clone(&world);
             tokio::spawn(async move {

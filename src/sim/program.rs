@@ -23,6 +23,14 @@ pub(super) struct ClientPlan {
     /// It has the right to kill its predecessors.
     pub(super) may_kill: bool,
     pub(super) connections: usize,
+    pub(super) prefix: bool,
+}
+
+impl ClientPlan {
+    /// As most are.
+    pub(super) fn simple(fence: bool) -> Self {
+        Self { fence, may_kill: fence, connections: 1, prefix: false }
+    }
 }
 
 /// What runs side by side. Between two rounds everything comes to rest and the counts are compared.
@@ -76,6 +84,7 @@ pub(super) enum Step {
     },
     Look {
         lock: usize,
+        look: Look,
         until: Until,
     },
     Force {
@@ -92,8 +101,23 @@ pub(super) enum Verb {
     Lock,
     Try,
     TryFor(u64),
+    TryUntil(u64),
     /// `run` with a body that takes so long.
     Run(u64),
+}
+
+/// The verbs that ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    HoldCount,
+    IsLocked,
+    IsHeld,
+    LeaseLeft,
+    Inspect,
+}
+
+impl Look {
+    const ALL: [Self; 5] = [Self::HoldCount, Self::IsLocked, Self::IsHeld, Self::LeaseLeft, Self::Inspect];
 }
 
 /// How long the caller polls a future before it drops it.
@@ -154,7 +178,10 @@ pub(super) enum Fault {
     },
 }
 
-pub(super) const LOCKS: [&str; 2] = ["stock", "{shop}:till"];
+/// The keys of the locks. A client with a prefix knows them without it.
+pub(super) const LOCKS: [&str; 2] = ["app:stock", "app:{shop}:till"];
+
+pub(super) const PREFIX: &str = "app:";
 
 impl Program {
     /// The program of a seed.
@@ -179,6 +206,7 @@ impl Program {
                 fence: fenced || rights || rng.bool(),
                 may_kill: fenced || rights || rng.u8(0..4) == 0,
                 connections: if rng.u8(0..8) == 0 { 2 } else { 1 },
+                prefix: rng.bool(),
             })
             .collect();
         let mut closes = rng.u8(0..5) == 0;
@@ -251,7 +279,8 @@ impl Step {
                 verb: match rng.u8(0..10) {
                     0..5 => Verb::Lock,
                     5 | 6 => Verb::Try,
-                    7 | 8 => Verb::TryFor(rng.u64(0..1_500)),
+                    7 => Verb::TryFor(rng.u64(0..1_500)),
+                    8 => Verb::TryUntil(rng.u64(0..1_500)),
                     _ => Verb::Run(rng.u64(0..1_200)),
                 },
                 lease_ms: (rng.u8(0..4) == 0).then(|| [10, 300, 2_000, 8_000][rng.usize(0..4)]),
@@ -266,7 +295,9 @@ impl Step {
             75..78 => {
                 Self::Extend { which, lease_ms: [20, 1_000, 9_000][rng.usize(0..3)], until: Until::roll(rng) }
             }
-            78..81 => Self::Look { lock, until: Until::roll(rng) },
+            78..81 => {
+                Self::Look { lock, look: Look::ALL[rng.usize(0..Look::ALL.len())], until: Until::roll(rng) }
+            }
             81..83 => Self::Force { lock, until: Until::roll(rng) },
             _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000, 9_000][rng.usize(0..8)] },
         }

@@ -16,7 +16,7 @@ use super::connection::Access;
 use super::faults;
 use super::java::Java;
 use super::network::Latency;
-use super::program::{Fault, LOCKS, Program, Round, Until};
+use super::program::{ClientPlan, Fault, LOCKS, PREFIX, Program, Round, Until};
 use super::server::World;
 use super::watch::Terms;
 use crate::client::LockClient;
@@ -68,16 +68,16 @@ pub(super) async fn connect(
     client: usize,
     watchdog_timeout: Duration,
     command_timeout: Duration,
-    fence: bool,
-    connections: usize,
+    plan: &ClientPlan,
 ) -> LockClient {
     let access = Access { world: Arc::clone(world), client };
     LockClient::builder()
         .watchdog_timeout(watchdog_timeout)
         .command_timeout(command_timeout)
-        .connections(connections)
-        .fence(fence)
-        .open(Settings::simulated(access, command_timeout, fence))
+        .connections(plan.connections)
+        .fence(plan.fence)
+        .key_prefix(if plan.prefix { PREFIX } else { "" })
+        .open(Settings::simulated(access, command_timeout, plan.fence))
         .await
         .expect("nothing is wrong yet")
 }
@@ -97,7 +97,7 @@ impl Stage {
         for (nth, plan) in program.clients.iter().enumerate() {
             world.deny(nth, "client|kill", !plan.may_kill);
             let (watchdog, command) = (ms(program.watchdog_ms), ms(program.command_ms));
-            clients.push(connect(world, nth, watchdog, command, plan.fence, plan.connections).await);
+            clients.push(connect(world, nth, watchdog, command, plan).await);
         }
         world.set_latency(program.latency);
         let longest = program.latency.usual.max(program.latency.seldom);

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::actors::ms;
 use super::network::Latency;
+use super::program::ClientPlan;
 use super::run::{connect, runtime};
 use super::server::World;
 use super::watch::Terms;
@@ -29,7 +30,7 @@ impl Stage {
     pub(super) async fn set(fence: bool) -> Self {
         let world = World::new(1, Latency { usual: 1, seldom: 1, seldom_percent: 0 });
         tokio::spawn(Arc::clone(&world).drive());
-        let client = connect(&world, 0, ms(30_000), ms(1_000), fence, 1).await;
+        let client = connect(&world, 0, ms(30_000), ms(1_000), &ClientPlan::simple(fence)).await;
         world.by_hand();
         let terms = Terms {
             watchdog_timeout: ms(30_000),
