@@ -116,10 +116,11 @@ impl Stage {
 }
 
 pub(super) fn play<F: Future<Output = ()>>(fence: bool, trace: impl FnOnce(Stage) -> F) {
-    runtime().block_on(async {
+    let played = runtime().block_on(tokio::time::timeout(Duration::from_secs(600), async {
         let stage = Stage::set(fence).await;
         trace(stage).await;
-    });
+    }));
+    assert!(played.is_ok(), "somebody waits for ever");
 }
 
 /// Runs a call beside the trace, and lets it hand its command over.
