@@ -279,12 +279,15 @@ fn every_future_may_be_dropped_after_any_number_of_polls() {
     for case in ALL {
         for fault in [Fault::None, Fault::Cut(1), Fault::Cut(3), Fault::Cut(6), Fault::Cut(21)] {
             for polls in 0..=64 {
-                let ready = runtime().block_on(tokio::time::timeout(Duration::from_secs(600), async {
-                    let stage = Stage::set(fault).await;
-                    let (ready, guards) = Box::pin(stage.act(case, Until::Polls(polls))).await;
-                    stage.nothing_is_left(guards).await;
-                    ready
-                }));
+                let ready = runtime().block_on(async {
+                    let drop_it = async {
+                        let stage = Stage::set(fault).await;
+                        let (ready, guards) = Box::pin(stage.act(case, Until::Polls(polls))).await;
+                        stage.nothing_is_left(guards).await;
+                        ready
+                    };
+                    tokio::time::timeout(Duration::from_secs(600), drop_it).await
+                });
                 let ready = ready.unwrap_or_else(|_| panic!("{case:?} waits for ever after {polls} polls"));
                 // More polls than it needs make no difference.
                 if ready {

@@ -116,10 +116,13 @@ impl Stage {
 }
 
 pub(super) fn play<F: Future<Output = ()>>(fence: bool, trace: impl FnOnce(Stage) -> F) {
-    let played = runtime().block_on(tokio::time::timeout(Duration::from_secs(600), async {
-        let stage = Stage::set(fence).await;
-        trace(stage).await;
-    }));
+    let played = runtime().block_on(async {
+        let trace = async {
+            let stage = Stage::set(fence).await;
+            trace(stage).await;
+        };
+        tokio::time::timeout(Duration::from_secs(600), trace).await
+    });
     assert!(played.is_ok(), "somebody waits for ever");
 }
 
