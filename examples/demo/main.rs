@@ -243,13 +243,23 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
 type Announced = mpsc::Receiver<(usize, String)>;
 
 /// Starts the seller processes; what they say arrives with their numbers.
+///
+/// With `DEMO_JAVA`, the class path of the Java seller, every other process is a JVM with Redisson.
 fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
+    let java = std::env::var("DEMO_JAVA").ok().filter(|_| way == Way::RedissonLock);
     let program = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
     let (announce, announced) = mpsc::channel();
     let mut children = Vec::new();
     for nth in 0..PROCESSES {
-        let mut child = Command::new(&program)
-            .args(["--url", url, "--seller", way.name(), "--process", &nth.to_string()])
+        let mut seller = match &java {
+            Some(classes) if nth % 2 == 1 => java_seller(classes, url, nth),
+            _ => {
+                let mut seller = Command::new(&program);
+                seller.args(["--url", url, "--seller", way.name(), "--process", &nth.to_string()]);
+                seller
+            }
+        };
+        let mut child = seller
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -264,6 +274,17 @@ fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
         children.push(Seller { child, planned: false });
     }
     Ok((children, announced))
+}
+
+fn java_seller(classes: &str, url: &str, nth: usize) -> Command {
+    let java =
+        std::env::var("JAVA_HOME").map_or_else(|_| "java".to_owned(), |home| format!("{home}/bin/java"));
+    let mut seller = Command::new(java);
+    seller
+        .args(["-Xmx256m", "-cp", classes, "Seller", url, &nth.to_string()])
+        .args([LEASE.as_millis().to_string(), sell::BUYERS.to_string()])
+        .stderr(Stdio::null());
+    seller
 }
 
 /// Waits until every process is connected, and starts the clock.

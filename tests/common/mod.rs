@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 
 pub mod ground;
+pub mod peer;
 pub mod proxy;
 mod server;
 

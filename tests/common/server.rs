@@ -53,10 +53,7 @@ impl Server {
 
     /// A connection that knows nothing of the crate under test.
     pub fn control(&self) -> Control {
-        let client = redis::Client::open(self.url()).expect("a valid address");
-        let mut control = Control { connection: client.get_connection().expect("the server answers") };
-        control.run(&["CLIENT", "SETNAME", "control"]);
-        control
+        Control::connect(self.port)
     }
 
     pub fn pause(&self) {
@@ -122,6 +119,13 @@ pub struct Control {
 }
 
 impl Control {
+    pub fn connect(port: u16) -> Self {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut control = Self { connection: client.get_connection().expect("the server answers") };
+        control.run(&["CLIENT", "SETNAME", "control"]);
+        control
+    }
+
     /// Runs a command and answers as text: nil is "(nil)", lists are joined with spaces.
     pub fn run(&mut self, words: &[&str]) -> String {
         self.try_run(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))

@@ -3,14 +3,25 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Problem;
 use crate::tools::{self, Server};
+use crate::{Problem, interop, java};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let with_java = arguments.contains(&"--with-java");
+    let rest: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--with-java").collect();
     let server = tools::redis_server(install)?;
-    let program = build()?;
+    let mut command = Command::new(build()?);
+    if with_java {
+        // Half of the sellers are JVMs with the newest Redisson, in the one way that they share with us.
+        let newest = interop::VERSIONS[interop::VERSIONS.len() - 1];
+        let java = java::find(install)?;
+        java.build(newest)?;
+        java.apply(&mut command);
+        println!("every other seller process is a JVM with Redisson {newest}");
+        command.env("DEMO_JAVA", java::classes(newest)).args(["--only", "redisson-lock"]);
+    }
     let server = Server::start(&server)?;
-    let status = Command::new(program).args(["--url", &server.url]).args(arguments).status();
+    let status = command.args(["--url", &server.url]).args(rest).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),

@@ -5,6 +5,8 @@
 //! announces.
 
 mod demo;
+mod interop;
+mod java;
 mod mutants;
 mod sim;
 mod test;
@@ -15,9 +17,15 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  demo [--only WAY]   sell a stock of 1,000 eight ways and see which lock holds
-  test [--long]       everything that CI runs: formatting, lints, docs, tests, the demo's own test
+  demo [--only WAY] [--with-java]
+                      sell a stock of 1,000 eight ways and see which lock holds;
+                      --with-java: every other seller is a JVM with Redisson
+  test [--long] [--without java]
+                      everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
+  interop [--redisson VERSION]... [--server NAME]... [--all]
+                      our client and real Redisson JVMs in every pairing; --all is the full matrix,
+                      --planted sees whether planted bugs are found
 
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
@@ -33,6 +41,7 @@ fn main() -> ExitCode {
     let done = match words.split_first() {
         Some((&"demo", rest)) => demo::run(rest, install),
         Some((&"test", rest)) => test::run(rest, install),
+        Some((&"interop", rest)) => interop::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"mutants", rest)) => mutants::run(rest),
         _ => {

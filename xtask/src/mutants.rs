@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{Problem, cargo, sim, tools};
+use crate::java::Java;
+use crate::{Problem, cargo, interop, sim, tools};
 
 /// What CI plants: one bug in Lua, one in the connections, one in the client.
 pub const FEW: [&str; 3] = ["release-steps-down-once", "no-fence", "dropped-acquire-is-not-undone"];
@@ -50,6 +51,62 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     }
     println!("{} of {} bugs found", mutants.len() - missed.len(), mutants.len());
     if missed.is_empty() { Ok(()) } else { Err(Problem::failed(format!("not found: {}", missed.join(", ")))) }
+}
+
+/// What the tests with Java have to find as well: ours is silent, ours forgets a lease, ours frees what it does not
+/// hold.
+const FOR_JAVA: [&str; 3] =
+    ["release-is-silent", "reentry-keeps-the-short-lease", "release-without-owner-check"];
+
+/// Plants bugs on our side, and one on Java's, and has the tests with Java find them.
+pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
+    let newest = interop::VERSIONS[interop::VERSIONS.len() - 1];
+    java.build(newest)?;
+    let tree = Tree::new()?;
+    let mut missed = 0;
+    for mutant in mutants()?.iter().filter(|mutant| FOR_JAVA.contains(&mutant.name.as_str())) {
+        tree.sync()?;
+        mutant.plant(&tree)?;
+        missed += u32::from(!caught(java, server, &tree, &mutant.name, &[])?);
+    }
+    tree.sync()?;
+    missed +=
+        u32::from(!caught(java, server, &tree, "a Java worker that skips the lock", &[("PEER_SKIPS", "1")])?);
+    let planted = FOR_JAVA.len() + 1;
+    println!("{} of {planted} bugs found", planted as u32 - missed);
+    if missed == 0 { Ok(()) } else { Err(Problem::failed("not every planted bug was found")) }
+}
+
+/// Whether the tests with Java go red, and which.
+fn caught(
+    java: &Java,
+    server: &Path,
+    tree: &Tree,
+    name: &str,
+    variables: &[(&str, &str)],
+) -> Result<bool, Problem> {
+    let mut command = cargo(&["test", "--quiet", "--package", "redisson-lock", "--test", "interop"]);
+    command
+        .current_dir(&tree.folder)
+        .env("CARGO_TARGET_DIR", target())
+        .env("INTEROP_JVM", tools::root().join("target/jvm"))
+        .env("REDIS_SERVER_BIN", server)
+        .env("RUST_BACKTRACE", "0")
+        .envs(variables.iter().copied());
+    java.apply(&mut command);
+    let output = command.output().map_err(|error| Problem::failed(error.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("test result:") {
+        return Err(Problem::failed(format!("{name}: the run broke off")));
+    }
+    let red: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains(" ... FAILED"))
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    let shown: Vec<&str> = red.iter().copied().take(6).collect();
+    println!("{name}: {} red, {}", red.len(), shown.join(", "));
+    Ok(!red.is_empty())
 }
 
 /// A planted bug.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, cargo, demo, mutants};
+use crate::{Problem, cargo, demo, interop, mutants};
 
 /// What the parts have shown so far.
 #[derive(Default)]
@@ -16,12 +17,27 @@ struct Report {
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let long = match arguments {
-        [] => false,
-        ["--long"] => true,
-        _ => return Err(Problem::to_do("usage: cargo xtask test [--long] [--no-install]")),
-    };
+    let (mut long, mut with_java) = (false, true);
+    let mut rest = arguments;
+    while !rest.is_empty() {
+        rest = match rest {
+            ["--long", rest @ ..] => {
+                long = true;
+                rest
+            }
+            ["--without", "java", rest @ ..] => {
+                with_java = false;
+                rest
+            }
+            _ => {
+                return Err(Problem::to_do(
+                    "usage: cargo xtask test [--long] [--without java] [--no-install]",
+                ));
+            }
+        };
+    }
     let server = tools::redis_server(install)?;
+    let java = if with_java { Some(java::find(install)?) } else { None };
     println!("testing with {}\n", server.display());
     let start = Instant::now();
     let mut report = Report::default();
@@ -42,13 +58,17 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         report.tests(name, &server, &selected, &[]);
     }
     report.tests("doc tests", &server, &["--doc", "--package", "redisson-lock"], &[]);
+    if let Some(java) = &java {
+        report.java(java, &server);
+    }
     let seconds = if long { "60" } else { "12" };
     report.tests("alone", &server, &["--test", "alone"], &[("HEAVY_SECS", seconds)]);
     report.demo_without_its_lock(&server);
 
     println!("\n{}", report.lines.join("\n"));
     println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
-    println!("{} passed, {} failed", report.passed, report.failed);
+    let left_out = if with_java { "" } else { "; the tests with Java (jvm_*) were left out" };
+    println!("{} passed, {} failed{left_out}", report.passed, report.failed);
     if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
 }
 
@@ -125,6 +145,32 @@ impl Report {
             "FAILED".to_owned()
         };
         self.line(name, start.elapsed(), &result);
+    }
+
+    /// The oldest and the newest Redisson in full, the others in short.
+    fn java(&mut self, java: &Java, server: &Path) {
+        let name = "Java peers";
+        println!("== {name}");
+        let start = Instant::now();
+        let (oldest, newest) = (interop::VERSIONS[0], interop::VERSIONS[interop::VERSIONS.len() - 1]);
+        let short: Vec<&str> = interop::VERSIONS
+            .into_iter()
+            .filter(|version| *version != oldest && *version != newest)
+            .collect();
+        let played = interop::VERSIONS
+            .iter()
+            .try_for_each(|version| java.build(version))
+            .and_then(|()| interop::play(java, server, &interop::VERSIONS, &short));
+        let (passed, planned) = match &played {
+            Ok(cells) => cells.iter().fold((0, 0), |sum, cell| (sum.0 + cell.passed, sum.1 + cell.planned)),
+            Err(problem) => {
+                println!("{}", problem.text);
+                (0, 1)
+            }
+        };
+        self.passed += passed;
+        self.failed += planned - passed;
+        self.line(name, start.elapsed(), &format!("{passed} passed, {} failed", planned - passed));
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.

@@ -20,7 +20,7 @@ pub struct Found {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum System {
+pub enum System {
     /// It has apt-get.
     Debian,
     MacOs,
@@ -79,9 +79,8 @@ pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
         Plan::Tell(text) => Err(Problem::to_do(text)),
         Plan::Install(package) => {
             println!("installing the system package {package} with apt-get (--no-install forbids it)");
-            apt_get(&["update", "-qq"])?;
             // The package starts a server of its own unless it is told not to; the tests never use that one.
-            apt_get(&["install", "-y", "-qq", "--no-install-recommends", package])?;
+            apt_install(&[package])?;
             // Where the package puts it, in case the PATH does not lead there.
             let installed = PathBuf::from("/usr/bin/redis-server");
             match plan(&look(), false) {
@@ -91,6 +90,12 @@ pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
             }
         }
     }
+}
+
+/// Installs packages of the system.
+pub fn apt_install(packages: &[&str]) -> Result<(), Problem> {
+    apt_get(&["update", "-qq"])?;
+    apt_get(&[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat())
 }
 
 fn apt_get(words: &[&str]) -> Result<(), Problem> {
@@ -122,20 +127,22 @@ fn look() -> Found {
         variable: variable.map(|path| (path.clone(), file(&path))),
         on_path: ["redis-server", "valkey-server"].into_iter().filter_map(on_path).collect(),
         in_tools: Some(tools).filter(|path| file(path)),
-        system: if cfg!(target_os = "macos") {
-            System::MacOs
-        } else if file(Path::new("/usr/bin/apt-get")) {
-            System::Debian
-        } else {
-            System::Other
-        },
-        root: is_root(),
+        system: system().0,
+        root: system().1,
     }
 }
 
-fn is_root() -> bool {
+/// What system this is, and whether we may install packages.
+pub fn system() -> (System, bool) {
+    let system = if cfg!(target_os = "macos") {
+        System::MacOs
+    } else if Path::new("/usr/bin/apt-get").is_file() {
+        System::Debian
+    } else {
+        System::Other
+    };
     let id = Command::new("id").arg("-u").output();
-    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
+    (system, id.is_ok_and(|id| id.stdout.trim_ascii() == b"0"))
 }
 
 /// The repository.

@@ -1,0 +1,88 @@
+//! Many workers of both sides on one lock, with a counter that a lost exclusion would spoil.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use crate::common::Control;
+use crate::party::Party;
+use crate::stage::{Scenario, Stage};
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario::new("mixed_workers", |stage| Box::pin(mixed_workers(stage))).heavy(),
+        Scenario::new("a_few_mixed_workers", |stage| Box::pin(a_few_mixed_workers(stage))).short(),
+        Scenario::new("lk23_testConcurrency_SingleInstance", |stage| Box::pin(lk23(stage))),
+        Scenario::new("lk25_testConcurrency_MultiInstance", |stage| Box::pin(lk25(stage))).heavy(),
+    ]
+}
+
+async fn mixed_workers(stage: Stage) {
+    let parties = [(stage.first.clone(), 16), (stage.second.clone(), 16)];
+    sections(&stage, &parties, 5_000).await;
+}
+
+async fn a_few_mixed_workers(stage: Stage) {
+    let parties = [(stage.first.clone(), 4), (stage.second.clone(), 4)];
+    sections(&stage, &parties, 200).await;
+}
+
+async fn lk23(stage: Stage) {
+    sections(&stage, &[(stage.first.clone(), 15), (stage.second.clone(), 15)], 30).await;
+}
+
+/// Many clients, one section each.
+async fn lk25(stage: Stage) {
+    let mut parties = Vec::new();
+    for nth in 0..10 {
+        let party = match if nth % 2 == 0 { &stage.first } else { &stage.second } {
+            Party::Rust(_) => Party::rust(stage.url(), Duration::from_secs(30)).await,
+            Party::Java { peer, .. } => {
+                let name = format!("{} client {nth}", stage.name);
+                Party::java(peer, &name, stage.url(), Duration::from_secs(30)).await
+            }
+        };
+        parties.push((party, 1));
+    }
+    sections(&stage, &parties, 50).await;
+    for (party, _) in parties {
+        party.close().await;
+    }
+}
+
+/// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read, and written
+/// later: a second worker inside would be seen, and its update would be lost.
+async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
+    let inside = Arc::new(AtomicI64::new(0));
+    let left = Arc::new(AtomicI64::new(total));
+    let counter = format!("counter {}", stage.name);
+    let mut tasks = tokio::task::JoinSet::new();
+    for (party, workers) in parties {
+        for _ in 0..*workers {
+            let worker = party.worker();
+            let (inside, left) = (Arc::clone(&inside), Arc::clone(&left));
+            let (name, counter, mut control) = (stage.name.clone(), counter.clone(), stage.control());
+            tasks.spawn(async move {
+                while left.fetch_sub(1, Ordering::Relaxed) > 0 {
+                    worker.lock(&name, None).await.expect("in the end");
+                    assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "somebody else is inside");
+                    add_one(&mut control, &counter).await;
+                    inside.fetch_sub(1, Ordering::AcqRel);
+                    worker.unlock(&name).await.expect("held");
+                }
+            });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert_eq!(stage.control().run(&["GET", &counter]), total.to_string(), "no update was lost");
+    assert_eq!(stage.control().hash(&stage.name), "", "nothing is left");
+}
+
+async fn add_one(control: &mut Control, counter: &str) {
+    let found = control.run(&["GET", counter]);
+    let found: i64 = if found == "(nil)" { 0 } else { found.parse().expect("a number") };
+    tokio::task::yield_now().await;
+    control.run(&["SET", counter, &(found + 1).to_string()]);
+}

