@@ -60,8 +60,7 @@ const FOR_JAVA: [&str; 3] =
 
 /// Plants bugs on our side, and one on Java's, and has the tests with Java find them.
 pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
-    let newest = interop::VERSIONS[interop::VERSIONS.len() - 1];
-    java.build(newest)?;
+    java.build(newest())?;
     let tree = Tree::new()?;
     let mut missed = 0;
     for mutant in mutants()?.iter().filter(|mutant| FOR_JAVA.contains(&mutant.name.as_str())) {
@@ -75,6 +74,10 @@ pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
     let planted = FOR_JAVA.len() + 1;
     println!("{} of {planted} bugs found", planted as u32 - missed);
     if missed == 0 { Ok(()) } else { Err(Problem::failed("not every planted bug was found")) }
+}
+
+fn newest() -> &'static str {
+    interop::VERSIONS[interop::VERSIONS.len() - 1]
 }
 
 /// Whether the tests with Java go red, and which.
@@ -91,6 +94,9 @@ fn caught(
         .env("CARGO_TARGET_DIR", target())
         .env("INTEROP_JVM", tools::root().join("target/jvm"))
         .env("REDIS_SERVER_BIN", server)
+        // The short scenarios and the wire; one that hangs is red soon.
+        .env("INTEROP_SHORT", newest())
+        .env("INTEROP_JOB_SECS", "20")
         .env("RUST_BACKTRACE", "0")
         .envs(variables.iter().copied());
     java.apply(&mut command);
