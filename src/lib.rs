@@ -31,6 +31,12 @@
 
 #![deny(clippy::disallowed_methods)]
 
+// The code on these pages compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/migrating.md")]
+struct Pages;
+
 mod builder;
 mod client;
 mod entry;

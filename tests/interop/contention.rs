@@ -13,6 +13,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("mixed_workers", |stage| Box::pin(mixed_workers(stage))).heavy(),
         Scenario::new("a_few_mixed_workers", |stage| Box::pin(a_few_mixed_workers(stage))).short(),
         Scenario::new("lk23_testConcurrency_SingleInstance", |stage| Box::pin(lk23(stage))),
+        Scenario::new("lk24_testConcurrencyLoop_MultiInstance", |stage| Box::pin(lk24(stage))).heavy(),
         Scenario::new("lk25_testConcurrency_MultiInstance", |stage| Box::pin(lk25(stage))).heavy(),
     ]
 }
@@ -31,10 +32,19 @@ async fn lk23(stage: Stage) {
     sections(&stage, &[(stage.first.clone(), 15), (stage.second.clone(), 15)], 30).await;
 }
 
-/// Many clients, one section each.
+/// Many clients, each with many sections.
+async fn lk24(stage: Stage) {
+    many_clients(&stage, 8, 800).await;
+}
+
+/// Many clients, a few sections each.
 async fn lk25(stage: Stage) {
+    many_clients(&stage, 10, 50).await;
+}
+
+async fn many_clients(stage: &Stage, clients: usize, total: i64) {
     let mut parties = Vec::new();
-    for nth in 0..10 {
+    for nth in 0..clients {
         let party = match if nth % 2 == 0 { &stage.first } else { &stage.second } {
             Party::Rust(_) => Party::rust(stage.url(), Duration::from_secs(30)).await,
             Party::Java { peer, .. } => {
@@ -44,7 +54,7 @@ async fn lk25(stage: Stage) {
         };
         parties.push((party, 1));
     }
-    sections(&stage, &parties, 50).await;
+    sections(stage, &parties, total).await;
     for (party, _) in parties {
         party.close().await;
     }

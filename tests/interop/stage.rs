@@ -201,6 +201,12 @@ impl Doomed {
         Self(command.spawn().expect("it starts"))
     }
 
+    /// Stops the process where it stands, or lets it go on.
+    pub fn signal(&self, signal: &str) {
+        let sent = std::process::Command::new("kill").args([signal, &self.0.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
     pub fn kill(&mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");

@@ -111,18 +111,22 @@ async fn killed_holder(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-/// A JVM that stands still loses its lock to the other side, and finds out.
+/// A process that stands still loses its lock to the other side, and finds out.
 async fn paused_holder(stage: Stage) {
     let (second, name) = (stage.quick_second.worker(), &stage.name);
     if stage.first.is_rust() {
-        // This very process: `tests/renewal.rs` pauses the server instead, which is the same for the client.
-        let holder = stage.quick_first.worker();
-        holder.lock(name, None).await.expect("free");
-        stage.control().run(&["DEL", name]);
-        second.lock(name, None).await.expect("free");
-        let lost = holder.lost(name).expect("ours");
-        tokio::time::timeout(ms(5_000), lost).await.expect("it is told");
-        holder.unlock_too_late(name).await;
+        let holder = Doomed::start(stage.url(), name);
+        eventually("the process holds", || stage.control().count(name) == 1).await;
+        holder.signal("-STOP");
+        let start = Instant::now();
+        let (taken, at) = begin(&second, name).await.expect("no panic");
+        taken.expect("free");
+        between("taking over", at - start, 0, 1_500 + 500);
+        let before = stage.control().hash(name);
+        holder.signal("-CONT");
+        // Whatever it does now that it runs again, it does not touch the new hold.
+        tokio::time::sleep(QUICK).await;
+        assert_eq!(stage.control().hash(name), before, "nothing changed");
     } else {
         let jvm = stage.another_jvm().await;
         let holder = Party::java(&jvm, "paused", stage.url(), QUICK).await.worker();

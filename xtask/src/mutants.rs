@@ -248,9 +248,10 @@ impl Tree {
     }
 }
 
-/// What the copy shares with the tree, so that dependencies are built once.
+/// The copy builds into a folder of its own: what it builds has the names of what the tree builds, and must not be taken
+/// for it.
 fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| tools::root().join("target"), PathBuf::from)
+    tools::root().join("target/mutants/build")
 }
 
 #[cfg(test)]
