@@ -148,7 +148,8 @@ async fn try_lock_ends_in_time(stage: Stage) {
     for wait in [0, 1, 200, 900] {
         let start = Instant::now();
         assert_eq!(second.try_lock(name, Some(ms(wait)), None).await, Ok(false));
-        between("waiting in vain", start.elapsed(), wait, wait + 350);
+        // Java's timers are a little early at times.
+        between("waiting in vain", start.elapsed(), wait.saturating_sub(10), wait + 350);
     }
     first.unlock(name).await.expect("held");
     let start = Instant::now();
