@@ -27,7 +27,7 @@ use crate::wait::Waits;
 
 pub(crate) use connection::Trouble;
 #[cfg(test)]
-pub(crate) use connection::{Change, Heard};
+pub(crate) use connection::{Change, End, Heard};
 pub use fence::FenceState;
 pub(crate) use settings::Settings;
 

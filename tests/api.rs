@@ -267,12 +267,15 @@ fn the_crate_forbids_unsafe_code_and_names_fred_behind_one_door_only() {
         let text = read(&source);
         let path = source.strip_prefix(root()).expect("inside").display().to_string();
         // The client has it in the signature of `from_fred`.
-        let allowed = path.starts_with("src/redis") || path == "src/client.rs" || path == "src/builder.rs";
+        let allowed = ["src/redis/connection.rs", "src/redis/settings.rs", "src/client.rs", "src/builder.rs"];
+        let allowed = allowed.contains(&path.as_str());
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         if !allowed {
             assert!(code.clone().all(|line| !line.contains("fred::")), "{path} knows fred");
         }
-        assert!(code.clone().all(|line| !line.contains("println!")), "{path} prints");
+        // The simulator is a test, and tells what it has done.
+        let prints = code.clone().any(|line| line.contains("println!"));
+        assert!(!prints || path == "src/sim.rs", "{path} prints");
         assert!(text.starts_with("//!"), "{path} has no head that says what the room is for");
     }
 }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::ground::Ground;
@@ -359,13 +361,15 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
 async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
     let mut ground = Ground::new().await;
     ground.control.run(&["SET", "counter", "0"]);
+    let cuts = Arc::new(AtomicU32::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        let lock = ground.ours.lock("a");
+        let (lock, cuts) = (ground.ours.lock("a"), Arc::clone(&cuts));
         let mut own = ground.bed.control();
         tasks.spawn(async move {
             let mut done = 0;
-            while done < 25 {
+            // However quick the machine is, there are cuts enough.
+            while done < 25 || cuts.load(Ordering::Relaxed) < 10 {
                 let Ok(guard) = lock.lock().await else { continue };
                 let read = own.number(&["GET", "counter"]);
                 tokio::task::yield_now().await;
@@ -373,21 +377,22 @@ async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
                 done += 1;
                 let _ = guard.unlock().await;
             }
+            done
         });
     }
-    let mut cuts = 0;
+    let mut sections = 0;
     let limit = Instant::now() + Duration::from_secs(60);
     while !tasks.is_empty() {
         assert!(Instant::now() < limit, "stuck");
         tokio::select! {
-            Some(done) = tasks.join_next() => done.expect("no panic"),
+            Some(done) = tasks.join_next() => sections += done.expect("no panic"),
             () = tokio::time::sleep(ms(11)) => {
                 ground.proxy.cut_all();
-                cuts += 1;
+                cuts.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
-    assert!(cuts > 5, "{cuts} cuts");
-    assert_eq!(ground.control.run(&["GETDEL", "counter"]), "150");
+    assert!(cuts.load(Ordering::Relaxed) >= 10);
+    assert_eq!(ground.control.run(&["GETDEL", "counter"]), sections.to_string());
     ground.finish().await;
 }

@@ -186,6 +186,10 @@ fn is_from_server(text: &str) -> bool {
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
+/// How fred's task of a connection ends. Only that it does is of interest.
+#[cfg(test)]
+pub(crate) type End = Result<(), fred::error::Error>;
+
 /// What drives a connection. It ends with the connection, and dropping it ends the connection.
 pub(super) struct Task(Option<ConnectHandle>);
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::server::{Opened, World};
-use crate::redis::{Change, Heard, Reply, Role, Trouble};
+use crate::redis::{Change, End, Heard, Reply, Role, Trouble};
 use crate::script::Arg;
 
 /// Where a simulated client connects to, and as whom.
@@ -24,7 +24,7 @@ impl Access {
         &self,
         role: Role,
         limit: Duration,
-    ) -> Result<(Connection, JoinHandle<Result<(), fred::error::Error>>), Trouble> {
+    ) -> Result<(Connection, JoinHandle<End>), Trouble> {
         let (delay, opened) = self.world.connect(self.client, role);
         // Cancel safety of the simulation itself: a connection that nobody waits for any more is closed.
         let closing = opened.as_ref().map(|opened| CloseOnDrop(Arc::clone(&self.world), opened.serial));
