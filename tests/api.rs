@@ -275,7 +275,7 @@ fn the_crate_forbids_unsafe_code_and_names_fred_behind_one_door_only() {
         }
         // The simulator is a test, and tells what it has done.
         let prints = code.clone().any(|line| line.contains("println!"));
-        assert!(!prints || path == "src/sim.rs", "{path} prints");
+        assert!(!prints || path.starts_with("src/sim"), "{path} prints");
         assert!(text.starts_with("//!"), "{path} has no head that says what the room is for");
     }
 }
