@@ -197,7 +197,7 @@ impl Doomed {
     pub fn start(url: &str, name: &str) -> Self {
         let program = std::env::current_exe().expect("a program");
         let mut command = std::process::Command::new(program);
-        command.env("INTEROP_HOLD", format!("{url} {name}")).stdout(Stdio::null());
+        command.env("INTEROP_HOLD", format!("{url} {name}")).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().expect("it starts"))
     }
 
