@@ -187,16 +187,15 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
     redis.run(&["SET", "demo:sold", "0"]).await?;
     let (mut children, announced) = sellers_of(url, sellers)?;
     let mut problems = Vec::new();
-    let start = wait_ready(&announced)?;
+    let (start, mut holding) = wait_ready(&announced)?;
 
     let (mut killed_at, mut sold_at_kill, mut stuck) = (None, 0, None);
     let (mut sold, mut last_sale) = (0, start);
     // A row that still sells when its time is over goes on: a slow machine is no weakness of a lock.
     let is_over = |last_sale: Instant| start.elapsed() > ROW_BUDGET && last_sale.elapsed() > ROW_BUDGET / 3;
     while !is_over(last_sale) && start.elapsed() < ROW_BUDGET * 3 && children.iter_mut().any(Seller::runs) {
-        if let Ok((nth, line)) = announced.try_recv()
-            && line == "holding"
-        {
+        let said = announced.try_recv().ok().filter(|(_, line)| line == "holding");
+        if let Some(nth) = holding.take().or_else(|| said.map(|(nth, _)| nth)) {
             children[nth].kill();
             killed_at = Some(Instant::now());
             sold_at_kill = redis.number("demo:sold").await?;
@@ -287,16 +286,19 @@ fn java_seller(classes: &str, url: &str, nth: usize) -> Command {
     seller
 }
 
-/// Waits until every process is connected, and starts the clock.
-fn wait_ready(announced: &Announced) -> Result<Instant, String> {
-    for _ in 0..PROCESSES {
+/// Waits until every process is connected, and starts the clock. Those that are quick sell already: one of them may
+/// say that it holds.
+fn wait_ready(announced: &Announced) -> Result<(Instant, Option<usize>), String> {
+    let (mut ready, mut holding) = (0, None);
+    while ready < PROCESSES {
         match announced.recv_timeout(Duration::from_secs(20)) {
-            Ok((_, line)) if line == "ready" => {}
+            Ok((_, line)) if line == "ready" => ready += 1,
+            Ok((nth, line)) if line == "holding" => holding = Some(nth),
             Ok((nth, line)) => return Err(format!("seller process {nth} said `{line}` instead of `ready`")),
             Err(_) => return Err("the sellers did not get ready within 20 s".to_owned()),
         }
     }
-    Ok(Instant::now())
+    Ok((Instant::now(), holding))
 }
 
 struct Seller {
