@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Bed, eventually, ms, stalls};
+use common::{Bed, Monitor, eventually, ms, stalls};
 use redisson_lock::{Error, HoldState};
 
 #[tokio::test]
@@ -61,37 +61,15 @@ async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
     lock.lock().await.expect("free").unlock().await.expect("held");
 
     let mut control = bed.control();
-    let monitor = bed.server.port;
-    let (ready, started) = std::sync::mpsc::channel();
-    let (lines_to, lines) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || monitor_lines(monitor, &ready, &lines_to));
-    started.recv().expect("monitoring");
+    let monitor = Monitor::start(bed.server.port);
     for _ in 0..100 {
         lock.lock().await.expect("free").unlock().await.expect("held");
     }
-    control.run(&["ECHO", "end-of-test"]);
-    reader.join().expect("no panic");
-    let lines: Vec<String> = lines.try_iter().filter(|line| !line.contains(" lua]")).collect();
+    let mut lines = monitor.take(&mut control);
+    lines.retain(|line| !line.contains(" lua]"));
     let scripts = lines.iter().filter(|line| line.contains("\"EVALSHA\"")).count();
     assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
     bed.finish([client]).await;
-}
-
-/// Sends every line of MONITOR until the end of the test is echoed.
-fn monitor_lines(port: u16, ready: &std::sync::mpsc::Sender<()>, lines: &std::sync::mpsc::Sender<String>) {
-    use std::io::{BufRead, BufReader, Write};
-    let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    socket.write_all(b"MONITOR\r\n").expect("sent");
-    for line in BufReader::new(socket).lines() {
-        let line = line.expect("read");
-        if line == "+OK" {
-            ready.send(()).expect("awaited");
-        } else if line.contains("end-of-test") {
-            return;
-        } else {
-            lines.send(line).expect("collected");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

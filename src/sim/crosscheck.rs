@@ -149,7 +149,9 @@ fn act(control: &mut Control, act: &Act) -> Result<Reply, String> {
         }
         Act::RunOut(key) => {
             control.run(&["PEXPIRE", key, "1"]);
-            std::thread::sleep(Duration::from_millis(3));
+            while control.run(&["EXISTS", key]) == "1" {
+                std::thread::yield_now();
+            }
             Ok(Reply::Nil)
         }
     }

@@ -18,39 +18,17 @@ use crate::guard::LockGuard;
 use crate::lock::Lock;
 use crate::redis::{Role, Settings};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
-    Connect,
-    Lock,
-    LockContended,
-    LockNested,
-    LockFixed,
-    TryLock,
-    TryLockBusy,
-    TryLockFor,
-    TryLockForContended,
-    TryLockUntil,
-    Run,
-    RunContended,
-    Unlock,
-    UnlockNested,
-    UnlockDetached,
-    ForceUnlock,
-    IsLocked,
-    IsHeld,
-    HoldCount,
-    LeaseLeft,
-    Inspect,
-    Extend,
-    Scope,
-    Lost,
-    Ended,
-    Close,
+/// An enum with the list of all its cases.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum Case { $($case),* }
+
+        const ALL: &[Case] = &[$(Case::$case),*];
+    };
 }
 
-use Case::*;
-
-const ALL: [Case; 26] = [
+cases![
     Connect,
     Lock,
     LockContended,
@@ -78,6 +56,8 @@ const ALL: [Case; 26] = [
     Ended,
     Close,
 ];
+
+use Case::*;
 
 /// What happens to the connection meanwhile.
 #[derive(Debug, Clone, Copy)]
@@ -276,7 +256,7 @@ impl Stage {
 #[test]
 fn every_future_may_be_dropped_after_any_number_of_polls() {
     let mut drops = 0;
-    for case in ALL {
+    for &case in ALL {
         for fault in [Fault::None, Fault::Cut(1), Fault::Cut(3), Fault::Cut(6), Fault::Cut(21)] {
             for polls in 0..=64 {
                 let ready = runtime().block_on(async {

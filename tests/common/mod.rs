@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
-pub use server::{Control, Server, stalls};
+pub use server::{Control, Monitor, Server, stalls};
 
 /// Waits for a fact. The budget is a bound, not a wait.
 pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {

@@ -1,5 +1,6 @@
 //! A real server as a child process, and a plain connection to it. Knows nothing of the crate under test.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ pub struct Server {
     pub port: u16,
     /// Where it may write; gone with the server.
     folder: std::path::PathBuf,
+    settings: Vec<String>,
 }
 
 impl Server {
@@ -24,22 +26,9 @@ impl Server {
             let port = free_port();
             let folder = std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
             std::fs::create_dir_all(&folder).expect("a temporary folder");
-            let child = Command::new(server_binary())
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-                .arg("--dir")
-                .arg(&folder)
-                .args(settings)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|error| {
-                    panic!(
-                        "cannot start `{}` ({error}): run the tests with `cargo xtask test`, which finds or installs \
-                         a server, or set REDIS_SERVER_BIN",
-                        server_binary()
-                    )
-                });
-            let mut server = Self { child, port, folder };
+            let settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
+            let child = spawn(port, &folder, &settings);
+            let mut server = Self { child, port, folder, settings };
             if server.answers() {
                 return server;
             }
@@ -54,6 +43,14 @@ impl Server {
     /// A connection that knows nothing of the crate under test.
     pub fn control(&self) -> Control {
         Control::connect(self.port)
+    }
+
+    /// Kills the server and starts another on its port, which knows nothing of what the first one held.
+    pub fn lose_everything(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = spawn(self.port, &self.folder, &self.settings);
+        assert!(self.answers(), "a port that was free a moment ago is taken");
     }
 
     pub fn pause(&self) {
@@ -93,6 +90,24 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+fn spawn(port: u16, folder: &std::path::Path, settings: &[String]) -> Child {
+    Command::new(server_binary())
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(folder)
+        .args(settings)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!(
+                "cannot start `{}` ({error}): run the tests with `cargo xtask test`, which finds or installs a \
+                 server, or set REDIS_SERVER_BIN",
+                server_binary()
+            )
+        })
 }
 
 /// Found by `cargo xtask test` in this order: the variable, the PATH, `target/tools`.
@@ -166,6 +181,40 @@ impl Control {
         let info = self.run(&["INFO", "commandstats"]);
         let start = format!("cmdstat_{command}:calls=");
         info.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Every command that a server executes, those inside scripts as well, as MONITOR shows them.
+pub struct Monitor {
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Monitor {
+    pub fn start(port: u16) -> Self {
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        socket.write_all(b"CLIENT SETNAME control\r\nMONITOR\r\n").expect("sent");
+        let mut answers = BufReader::new(socket).lines();
+        for _ in 0..2 {
+            assert_eq!(answers.next().expect("an answer").expect("read"), "+OK");
+        }
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // It ends with the server, or with whoever reads.
+            while let Some(Ok(line)) = answers.next() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { lines }
+    }
+
+    /// What was executed since the last look, up to now.
+    pub fn take(&self, control: &mut Control) -> Vec<String> {
+        const MARK: &str = "so far";
+        control.run(&["ECHO", MARK]);
+        let next = || self.lines.recv_timeout(Duration::from_secs(10)).expect("the server says all of it");
+        std::iter::repeat_with(next).take_while(|line| !line.contains(MARK)).collect()
     }
 }
 

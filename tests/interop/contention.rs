@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::common::Control;
+use crate::common::{Control, ms};
 use crate::party::Party;
-use crate::stage::{Scenario, Stage};
+use crate::stage::{Load, Scenario, Stage};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        Scenario::new("mixed_workers", |stage| Box::pin(mixed_workers(stage))).heavy(),
-        Scenario::new("a_few_mixed_workers", |stage| Box::pin(a_few_mixed_workers(stage))).short(),
-        Scenario::new("lk23_testConcurrency_SingleInstance", |stage| Box::pin(lk23(stage))),
-        Scenario::new("lk24_testConcurrencyLoop_MultiInstance", |stage| Box::pin(lk24(stage))).heavy(),
-        Scenario::new("lk25_testConcurrency_MultiInstance", |stage| Box::pin(lk25(stage))).heavy(),
+        Scenario::new("mixed_workers", mixed_workers).load(Load::Processor),
+        Scenario::new("a_few_mixed_workers", a_few_mixed_workers).short(),
+        Scenario::new("lk03_testSubscriptionsPerConnection", lk03),
+        Scenario::new("lk23_testConcurrency_SingleInstance", lk23),
+        Scenario::new("lk24_testConcurrencyLoop_MultiInstance", lk24).load(Load::Processor),
+        Scenario::new("lk25_testConcurrency_MultiInstance", lk25).load(Load::Processor),
     ]
 }
 
@@ -26,6 +27,38 @@ async fn mixed_workers(stage: Stage) {
 async fn a_few_mixed_workers(stage: Stage) {
     let parties = [(stage.first.clone(), 4), (stage.second.clone(), 4)];
     sections(&stage, &parties, 200).await;
+}
+
+/// 32 workers on five names, with one subscriber connection for each side; one that has room for all five.
+async fn lk03(stage: Stage) {
+    let mut tasks = tokio::task::JoinSet::new();
+    let settings = [("channels", "5".to_owned())];
+    let inside: Arc<[AtomicI64; 5]> = Arc::default();
+    let parties = [
+        stage.first.another(stage.url(), Duration::from_secs(30), &settings).await,
+        stage.second.another(stage.url(), Duration::from_secs(30), &settings).await,
+    ];
+    for nth in 0..32 {
+        let worker = parties[nth % 2].worker();
+        let (inside, base) = (Arc::clone(&inside), stage.name.clone());
+        tasks.spawn(async move {
+            for round in 0..16 {
+                let key = (nth + round * 3) % 5;
+                let name = format!("{base} {key}");
+                worker.lock(&name, None).await.expect("in the end");
+                assert_eq!(inside[key].fetch_add(1, Ordering::AcqRel), 0, "somebody else is inside");
+                tokio::time::sleep(ms((nth + round) as u64 % 20)).await;
+                inside[key].fetch_sub(1, Ordering::AcqRel);
+                worker.unlock(&name).await.expect("held");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    for party in parties {
+        party.close().await;
+    }
 }
 
 async fn lk23(stage: Stage) {
@@ -45,13 +78,8 @@ async fn lk25(stage: Stage) {
 async fn many_clients(stage: &Stage, clients: usize, total: i64) {
     let mut parties = Vec::new();
     for nth in 0..clients {
-        let party = match if nth % 2 == 0 { &stage.first } else { &stage.second } {
-            Party::Rust(_) => Party::rust(stage.url(), Duration::from_secs(30)).await,
-            Party::Java { peer, .. } => {
-                let name = format!("{} client {nth}", stage.name);
-                Party::java(peer, &name, stage.url(), Duration::from_secs(30)).await
-            }
-        };
+        let side = if nth % 2 == 0 { &stage.first } else { &stage.second };
+        let party = side.another(stage.url(), Duration::from_secs(30), &[]).await;
         parties.push((party, 1));
     }
     sections(stage, &parties, total).await;
@@ -93,6 +121,7 @@ async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
 async fn add_one(control: &mut Control, counter: &str) {
     let found = control.run(&["GET", counter]);
     let found: i64 = if found == "(nil)" { 0 } else { found.parse().expect("a number") };
-    tokio::task::yield_now().await;
+    // Long enough for anybody who is not kept out.
+    tokio::time::sleep(ms(1)).await;
     control.run(&["SET", counter, &(found + 1).to_string()]);
 }

@@ -11,35 +11,32 @@ use crate::stage::{QUICK, Scenario, Stage, between, eventually};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        Scenario::new("exclusion", |stage| Box::pin(exclusion(stage))).short(),
-        Scenario::new("nested_holds", |stage| Box::pin(nested_holds(stage))).short(),
-        Scenario::new("seen_from_the_other_side", |stage| Box::pin(seen_from_the_other_side(stage))).short(),
-        Scenario::new("unlock_by_another_is_refused", |stage| Box::pin(unlock_by_another(stage))).short(),
-        Scenario::new("names", |stage| Box::pin(names(stage))),
-        Scenario::new("watchdog_keeps_a_lock", |stage| Box::pin(watchdog_keeps_a_lock(stage))),
-        Scenario::new("force_unlock", |stage| Box::pin(force_unlock(stage))).short(),
-        Scenario::new("force_unlock_of_a_fixed_lease", |stage| {
-            Box::pin(force_unlock_of_a_fixed_lease(stage))
-        }),
-        Scenario::new("unlock_of_what_another_took", |stage| Box::pin(unlock_of_what_another_took(stage)))
-            .short(),
-        Scenario::new("lk05_testRemainTimeToLive2", |stage| Box::pin(lk05(stage)))
-            .not_first(&["3.12.5", "3.20.0", "3.24.3"]),
-        Scenario::new("lk08_testForceUnlock", |stage| Box::pin(lk08(stage))),
-        Scenario::new("lk10_testRemainTimeToLive", |stage| Box::pin(lk10(stage))),
-        Scenario::new("lk13_testGetHoldCount", |stage| Box::pin(lk13(stage))),
-        Scenario::new("lk14_testIsHeldByCurrentThreadOtherThread", |stage| Box::pin(lk14(stage))),
-        Scenario::new("lk15_testIsHeldByCurrentThread", |stage| Box::pin(lk15(stage))),
-        Scenario::new("lk16_testIsLockedOtherThread", |stage| Box::pin(lk16(stage))),
-        Scenario::new("lk18_testIsLocked", |stage| Box::pin(lk18(stage))),
-        Scenario::new("lk19_testUnlockFail", |stage| Box::pin(lk19(stage))),
-        Scenario::new("lk20_testLockUnlock", |stage| Box::pin(lk20(stage))),
-        Scenario::new("lk21_testReentrancy", |stage| Box::pin(lk21(stage))),
+        Scenario::new("exclusion", exclusion).short(),
+        Scenario::new("nested_holds", nested_holds).short(),
+        Scenario::new("seen_from_the_other_side", seen_from_the_other_side).short(),
+        Scenario::new("unlock_by_another_is_refused", unlock_by_another).short(),
+        Scenario::new("names", names),
+        Scenario::new("watchdog_keeps_a_lock", watchdog_keeps_a_lock),
+        Scenario::new("force_unlock", force_unlock).short(),
+        Scenario::new("force_unlock_of_a_fixed_lease", force_unlock_of_a_fixed_lease),
+        Scenario::new("unlock_of_what_another_took", unlock_of_what_another_took).short(),
+        Scenario::new("lk05_testRemainTimeToLive2", lk05).not_first(&["3.12.5", "3.20.0", "3.24.3"]),
+        Scenario::new("lk08_testForceUnlock", lk08),
+        Scenario::new("testDelete", delete),
+        Scenario::new("lk10_testRemainTimeToLive", lk10),
+        Scenario::new("lk13_testGetHoldCount", lk13),
+        Scenario::new("lk14_testIsHeldByCurrentThreadOtherThread", lk14),
+        Scenario::new("lk15_testIsHeldByCurrentThread", lk15),
+        Scenario::new("lk16_testIsLockedOtherThread", lk16),
+        Scenario::new("lk18_testIsLocked", lk18),
+        Scenario::new("lk19_testUnlockFail", lk19),
+        Scenario::new("lk20_testLockUnlock", lk20),
+        Scenario::new("lk21_testReentrancy", lk21),
     ]
 }
 
 async fn exclusion(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     for _ in 0..3 {
         first.lock(name, None).await.expect("free");
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "held");
@@ -52,7 +49,7 @@ async fn exclusion(stage: Stage) {
 }
 
 async fn nested_holds(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     let control = &mut stage.control();
     for count in 1..=3 {
         first.lock(name, None).await.expect("free, or held by itself");
@@ -68,7 +65,7 @@ async fn nested_holds(stage: Stage) {
 }
 
 async fn seen_from_the_other_side(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     assert!(!second.is_locked(name).await);
     assert_eq!(second.lease_left(name).await, None);
     first.lock(name, Some(ms(20_000))).await.expect("free");
@@ -92,7 +89,7 @@ async fn seen_from_the_other_side(stage: Stage) {
 }
 
 async fn unlock_by_another(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     first.lock(name, Some(ms(20_000))).await.expect("free");
     let before = stage.control().hash(name);
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
@@ -135,7 +132,7 @@ async fn names(stage: Stage) {
 }
 
 async fn watchdog_keeps_a_lock(stage: Stage) {
-    let (first, second, name) = (stage.quick_first.worker(), stage.quick_second.worker(), &stage.name);
+    let (first, second, name) = &stage.quick_workers();
     first.lock(name, None).await.expect("free");
     let waiting = tokio::spawn({
         let (second, name) = (second.clone(), name.clone());
@@ -163,7 +160,7 @@ async fn force_unlock_of_a_fixed_lease(stage: Stage) {
 
 /// Our side is told of it; Java finds out by its next unlock.
 async fn forced(stage: Stage, lease: Option<Duration>) {
-    let (first, second, name) = (stage.quick_first.worker(), stage.quick_second.worker(), &stage.name);
+    let (first, second, name) = &stage.quick_workers();
     first.lock(name, lease).await.expect("free");
     let lost = first.lost(name);
     second.force_unlock(name).await.expect("answered");
@@ -185,7 +182,7 @@ async fn forced(stage: Stage, lease: Option<Duration>) {
 
 /// Not told yet, the old holder unlocks: that must not touch the new one.
 async fn unlock_of_what_another_took(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     first.lock(name, None).await.expect("free");
     second.force_unlock(name).await.expect("answered");
     second.lock(name, Some(ms(20_000))).await.expect("free");
@@ -197,7 +194,7 @@ async fn unlock_of_what_another_took(stage: Stage) {
 
 /// A partial unlock leaves the lease (in Redisson it is set to the last lease given).
 async fn lk05(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     for _ in 0..3 {
         first.lock(name, Some(ms(10_000))).await.expect("free, or held by itself");
     }
@@ -208,15 +205,28 @@ async fn lk05(stage: Stage) {
 }
 
 async fn lk08(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     first.lock(name, None).await.expect("free");
     second.force_unlock(name).await.expect("answered");
     assert!(!first.is_locked(name).await && !second.is_locked(name).await);
     first.unlock_too_late(name).await;
 }
 
+/// Of Redisson 3.6: a lock that is deleted was there, or was not. `forceUnlock` says the same.
+async fn delete(stage: Stage) {
+    let (first, second, name) = &stage.workers();
+    let says = |forced: Result<Option<bool>, Fail>, was_held: bool| {
+        assert!(forced.expect("answered").is_none_or(|said| said == was_held));
+    };
+    says(second.force_unlock(name).await, false);
+    first.lock(name, None).await.expect("free");
+    says(second.force_unlock(name).await, true);
+    says(second.force_unlock(name).await, false);
+    assert!(!first.is_locked(name).await);
+}
+
 async fn lk10(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     first.lock(name, Some(ms(3_600_000))).await.expect("free");
     between("an hour", second.lease_left(name).await.expect("held"), 3_599_000, 3_600_000);
     first.unlock(name).await.expect("held");
@@ -227,7 +237,7 @@ async fn lk10(stage: Stage) {
 }
 
 async fn lk13(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     assert_eq!(first.hold_count(name).await, 0);
     for count in 1..=2 {
         first.lock(name, None).await.expect("free, or held by itself");
@@ -240,7 +250,7 @@ async fn lk13(stage: Stage) {
 }
 
 async fn lk14(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     let neighbour = stage.first.worker();
     first.lock(name, None).await.expect("free");
     assert!(!second.is_held(name).await && !neighbour.is_held(name).await);
@@ -258,7 +268,7 @@ async fn lk15(stage: Stage) {
 }
 
 async fn lk16(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     first.lock(name, None).await.expect("free");
     assert!(second.is_locked(name).await);
     first.unlock(name).await.expect("held");
@@ -266,7 +276,7 @@ async fn lk16(stage: Stage) {
 }
 
 async fn lk18(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     assert!(!first.is_locked(name).await);
     first.lock(name, None).await.expect("free");
     assert!(first.is_locked(name).await && second.is_locked(name).await);
@@ -275,7 +285,7 @@ async fn lk18(stage: Stage) {
 }
 
 async fn lk19(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     let neighbour = stage.first.worker();
     first.lock(name, None).await.expect("free");
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
@@ -285,7 +295,7 @@ async fn lk19(stage: Stage) {
 }
 
 async fn lk20(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     for worker in [&first, &second, &first, &second] {
         worker.lock(name, None).await.expect("free");
         worker.unlock(name).await.expect("held");
@@ -294,7 +304,7 @@ async fn lk20(stage: Stage) {
 }
 
 async fn lk21(stage: Stage) {
-    let (first, second, name) = (stage.first.worker(), stage.second.worker(), &stage.name);
+    let (first, second, name) = &stage.workers();
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     first.unlock(name).await.expect("held");

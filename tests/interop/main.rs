@@ -9,8 +9,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod contention;
+mod doomed;
+mod failures;
 mod holding;
 mod party;
+mod servers;
 mod stage;
 mod waiting;
 mod wire;
@@ -23,11 +26,11 @@ use tokio::sync::Semaphore;
 
 use common::Server;
 use common::peer::Build;
-use stage::{Job, Scenario, Sides, Stage};
+use stage::{Job, Load, Scenario, Sides, Stage};
 
 fn main() {
     if let Ok(order) = std::env::var("INTEROP_HOLD") {
-        return stage::hold_until_killed(&order);
+        return doomed::hold_until_killed(&order);
     }
     let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -39,7 +42,14 @@ fn main() {
 
 /// Every scenario, by theme.
 fn scenarios() -> Vec<Scenario> {
-    [holding::scenarios(), waiting::scenarios(), contention::scenarios()].concat()
+    [
+        holding::scenarios(),
+        waiting::scenarios(),
+        failures::scenarios(),
+        servers::scenarios(),
+        contention::scenarios(),
+    ]
+    .concat()
 }
 
 async fn run(filters: &[String]) -> usize {
@@ -90,51 +100,33 @@ fn builds() -> Vec<Build> {
 async fn version(build: &Build, short: bool, filters: &[String]) -> BTreeMap<String, bool> {
     let server = Server::start();
     let sides = Arc::new(Sides::open(build, &server).await);
-    let jobs: Vec<Job> = scenarios()
+    let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
+    let wanted = |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    let jobs: Vec<(String, Job)> = scenarios()
         .into_iter()
         .filter(|scenario| !short || scenario.short)
         .flat_map(|scenario| Job::pairings(scenario, &build.version))
+        .map(|job| (full(&format!("{}_{}", job.scenario.name, job.pair())), job))
+        .filter(|(name, _)| wanted(name))
         .collect();
-    let name =
-        |job: &Job| format!("jvm_{}_{}_{}", build.version.replace('.', "_"), job.scenario.name, job.pair());
-    let jobs: Vec<Job> = jobs
-        .into_iter()
-        .filter(|job| filters.is_empty() || filters.iter().any(|filter| name(job).contains(filter)))
-        .collect();
-    let mut results: BTreeMap<String, bool> = jobs.iter().map(|job| (name(job), false)).collect();
+    let mut results: BTreeMap<String, bool> = jobs.iter().map(|(name, _)| (name.clone(), false)).collect();
     assert_eq!(results.len(), jobs.len(), "every scenario has a name of its own");
-    let wire = format!("jvm_{}_wire", build.version.replace('.', "_"));
-    let wanted = filters.is_empty() || filters.iter().any(|filter| wire.contains(filter));
-    if build.version == NEWEST && wanted {
-        // Compared with the newest; the others are known by what they do.
+    let wire = full("wire");
+    // Compared with the newest; the others are known by what they do.
+    if build.version == NEWEST && wanted(&wire) {
         let sides = Arc::clone(&sides);
-        let play = tokio::spawn(async move { sides.compare_on_the_wire().await });
-        let passed = matches!(tokio::time::timeout(job_max(), play).await, Ok(Ok(())));
-        println!("test {wire} ... {}", if passed { "ok" } else { "FAILED" });
+        let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
         results.insert(wire, passed);
     }
-    // Those that burn the processor run when nobody measures time.
-    let (heavy, light): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.scenario.heavy);
-    for (jobs, at_once) in [(light, 16), (heavy, 2)] {
+    for (load, at_once) in Load::ALL {
         let permits = Arc::new(Semaphore::new(at_once));
         let mut running = tokio::task::JoinSet::new();
-        for job in jobs {
-            let (name, permits) = (name(&job), Arc::clone(&permits));
-            let stage = Stage::new(&sides, &job);
+        for (name, job) in jobs.iter().filter(|(_, job)| job.scenario.load == load) {
+            let (name, permits) = (name.clone(), Arc::clone(&permits));
+            let (stage, scenario) = (Stage::new(&sides, job), Arc::clone(&job.scenario.play));
             running.spawn(async move {
                 let _permit = permits.acquire().await.expect("open");
-                let start = Instant::now();
-                // A task of its own, so that a panic is a result.
-                let mut play = tokio::spawn((job.scenario.play)(stage));
-                let ended = tokio::time::timeout(job_max(), &mut play).await;
-                play.abort();
-                let passed = matches!(ended, Ok(Ok(())));
-                let word = match ended {
-                    Ok(Ok(())) => "ok",
-                    Ok(Err(_)) => "FAILED",
-                    Err(_) => "FAILED: it does not end",
-                };
-                println!("test {name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64());
+                let passed = play(&name, scenario(stage)).await;
                 (name, passed)
             });
         }
@@ -148,6 +140,21 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> BTreeMap<Str
         sides.close().await;
     }
     results
+}
+
+/// Plays a scenario in a task of its own, so that a panic is a result.
+async fn play(name: &str, scenario: impl Future<Output = ()> + Send + 'static) -> bool {
+    let start = Instant::now();
+    let mut scenario = tokio::spawn(scenario);
+    let ended = tokio::time::timeout(job_max(), &mut scenario).await;
+    scenario.abort();
+    let word = match ended {
+        Ok(Ok(())) => "ok",
+        Ok(Err(_)) => "FAILED",
+        Err(_) => "FAILED: it does not end",
+    };
+    println!("test {name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64());
+    word == "ok"
 }
 
 /// The Redisson that our steps are compared with.

@@ -38,15 +38,27 @@ impl Party {
         Self::Rust(builder.connect(url).await.expect("the server answers"))
     }
 
-    pub async fn java(peer: &Peer, name: &str, url: &str, watchdog: Duration) -> Self {
-        let values = [
-            ("client", name.to_owned()),
+    /// A client in a JVM, with settings of the peer's `open`.
+    pub async fn java(peer: &Peer, url: &str, watchdog: Duration, settings: &[(&str, String)]) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let name = format!("client {}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut values = vec![
+            ("client", name.clone()),
             ("address", url.to_owned()),
             ("watchdog", watchdog.as_millis().to_string()),
         ];
+        values.extend(settings.iter().cloned());
         let opened = peer.call("open", &values).await;
         assert!(opened.is_ok(), "{opened:?}");
-        Self::Java { peer: peer.clone(), client: name.to_owned() }
+        Self::Java { peer: peer.clone(), client: name }
+    }
+
+    /// One more client of this side. The settings are for one in a JVM.
+    pub async fn another(&self, url: &str, watchdog: Duration, settings: &[(&str, String)]) -> Self {
+        match self {
+            Self::Rust(_) => Self::rust(url, watchdog).await,
+            Self::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
+        }
     }
 
     pub fn is_rust(&self) -> bool {
@@ -165,12 +177,50 @@ impl Worker {
         }
     }
 
-    pub async fn force_unlock(&self, name: &str) -> Result<(), Fail> {
+    /// Frees the lock, whoever holds it. The answer is whether anybody did; the oldest Redisson does not say.
+    pub async fn force_unlock(&self, name: &str) -> Result<Option<bool>, Fail> {
         match &self.side {
             Side::Rust { .. } => {
-                self.rust(name, None).force_unlock().await.map(|_| ()).map_err(|error| fail(&error))
+                self.rust(name, None).force_unlock().await.map(Some).map_err(|error| fail(&error))
             }
-            Side::Java { .. } => self.call("forceunlock", name, &[]).await.map(|_| ()).map_err(exception),
+            Side::Java { .. } => {
+                let forced = self.call("forceunlock", name, &[]).await.map_err(exception)?;
+                Ok(forced.as_bool())
+            }
+        }
+    }
+
+    /// One attempt by a thread that is interrupted already; ours, which has no thread, is dropped after a while.
+    /// `None`: it brought nothing.
+    pub async fn interrupted_try_lock(&self, name: &str, after: Duration) -> Option<Result<bool, Fail>> {
+        match &self.side {
+            Side::Rust { .. } => {
+                let (worker, name) = (self.clone(), name.to_owned());
+                let attempt = tokio::spawn(async move { worker.try_lock(&name, None, None).await });
+                tokio::time::sleep(after).await;
+                attempt.abort();
+                attempt.await.ok()
+            }
+            Side::Java { .. } => {
+                let values = [("interrupted", "true".to_owned())];
+                self.call("trylock", name, &values).await.map(|value| value == true).map(Ok).ok()
+            }
+        }
+    }
+
+    /// Interrupts the thread of this worker, which waits for a lock. Ours has no thread: another that waits beside it
+    /// is dropped.
+    pub async fn interrupt(&self, name: &str) {
+        match &self.side {
+            Side::Rust { client, .. } => {
+                let neighbour = client.lock(name).owned_by(&client.owner());
+                let waiting = tokio::time::timeout(Duration::from_millis(50), neighbour.lock()).await;
+                assert!(waiting.is_err(), "it was waiting");
+            }
+            Side::Java { peer, client, number } => {
+                let target = [("client", client.clone()), ("target", number.to_string())];
+                peer.call("interrupt", &target).await.expect("answered");
+            }
         }
     }
 
@@ -185,7 +235,10 @@ impl Worker {
     pub async fn is_held(&self, name: &str) -> bool {
         match &self.side {
             Side::Rust { .. } => self.rust(name, None).is_held().await.expect("answered"),
-            Side::Java { .. } => self.call("isheld", name, &[]).await.expect("answered") == true,
+            Side::Java { .. } => {
+                let verb = if self.by_thread_id { "isheldbythread" } else { "isheld" };
+                self.call(verb, name, &[]).await.expect("answered") == true
+            }
         }
     }
 
@@ -238,10 +291,12 @@ impl Worker {
         let Side::Java { peer, client, number } = &self.side else { unreachable!("asked of Java only") };
         let mut all = vec![("client", client.clone()), ("name", name.to_owned())];
         all.extend(values.iter().cloned());
-        if self.by_thread_id && matches!(verb, "lock" | "trylock" | "unlock") {
+        if self.by_thread_id {
             // Any long will do; a negative one is nobody's.
             all.push(("thread", format!("-{}", number + 1_000)));
-            return peer.call(&format!("{verb}async"), &all).await;
+            if matches!(verb, "lock" | "trylock" | "unlock") {
+                return peer.call(&format!("{verb}async"), &all).await;
+            }
         }
         all.push(("worker", number.to_string()));
         peer.call(verb, &all).await

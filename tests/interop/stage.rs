@@ -2,16 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::peer::{Build, Peer};
 use crate::common::{Control, Server, ms, stalls};
-use crate::party::Party;
+use crate::party::{Party, Worker};
 use crate::wire;
 
-type Play = fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+type Play = Arc<dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Something that two parties do.
 #[derive(Clone)]
@@ -20,28 +19,51 @@ pub struct Scenario {
     pub play: Play,
     /// It belongs to the short run.
     pub short: bool,
-    /// It burns the processor.
-    pub heavy: bool,
+    pub load: Load,
     /// Versions of Redisson that cannot be the first party; `docs/protocol.md` says why.
     pub not_first: &'static [&'static str],
+    /// Versions that cannot be the second.
+    pub not_second: &'static [&'static str],
 }
 
 impl Scenario {
-    pub fn new(name: &'static str, play: Play) -> Self {
-        Self { name, play, short: false, heavy: false, not_first: &[] }
+    pub fn new<F: Future<Output = ()> + Send + 'static>(name: &'static str, play: fn(Stage) -> F) -> Self {
+        let play: Play = Arc::new(move |stage| Box::pin(play(stage)));
+        Self { name, play, short: false, load: Load::Waits, not_first: &[], not_second: &[] }
     }
 
     pub fn short(self) -> Self {
         Self { short: true, ..self }
     }
 
-    pub fn heavy(self) -> Self {
-        Self { heavy: true, ..self }
+    pub fn load(self, load: Load) -> Self {
+        Self { load, ..self }
     }
 
     pub fn not_first(self, versions: &'static [&'static str]) -> Self {
         Self { not_first: versions, ..self }
     }
+
+    pub fn not_second(self, versions: &'static [&'static str]) -> Self {
+        Self { not_second: versions, ..self }
+    }
+}
+
+/// What a scenario does to the machine. Loads run one after the other, so that who burns the processor does not run
+/// beside who measures time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Most of the time it waits.
+    Waits,
+    /// It starts a process of its own.
+    Process,
+    /// It burns the processor.
+    Processor,
+}
+
+impl Load {
+    /// All of them, with how many scenarios run side by side.
+    pub const ALL: [(Self, usize); 3] = [(Self::Waits, 16), (Self::Process, 6), (Self::Processor, 4)];
 }
 
 /// A scenario with its two parties.
@@ -58,6 +80,7 @@ impl Job {
         pairs
             .into_iter()
             .filter(|(first_is_rust, _)| *first_is_rust || !scenario.not_first.contains(&version))
+            .filter(|(_, second_is_rust)| *second_is_rust || !scenario.not_second.contains(&version))
             .map(|(first_is_rust, second_is_rust)| Self {
                 scenario: scenario.clone(),
                 first_is_rust,
@@ -91,16 +114,16 @@ impl Sides {
     pub async fn open(build: &Build, server: &Server) -> Self {
         let peer = Peer::start(build).await;
         let url = server.url();
-        let side = async |watchdog: Duration, name: &str| {
+        let side = async |watchdog: Duration| {
             let rust = [Party::rust(&url, watchdog).await, Party::rust(&url, watchdog).await];
             let java = [
-                Party::java(&peer, &format!("{name} 1"), &url, watchdog).await,
-                Party::java(&peer, &format!("{name} 2"), &url, watchdog).await,
+                Party::java(&peer, &url, watchdog, &[]).await,
+                Party::java(&peer, &url, watchdog, &[]).await,
             ];
             [rust, java]
         };
-        let long = side(LONG, "long").await;
-        let quick = side(QUICK, "quick").await;
+        let long = side(LONG).await;
+        let quick = side(QUICK).await;
         Self { build: build.clone(), _peer: peer, url, port: server.port, long, quick }
     }
 
@@ -143,6 +166,21 @@ impl Stage {
         }
     }
 
+    /// A worker of each party, and the name of the lock.
+    pub fn workers(&self) -> (Worker, Worker, String) {
+        (self.first.worker(), self.second.worker(), self.name.clone())
+    }
+
+    /// The same, with the short watchdog timeout.
+    pub fn quick_workers(&self) -> (Worker, Worker, String) {
+        (self.quick_first.worker(), self.quick_second.worker(), self.name.clone())
+    }
+
+    /// The same, by the asynchronous forms.
+    pub fn async_workers(&self) -> (Worker, Worker, String) {
+        (self.first.async_worker(), self.second.async_worker(), self.name.clone())
+    }
+
     pub fn url(&self) -> &str {
         &self.sides.url
     }
@@ -159,10 +197,19 @@ impl Stage {
 
     /// Waits until somebody listens to the unlock channel of a lock.
     pub async fn somebody_waits(&self, name: &str) {
-        let channel = channel(name);
+        self.listeners(name, 1).await;
+    }
+
+    /// Waits until nobody does.
+    pub async fn nobody_waits(&self, name: &str) {
+        self.listeners(name, 0).await;
+    }
+
+    async fn listeners(&self, name: &str, number: u32) {
+        let (channel, number) = (channel(name), format!(" {number}"));
         let mut control = self.control();
-        let waits = || control.run(&["PUBSUB", "NUMSUB", &channel]).ends_with(" 1");
-        eventually("somebody waits", waits).await;
+        let are = || control.run(&["PUBSUB", "NUMSUB", &channel]).ends_with(&number);
+        eventually(&format!("listeners:{number}"), are).await;
     }
 }
 
@@ -188,46 +235,4 @@ pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
 pub fn between(what: &str, took: Duration, at_least: u64, at_most: u64) {
     let most = ms(at_most) + stalls();
     assert!(took >= ms(at_least) && took <= most, "{what} took {took:?}, not {at_least} ms to {most:?}");
-}
-
-/// A child process of this program that takes a lock and waits to be killed.
-pub struct Doomed(std::process::Child);
-
-impl Doomed {
-    pub fn start(url: &str, name: &str) -> Self {
-        let program = std::env::current_exe().expect("a program");
-        let mut command = std::process::Command::new(program);
-        command.env("INTEROP_HOLD", format!("{url} {name}")).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().expect("it starts"))
-    }
-
-    /// Stops the process where it stands, or lets it go on.
-    pub fn signal(&self, signal: &str) {
-        let sent = std::process::Command::new("kill").args([signal, &self.0.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-
-    pub fn kill(&mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it ends");
-    }
-}
-
-impl Drop for Doomed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// What the child process does.
-pub fn hold_until_killed(order: &str) {
-    let (url, name) = order.split_once(' ').expect("url and name");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let Party::Rust(client) = Party::rust(url, QUICK).await else { unreachable!("ours") };
-        let _guard = client.lock(name).lock().await.expect("free");
-        // Not for ever, should its parent be killed first.
-        tokio::time::sleep(Duration::from_secs(60)).await;
-    });
 }

@@ -13,6 +13,7 @@ import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
 
 /**
  * A Redisson client that takes commands as lines and answers as JSON lines.
@@ -24,6 +25,7 @@ import org.redisson.config.Config;
 public class Peer {
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, ExecutorService> WORKERS = new ConcurrentHashMap<>();
+    private static final Map<String, Thread> THREADS = new ConcurrentHashMap<>();
     private static final Map<String, RLock> LOCKS = new ConcurrentHashMap<>();
     private static final ExecutorService LOOSE = Executors.newCachedThreadPool(Peer::daemon);
 
@@ -44,7 +46,11 @@ public class Peer {
             return LOOSE;
         }
         String name = command.get("client") + " " + worker;
-        return WORKERS.computeIfAbsent(name, any -> Executors.newSingleThreadExecutor(Peer::daemon));
+        return WORKERS.computeIfAbsent(name, any -> Executors.newSingleThreadExecutor(work -> {
+            Thread thread = daemon(work);
+            THREADS.put(name, thread);
+            return thread;
+        }));
     }
 
     private static Thread daemon(Runnable work) {
@@ -77,10 +83,9 @@ public class Peer {
                 // As a crash: nothing is given back, no socket is closed in order.
                 Runtime.getRuntime().halt(9);
                 return "null";
-            case "thread":
-                return String.valueOf(Thread.currentThread().getId());
-            case "version":
-                return quoted(Redisson.class.getPackage().getImplementationVersion());
+            case "interrupt":
+                interruptWaiting(THREADS.get(command.get("client") + " " + command.get("target")));
+                return "null";
             default:
                 return onLock(command, lock(command));
         }
@@ -89,16 +94,41 @@ public class Peer {
     private static String open(Command command) {
         Config config = new Config();
         config.setLockWatchdogTimeout(command.number("watchdog"));
-        config.useSingleServer()
-            .setAddress(command.get("address"))
-            .setConnectionMinimumIdleSize(2)
-            .setConnectionPoolSize(24)
-            .setSubscriptionConnectionMinimumIdleSize(1);
+        if (command.values.containsKey("cluster")) {
+            config.useClusterServers()
+                .addNodeAddress(command.get("address"))
+                .setMasterConnectionMinimumIdleSize(2)
+                .setMasterConnectionPoolSize(24)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+        } else {
+            SingleServerConfig server = config.useSingleServer()
+                .setAddress(command.get("address"))
+                .setConnectionMinimumIdleSize(2)
+                .setConnectionPoolSize(24)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+            if (command.values.containsKey("channels")) {
+                server.setSubscriptionConnectionPoolSize(1).setSubscriptionsPerConnection((int) command.number("channels"));
+            }
+        }
         config.setThreads(4);
         config.setNettyThreads(4);
         RedissonClient client = Redisson.create(config);
         CLIENTS.put(command.get("client"), client);
         return "null";
+    }
+
+    /** Not before the thread waits for an unlock: Redisson counts its permits with a semaphore. */
+    private static void interruptWaiting(Thread thread) throws Exception {
+        for (int tries = 0; tries < 2_000; tries++) {
+            for (StackTraceElement frame : thread.getStackTrace()) {
+                if (frame.getClassName().equals("java.util.concurrent.Semaphore")) {
+                    thread.interrupt();
+                    return;
+                }
+            }
+            Thread.sleep(5);
+        }
+        throw new IllegalStateException("it does not wait");
     }
 
     private static RedissonClient client(Command command) {
@@ -127,6 +157,9 @@ public class Peer {
         long wait = command.number("wait");
         long lease = command.number("lease");
         long thread = command.number("thread");
+        if (command.values.containsKey("interrupted")) {
+            Thread.currentThread().interrupt();
+        }
         switch (command.verb) {
             case "lock":
                 if (lease < 0) {

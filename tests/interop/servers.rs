@@ -1,0 +1,125 @@
+//! Scenarios with a server of their own: one that fails, forgets, tells of its keys, or is a node of a cluster.
+
+use crate::common::{Control, Server, ms};
+use crate::party::{Fail, Party};
+use crate::stage::{QUICK, Scenario, Stage, eventually};
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario::new("lk04_testRedisFailed", lk04).not_first(&["3.12.5"]),
+        Scenario::new("lk11_testInCluster", lk11),
+        Scenario::new("lk17_testLockFailoverInCluster", lk17),
+        Scenario::new("lk26_testLockListener", lk26),
+        Scenario::new("e01_lockAfterTimeout", e01),
+    ]
+}
+
+/// Without a server an attempt is an error, not a refusal, and it comes in time.
+async fn lk04(stage: Stage) {
+    let server = Server::start();
+    let worker = stage.first.another(&server.url(), ms(30_000), &[]).await.worker();
+    worker.lock(&stage.name, None).await.expect("free");
+    worker.unlock(&stage.name).await.expect("held");
+    drop(server);
+    let tried = worker.try_lock(&stage.name, Some(ms(5_000)), Some(ms(10_000))).await;
+    assert!(matches!(tried, Err(Fail::Other(_))), "{tried:?}");
+}
+
+/// A cluster of one node: Java takes it for a cluster, we know its one address.
+async fn cluster(stage: &Stage) -> (Server, [Party; 2]) {
+    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
+    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let mut control = server.control();
+    control.run(&[&["CLUSTER", "ADDSLOTS"], &*slots.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    let works = || control.run(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+    eventually("the cluster works", works).await;
+    let as_cluster = [("cluster", "true".to_owned())];
+    let first = stage.first.another(&server.url(), ms(30_000), &as_cluster).await;
+    let second = stage.second.another(&server.url(), ms(30_000), &as_cluster).await;
+    (server, [first, second])
+}
+
+async fn lk11(stage: Stage) {
+    let (_server, [first, second]) = cluster(&stage).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+    for _ in 0..3 {
+        holder.lock(name, None).await.expect("free");
+        assert!(holder.is_locked(name).await && other.is_locked(name).await);
+        assert_eq!(other.try_lock(name, None, None).await, Ok(false));
+        holder.unlock(name).await.expect("held");
+        assert!(!holder.is_locked(name).await && !other.is_locked(name).await);
+    }
+    first.close().await;
+    second.close().await;
+}
+
+async fn lk17(stage: Stage) {
+    let (_server, [first, second]) = cluster(&stage).await;
+    let (one, other, name) = (first.worker(), second.worker(), &stage.name);
+    for nth in 0..30 {
+        let worker = if nth % 2 == 0 { &one } else { &other };
+        assert_eq!(worker.try_lock(name, None, None).await, Ok(true));
+        worker.unlock(name).await.expect("held");
+    }
+    first.close().await;
+    second.close().await;
+}
+
+/// Whoever listens to Redis' own events about keys, as Redisson's listeners do, hears of each end of a hold once: of a
+/// key that was deleted, or of one that has expired.
+async fn lk26(stage: Stage) {
+    let server = Server::start_with(&["--notify-keyspace-events", "Egx"]);
+    let first = stage.first.another(&server.url(), QUICK, &[]).await;
+    let second = stage.second.another(&server.url(), QUICK, &[]).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+    let mut listener = Control::connect(server.port);
+    let mut events = listener.connection.as_pubsub();
+    events.psubscribe("__keyevent@0__:*").expect("allowed");
+    // The end of a key; a lease that is set is an event too.
+    let mut next = || loop {
+        let event = events.get_message().expect("an event");
+        let kind = event.get_channel_name().rsplit(':').next().expect("a kind").to_owned();
+        if kind != "expire" && event.get_payload::<String>().expect("a key") == *name {
+            return kind;
+        }
+    };
+
+    for _ in 0..2 {
+        holder.lock(name, None).await.expect("free, or its own");
+    }
+    for _ in 0..2 {
+        holder.unlock(name).await.expect("held");
+    }
+    assert_eq!(next(), "del", "the last unlock, and no other");
+    holder.lock(name, None).await.expect("free");
+    other.force_unlock(name).await.expect("answered");
+    assert_eq!(next(), "del", "the forced unlock");
+    holder.unlock_too_late(name).await;
+    other.lock(name, None).await.expect("free");
+    other.unlock(name).await.expect("held");
+    assert_eq!(next(), "del", "nothing came in between");
+    holder.lock(name, None).await.expect("free");
+    first.close().await;
+    assert_eq!(tokio::task::block_in_place(next), "expired", "nobody gave it back");
+    second.close().await;
+}
+
+/// A server that comes back empty: what was held is lost, and what is taken then is renewed.
+async fn e01(stage: Stage) {
+    let mut server = Server::start();
+    let first = stage.first.another(&server.url(), QUICK, &[]).await;
+    let second = stage.second.another(&server.url(), QUICK, &[]).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+    holder.lock(name, None).await.expect("free");
+    server.lose_everything();
+    tokio::time::sleep(ms(2_000)).await;
+    holder.unlock_too_late(name).await;
+    for _ in 0..2 {
+        holder.lock(name, None).await.expect("free");
+        tokio::time::sleep(QUICK * 2).await;
+        assert_eq!(other.try_lock(name, None, None).await, Ok(false), "it was renewed");
+        holder.unlock(name).await.expect("held");
+    }
+    first.close().await;
+    second.close().await;
+}
