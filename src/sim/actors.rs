@@ -142,34 +142,27 @@ impl Actor {
         max_hold_ms: Option<u64>,
         until: Until,
     ) {
-        let mut lock = self.lock(nth);
-        if let Some(lease) = lease_ms {
-            lock = lock.lease(ms(lease));
-        }
-        if let Some(limit) = max_hold_ms {
-            lock = lock.max_hold(ms(limit));
-        }
+        let lock = self.lock(nth);
+        let lock = lease_ms.map_or_else(|| lock.clone(), |lease| lock.lease(ms(lease)));
+        let lock = max_hold_ms.map_or_else(|| lock.clone(), |limit| lock.max_hold(ms(limit)));
         let began = Instant::now();
         let reenters =
             self.guards.iter().any(|kept| kept.lock == nth && kept.guard.held().ticket.ending().is_none());
-        let what = format!(
-            "owner {} {verb:?} {} {lease_ms:?} {max_hold_ms:?} {until:?}",
-            self.owner.thread_id(),
-            LOCKS[nth]
-        );
-        let (waits_for, limit) = match verb {
+        let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
+        let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
+        let (waits, limit) = match verb {
             // A re-entry waits for nobody: it is served within a command timeout, or two.
-            Verb::Lock if reenters => (None, self.limit(3)),
-            Verb::Lock => (Some(LOCKS[nth].to_owned()), None),
-            Verb::Try => (None, self.limit(4)),
-            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
-                (Some(LOCKS[nth].to_owned()), self.limit(3).map(|limit| limit + ms(wait)))
-            }
-            Verb::Run(_) => (None, None),
+            Verb::Lock if reenters => (false, self.limit(3)),
+            Verb::Lock => (true, None),
+            Verb::Try => (false, self.limit(4)),
+            Verb::TryFor(wait) | Verb::TryUntil(wait) => (true, self.limit(3).map(|limit| limit + ms(wait))),
+            Verb::Run(_) => (false, None),
         };
+        // A lease of 10 ms is over before a slow answer is there.
+        let too_short = |error: &Error| lease_ms == Some(10) && matches!(error, Error::NoAnswer { .. });
         // Nobody waits for ever here: two tasks may wait for each other.
         let until = if until == Until::Done { Until::Ms(PATIENCE_MS) } else { until };
-        let call = self.begins(what, waits_for, limit);
+        let call = self.begins(what, waits.then(|| name.to_owned()), limit);
         if let Verb::Run(inside) = verb {
             let world = &self.world;
             let body = |held: Held| {
@@ -182,12 +175,11 @@ impl Actor {
             };
             let done = limited(until, lock.run(body)).await;
             self.ends(call, &done);
-            if let Some(Err(error)) = done {
-                if lease_ms == Some(10) && matches!(error, Error::NoAnswer { .. }) {
-                    return;
-                }
+            if let Some(Err(error)) = done
+                && !too_short(&error)
+            {
                 if matches!(error, Error::Lost { reason: LossReason::MaxHold | LossReason::Closed, .. }) {
-                    self.world.watch.left_behind(LOCKS[nth], &self.owner.field());
+                    self.world.watch.left_behind(name, &self.owner.field());
                 }
                 self.judge(&error, None);
             }
@@ -208,10 +200,8 @@ impl Actor {
                 let token = self.token(nth, guard.held(), began);
                 self.guards.push(Kept { guard, lock: nth, token });
             }
-            // A lease of 10 ms is over before a slow answer is there.
-            Some(Err(Error::NoAnswer { .. })) if lease_ms == Some(10) => {}
-            Some(Err(error)) => self.judge(&error, None),
-            Some(Ok(None)) | None => {}
+            Some(Err(error)) if !too_short(&error) => self.judge(&error, None),
+            Some(Ok(None) | Err(_)) | None => {}
         }
     }
 

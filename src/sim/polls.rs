@@ -103,7 +103,7 @@ impl Stage {
         });
     }
 
-    /// Whether the future became ready, and the guards that are open now.
+    /// Whether the future became ready, and the guards that are open now. Futures that take the lock are here.
     async fn act(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
         let lock = self.lock();
         let taken = |done: Option<Result<Option<LockGuard>, Error>>| match done {
@@ -111,15 +111,6 @@ impl Stage {
             Some(done) => (true, done.ok().flatten().into_iter().collect()),
         };
         match case {
-            Connect => {
-                let access = Access { world: Arc::clone(&self.world), client: 2 };
-                let open = LockClient::builder().open(Settings::simulated(access, ms(400), true));
-                let done = limited(until, open).await;
-                if let Some(Ok(client)) = &done {
-                    client.close(Duration::ZERO).await;
-                }
-                (done.is_some(), Vec::new())
-            }
             Lock => taken(limited(until, lock.lock()).await.map(|done| done.map(Some))),
             LockContended => {
                 self.contend().await;
@@ -153,6 +144,29 @@ impl Stage {
             RunContended => {
                 self.contend().await;
                 (limited(until, lock.run(|_| tokio::time::sleep(ms(3)))).await.is_some(), Vec::new())
+            }
+            Scope => {
+                let owner = self.ours.owner();
+                let lock = self.ours.lock("stock");
+                let scoped = owner.scope(async { Box::pin(lock.lock()).await });
+                taken(limited(until, scoped).await.map(|done| done.map(Some)))
+            }
+            other => self.act_otherwise(other, until).await,
+        }
+    }
+
+    /// The same for futures that look at the lock, hold it already, or need none.
+    async fn act_otherwise(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
+        let lock = self.lock();
+        match case {
+            Connect => {
+                let access = Access { world: Arc::clone(&self.world), client: 2 };
+                let open = LockClient::builder().open(Settings::simulated(access, ms(400), true));
+                let done = limited(until, open).await;
+                if let Some(Ok(client)) = &done {
+                    client.close(Duration::ZERO).await;
+                }
+                (done.is_some(), Vec::new())
             }
             Unlock => match lock.lock().await {
                 Ok(guard) => (limited(until, guard.unlock()).await.is_some(), Vec::new()),
@@ -188,12 +202,6 @@ impl Stage {
                 Ok(guard) => (limited(until, guard.extend(ms(60_000))).await.is_some(), vec![guard]),
                 Err(_) => (true, Vec::new()),
             },
-            Scope => {
-                let owner = self.ours.owner();
-                let lock = self.ours.lock("stock");
-                let scoped = owner.scope(async { Box::pin(lock.lock()).await });
-                taken(limited(until, scoped).await.map(|done| done.map(Some)))
-            }
             Lost => match lock.lock().await {
                 Ok(guard) => (limited(until, guard.lost()).await.is_some(), vec![guard]),
                 Err(_) => (true, Vec::new()),
@@ -207,6 +215,7 @@ impl Stage {
                 let ready = limited(until, self.ours.close(ms(30))).await.is_some();
                 (ready, guard.into_iter().collect())
             }
+            other => unreachable!("{other:?} takes the lock"),
         }
     }
 

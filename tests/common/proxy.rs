@@ -166,19 +166,13 @@ impl Link {
         let mut held = self.held.clone();
         let replies = async move {
             let mut bytes = vec![0; 65_536];
-            loop {
-                let Ok(read) = from_server.read(&mut bytes).await else { return };
-                if read == 0 {
-                    return;
-                }
+            while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
                 if held.wait_for(|held| !held).await.is_err() {
                     return;
                 }
                 if losing.load(Ordering::SeqCst) > 0 {
                     lost_one.notify_one();
-                    continue;
-                }
-                if to_client.write_all(&bytes[..read]).await.is_err() {
+                } else if to_client.write_all(&bytes[..read]).await.is_err() {
                     return;
                 }
             }
@@ -190,16 +184,9 @@ impl Link {
                 while let Some((words, length)) = parse(&pending) {
                     let raw: Vec<u8> = pending.drain(..length).collect();
                     match self.fate(words) {
-                        None => {
-                            if to_server.write_all(&raw).await.is_err() {
-                                return None;
-                            }
-                        }
+                        None => to_server.write_all(&raw).await.ok()?,
                         Some(Fate::LoseCommand) => return None,
-                        Some(Fate::Late) => {
-                            let rest = [raw, pending].concat();
-                            return Some((to_server, rest));
-                        }
+                        Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);
                             let copies = if fate == Fate::Twice { 2 } else { 1 };
