@@ -77,6 +77,27 @@ async fn a_long_lease_beside_a_watchdog_hold_is_renewed_once_a_period_and_no_oft
     bed.finish([client]).await;
 }
 
+/// Redisson's read locks leaked here until 4.7.0 (its tests `shouldHaveNoThreadsAfter…AcquireAndRelease`).
+#[tokio::test]
+async fn the_registry_is_empty_after_as_many_unlocks_as_locks() {
+    let bed = Bed::new();
+    let client = brisk(&bed).await;
+    let lock = client.lock("a");
+    for depth in [1, 2, 5] {
+        let mut guards = Vec::new();
+        for _ in 0..depth {
+            guards.push(lock.lock().await.expect("reentrant"));
+            assert_eq!(client.stats().renewals, 1, "one timer for all holds of an owner");
+        }
+        while let Some(guard) = guards.pop() {
+            assert_eq!(client.stats().renewals, 1, "renewed as long as one is left");
+            guard.unlock().await.expect("held");
+        }
+        assert_eq!(client.stats().renewals, 0, "the last unlock takes it off, and not a moment later");
+    }
+    bed.finish([client]).await;
+}
+
 /// One hold of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
