@@ -74,9 +74,12 @@ pub struct Job {
 }
 
 impl Job {
+    /// How many there are of a scenario.
+    pub const PAIRINGS: usize = 4;
+
     /// Each kind of party in each part, as far as this version of Redisson can do it.
     pub fn pairings(scenario: Scenario, version: &str) -> Vec<Self> {
-        let pairs = [(true, true), (true, false), (false, true), (false, false)];
+        let pairs: [_; Self::PAIRINGS] = [(true, true), (true, false), (false, true), (false, false)];
         pairs
             .into_iter()
             .filter(|(first_is_rust, _)| *first_is_rust || !scenario.not_first.contains(&version))

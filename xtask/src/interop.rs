@@ -97,6 +97,8 @@ fn known<'a>(given: &str, known: &[&'a str]) -> Result<&'a str, Problem> {
 pub struct Cell {
     pub passed: u32,
     pub planned: u32,
+    /// Not planned, because this version of Redisson cannot do it.
+    pub left_out: u32,
 }
 
 /// Runs the scenarios on one server, for one version after the other, the `short` ones in short.
@@ -121,11 +123,13 @@ pub fn play(java: &Java, server: &Path, versions: &[&str], short: &[&str]) -> Re
         .ok_or_else(|| Problem::failed(format!("the run broke off:\n{text}")))
 }
 
-/// `interop 4.7.0 136/136 36.6 s`
+/// `interop 4.7.0 136/136 2 left out 36.6 s`
 fn cell(text: &str, version: &str) -> Option<Cell> {
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("interop {version} ")))?;
-    let (passed, planned) = line.split(' ').next()?.split_once('/')?;
-    let cell = Cell { passed: passed.parse().ok()?, planned: planned.parse().ok()? };
+    let mut words = line.split(' ');
+    let (passed, planned) = words.next()?.split_once('/')?;
+    let left_out = words.next()?.parse().ok()?;
+    let cell = Cell { passed: passed.parse().ok()?, planned: planned.parse().ok()?, left_out };
     // A version for which nothing was planned has shown nothing.
     (cell.planned > 0).then_some(cell)
 }
@@ -135,6 +139,10 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
     for (server, row) in servers.iter().zip(rows) {
         let cells: Vec<_> = row.iter().map(|cell| format!("{}/{}", cell.passed, cell.planned)).collect();
         let _ = writeln!(text, "| {server} | {} |", cells.join(" | "));
+    }
+    if let Some(row) = rows.first() {
+        let left_out: Vec<_> = row.iter().map(|cell| cell.left_out.to_string()).collect();
+        let _ = writeln!(text, "| left out | {} |", left_out.join(" | "));
     }
     text
 }
@@ -220,16 +228,16 @@ mod tests {
 
     #[test]
     fn a_cell_is_read_and_one_that_ran_nothing_is_none() {
-        let text = "noise\ninterop 3.6.5 130/136 17.0 s\ninterop 4.7.0 0/0 0.1 s\n";
-        assert_eq!(cell(text, "3.6.5"), Some(Cell { passed: 130, planned: 136 }));
+        let text = "noise\ninterop 3.6.5 130/136 4 left out 17.0 s\ninterop 4.7.0 0/0 0 left out 0.1 s\n";
+        assert_eq!(cell(text, "3.6.5"), Some(Cell { passed: 130, planned: 136, left_out: 4 }));
         assert_eq!(cell(text, "4.7.0"), None);
         assert_eq!(cell(text, "3.20.0"), None);
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_server() {
-        let row = vec![Cell { passed: 1, planned: 2 }, Cell { passed: 3, planned: 3 }];
-        let table = table(&["a", "b"], &["s"], &[row]);
-        assert_eq!(table, "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n");
+    fn the_table_has_a_row_for_each_server_and_says_what_was_left_out() {
+        let cell = |passed, planned, left_out| Cell { passed, planned, left_out };
+        let table = table(&["a", "b"], &["s"], &[vec![cell(1, 2, 5), cell(3, 3, 0)]]);
+        assert_eq!(table, "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n| left out | 5 | 0 |\n");
     }
 }
