@@ -130,6 +130,8 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
         results.insert(wire, passed);
     }
+    let trouble = std::env::var("INTEROP_FAULT").ok();
+    let trouble = trouble.map(|signal| tokio::spawn(Arc::clone(&sides).trouble(signal)));
     for (load, at_once) in Load::ALL {
         let permits = Arc::new(Semaphore::new(at_once));
         let mut running = tokio::task::JoinSet::new();
@@ -146,6 +148,12 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
             let (name, passed) = result.expect("no panic outside of a scenario");
             results.insert(name, passed);
         }
+    }
+    if let Some(trouble) = trouble {
+        // Whoever stands still now cannot be asked to close; its input ends with this process.
+        trouble.abort();
+        sides.end_trouble();
+        return Played { results, left_out };
     }
     // What has failed may have left somebody behind; the end of the process takes care of that.
     if let Some(sides) = Arc::into_inner(sides) {

@@ -102,7 +102,7 @@ impl Job {
 pub struct Sides {
     build: Build,
     /// The JVM lives as long as this.
-    _peer: Peer,
+    peer: Peer,
     url: String,
     port: u16,
     long: [[Party; 2]; 2],
@@ -127,13 +127,32 @@ impl Sides {
         };
         let long = side(LONG).await;
         let quick = side(QUICK).await;
-        Self { build: build.clone(), _peer: peer, url, port: server.port, long, quick }
+        Self { build: build.clone(), peer, url, port: server.port, long, quick }
     }
 
     /// Both sides make the same calls, and what stands in Redis is compared.
     pub async fn compare_on_the_wire(&self) {
         let [rust, java] = &self.long;
         wire::check(self.port, rust, java).await;
+    }
+
+    /// Kills the JVM in the middle of everything, or stops it again and again.
+    pub async fn trouble(self: Arc<Self>, signal: String) {
+        tokio::time::sleep(ms(3_000)).await;
+        self.peer.signal(&signal);
+        if signal != "-STOP" {
+            return;
+        }
+        loop {
+            tokio::time::sleep(ms(2_000)).await;
+            self.peer.signal("-CONT");
+            tokio::time::sleep(ms(1_000)).await;
+            self.peer.signal(&signal);
+        }
+    }
+
+    pub fn end_trouble(&self) {
+        self.peer.signal("-CONT");
     }
 
     pub async fn close(self) {
