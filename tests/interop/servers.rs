@@ -75,6 +75,7 @@ async fn lk26(stage: Stage) {
     let mut listener = Control::connect(server.port);
     let mut events = listener.connection.as_pubsub();
     events.psubscribe("__keyevent@0__:*").expect("allowed");
+    events.set_read_timeout(Some(ms(20_000))).expect("set");
     // The end of a key; a lease that is set is an event too.
     let mut next = || loop {
         let event = events.get_message().expect("an event");

@@ -154,7 +154,7 @@ fn write(table: &str, start: Instant) -> Result<(), Problem> {
     let today = Command::new("date").arg("+%Y-%m-%d").output();
     let today = today.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
     let told = format!(
-        "{BEGIN}\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n{END}",
+        "{BEGIN}\n\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n\n{END}",
         start.elapsed().as_secs()
     );
     let (Some((before, _)), Some((_, after))) = (page.split_once(BEGIN), page.split_once(END)) else {
