@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::ms;
 use crate::doomed::Doomed;
 use crate::stage::{Load, QUICK, Scenario, Stage, between, eventually};
-use crate::waiting::begin;
+use crate::waiting::{begin, is_woken_by};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -113,11 +113,7 @@ async fn lk07(stage: Stage) {
     second.interrupt(name).await;
     tokio::time::sleep(ms(200)).await;
     assert!(!waiting.is_finished(), "it has not given up");
-    first.unlock(name).await.expect("held");
-    let unlocked = Instant::now();
-    let (taken, at) = waiting.await.expect("no panic");
-    taken.expect("free");
-    between("waking", at.saturating_duration_since(unlocked), 0, 250);
+    is_woken_by(waiting, first.unlock(name)).await;
     second.unlock(name).await.expect("held");
 }
 

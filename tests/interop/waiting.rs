@@ -26,12 +26,24 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-pub fn begin(worker: &Worker, name: &str) -> JoinHandle<(Result<(), Fail>, Instant)> {
+/// What an attempt that waits brings, and when.
+type Waiting = JoinHandle<(Result<(), Fail>, Instant)>;
+
+pub fn begin(worker: &Worker, name: &str) -> Waiting {
     let (worker, name) = (worker.clone(), name.to_owned());
     tokio::spawn(async move {
         let taken = worker.lock(&name, None).await;
         (taken, Instant::now())
     })
+}
+
+/// Whoever waits has the lock soon after it was freed.
+pub async fn is_woken_by<T>(waiting: Waiting, freeing: impl Future<Output = Result<T, Fail>>) {
+    freeing.await.expect("held");
+    let freed = Instant::now();
+    let (taken, at) = waiting.await.expect("no panic");
+    taken.expect("free");
+    between("waking", at.saturating_duration_since(freed), 0, 250);
 }
 
 /// A lost wake-up would cost a lease of 30 s.
@@ -43,11 +55,7 @@ async fn woken_by_unlock(stage: Stage) {
         stage.somebody_waits(name).await;
         // Its second attempt, after subscribing.
         tokio::time::sleep(ms(30)).await;
-        first.unlock(name).await.expect("held");
-        let unlocked = Instant::now();
-        let (taken, at) = waiting.await.expect("no panic");
-        taken.expect("free");
-        between("waking", at.saturating_duration_since(unlocked), 0, 250);
+        is_woken_by(waiting, first.unlock(name)).await;
         second.unlock(name).await.expect("held");
     }
 }
@@ -59,11 +67,7 @@ async fn woken_by_force_unlock(stage: Stage) {
     let waiting = begin(second, name);
     stage.somebody_waits(name).await;
     tokio::time::sleep(ms(30)).await;
-    third.force_unlock(name).await.expect("answered");
-    let forced = Instant::now();
-    let (taken, at) = waiting.await.expect("no panic");
-    taken.expect("free");
-    between("waking", at.saturating_duration_since(forced), 0, 250);
+    is_woken_by(waiting, third.force_unlock(name)).await;
     first.unlock_too_late(name).await;
     second.unlock(name).await.expect("held");
 }
@@ -154,11 +158,7 @@ async fn sp19(stage: Stage) {
     let waiting = begin(second, name);
     tokio::time::sleep(ms(1_000)).await;
     assert!(!waiting.is_finished(), "it is held");
-    let unlocking = Instant::now();
-    first.unlock(name).await.expect("held");
-    let (taken, at) = waiting.await.expect("no panic");
-    taken.expect("free");
-    between("waking", at - unlocking, 0, 250);
+    is_woken_by(waiting, first.unlock(name)).await;
     second.unlock(name).await.expect("held");
 }
 
