@@ -1,8 +1,8 @@
 //! Scenarios with a server of their own: one that fails, forgets, tells of its keys, or is a node of a cluster.
 
-use crate::common::{Control, Server, ms};
+use crate::common::{Server, ms};
 use crate::party::{Fail, Party};
-use crate::stage::{QUICK, Scenario, Stage, eventually};
+use crate::stage::{Messages, QUICK, Scenario, Stage, eventually, listen};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -72,18 +72,8 @@ async fn lk26(stage: Stage) {
     let first = stage.first.another(&server.url(), QUICK, &[]).await;
     let second = stage.second.another(&server.url(), QUICK, &[]).await;
     let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
-    let mut listener = Control::connect(server.port);
-    let mut events = listener.connection.as_pubsub();
-    events.psubscribe("__keyevent@0__:*").expect("allowed");
-    events.set_read_timeout(Some(ms(20_000))).expect("set");
-    // The end of a key; a lease that is set is an event too.
-    let mut next = || loop {
-        let event = events.get_message().expect("an event");
-        let kind = event.get_channel_name().rsplit(':').next().expect("a kind").to_owned();
-        if kind != "expire" && event.get_payload::<String>().expect("a key") == *name {
-            return kind;
-        }
-    };
+    let ends = ["del", "expired"].map(|kind| format!("__keyevent@0__:{kind}"));
+    let events = &mut listen(server.port, ends.to_vec());
 
     for _ in 0..2 {
         holder.lock(name, None).await.expect("free, or its own");
@@ -91,18 +81,29 @@ async fn lk26(stage: Stage) {
     for _ in 0..2 {
         holder.unlock(name).await.expect("held");
     }
-    assert_eq!(next(), "del", "the last unlock, and no other");
+    assert_eq!(next_end(events, name).await, "del", "the last unlock, and no other");
     holder.lock(name, None).await.expect("free");
     other.force_unlock(name).await.expect("answered");
-    assert_eq!(next(), "del", "the forced unlock");
+    assert_eq!(next_end(events, name).await, "del", "the forced unlock");
     holder.unlock_too_late(name).await;
     other.lock(name, None).await.expect("free");
     other.unlock(name).await.expect("held");
-    assert_eq!(next(), "del", "nothing came in between");
+    assert_eq!(next_end(events, name).await, "del", "nothing came in between");
     holder.lock(name, None).await.expect("free");
     first.close().await;
-    assert_eq!(tokio::task::block_in_place(next), "expired", "nobody gave it back");
+    assert_eq!(next_end(events, name).await, "expired", "nobody gave it back");
     second.close().await;
+}
+
+/// How a key ended next.
+async fn next_end(events: &mut Messages, name: &str) -> String {
+    loop {
+        let event = tokio::time::timeout(ms(20_000), events.recv()).await.expect("an event in time");
+        let (kind, key) = event.expect("the server runs");
+        if key == name {
+            return kind.rsplit(':').next().expect("a kind").to_owned();
+        }
+    }
 }
 
 /// A server that comes back empty: what was held is lost, and what is taken then is renewed.

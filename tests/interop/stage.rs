@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
 use crate::common::peer::{Build, Peer};
 use crate::common::{Control, Server, ms, stalls};
 use crate::party::{Party, Worker};
@@ -242,6 +244,31 @@ pub fn channel(name: &str) -> String {
     } else {
         format!("redisson_lock__channel:{{{name}}}")
     }
+}
+
+/// Channel and payload.
+pub type Messages = UnboundedReceiver<(String, String)>;
+
+/// Hears what is published on some channels, on a connection and a thread of its own.
+pub fn listen(port: u16, channels: Vec<String>) -> Messages {
+    let (sender, heard) = unbounded_channel();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let mut control = Control::connect(port);
+    std::thread::spawn(move || {
+        let mut pubsub = control.connection.as_pubsub();
+        for channel in &channels {
+            pubsub.subscribe(channel).expect("allowed");
+        }
+        ready.send(()).expect("somebody waits");
+        while let Ok(message) = pubsub.get_message() {
+            let payload: String = message.get_payload().expect("text");
+            if sender.send((message.get_channel_name().to_owned(), payload)).is_err() {
+                return;
+            }
+        }
+    });
+    is_ready.recv().expect("it subscribes");
+    heard
 }
 
 /// Waits for a fact.

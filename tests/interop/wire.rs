@@ -3,12 +3,11 @@
 //! entry that no longer shows.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, channel as pipe};
 use std::time::Duration;
 
 use crate::common::{Control, Monitor, ms, stalls};
 use crate::party::{Party, Worker};
-use crate::stage::{channel, eventually};
+use crate::stage::{channel, eventually, listen};
 
 /// One thing that both do.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +127,7 @@ async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2
         fields: Vec::new(),
     });
     let control = &mut Control::connect(port);
-    let heard = listen(port, &sides);
+    let mut heard = listen(port, sides.iter().map(|side| channel(&side.name)).collect());
     let monitor = Monitor::start(port);
     for (nth, &(act, differs)) in script.iter().enumerate() {
         let step = format!("{base}, step {nth}, {act:?}");
@@ -138,7 +137,7 @@ async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2
         let executed = monitor.take(control);
         // A message is heard a moment after its unlock.
         tokio::time::sleep(ms(40)).await;
-        let messages: Vec<(String, String)> = heard.try_iter().collect();
+        let messages: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
         let seen = [ours.seen(control, &messages), theirs.seen(control, &messages)];
         compare_ends(&step, act, [ours.end(&executed), theirs.end(&executed)], &seen[1]);
         compare_states(&step, differs, seen);
@@ -277,27 +276,4 @@ fn escaped(name: &str) -> String {
         _ => format!("\\x{byte:02x}"),
     };
     name.bytes().map(shown).collect()
-}
-
-/// Hears what is published for both, on a connection and a thread of its own.
-fn listen(port: u16, sides: &[Side; 2]) -> Receiver<(String, String)> {
-    let (sender, heard) = pipe();
-    let channels: Vec<String> = sides.iter().map(|side| channel(&side.name)).collect();
-    let mut control = Control::connect(port);
-    let (ready, is_ready) = pipe();
-    std::thread::spawn(move || {
-        let mut pubsub = control.connection.as_pubsub();
-        for channel in &channels {
-            pubsub.subscribe(channel).expect("allowed");
-        }
-        ready.send(()).expect("somebody waits");
-        while let Ok(message) = pubsub.get_message() {
-            let payload: String = message.get_payload().expect("text");
-            if sender.send((message.get_channel_name().to_owned(), payload)).is_err() {
-                return;
-            }
-        }
-    });
-    is_ready.recv().expect("it subscribes");
-    heard
 }
