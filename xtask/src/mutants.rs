@@ -64,7 +64,7 @@ const FOR_JAVA: [(&str, &str); 3] = [
 /// The same for what is wrong with the JVM, by what the tests are told in variables. Killed, it takes scenarios with it;
 /// paused, perhaps.
 const OF_JAVA: [(&str, &str, &str, Option<&str>); 3] = [
-    ("a Java worker that skips the lock", "PEER_SKIPS", "1", Some("a_few_mixed_workers_J")),
+    ("a Java worker that skips the lock", "PEER_SKIPS", "1", Some("a_few_mixed_workers")),
     ("a JVM that is killed on the way", FAULT, "-KILL", Some("_J")),
     ("a JVM that stands still on the way", FAULT, "-STOP", None),
 ];
