@@ -34,6 +34,7 @@ fn exposition(stats: &ClientStats) -> String {
         ("subscriptions", stats.subscriptions),
         ("renewals", stats.renewals),
         ("releasing", stats.releasing),
+        ("entries", stats.entries),
         ("fence_in_force", usize::from(stats.fence == FenceState::InForce)),
     ];
     let counters = [

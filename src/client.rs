@@ -195,6 +195,7 @@ impl LockClient {
             subscriptions: shared.waits.len(),
             renewals: shared.renewals.len(),
             releasing: census.releasing,
+            entries: shared.entries.len(),
             fence: shared.redis.fence(),
             acquired_total: total(&shared.totals.acquired),
             released_total: total(&shared.totals.released),

@@ -61,6 +61,11 @@ impl Entries {
         Some(EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) })
     }
 
+    /// Locks that are remembered: those that somebody refers to, or that an owner has something left in.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.lock().len()
+    }
+
     /// All entries, for closing and for statistics.
     pub(crate) fn all(shared: &Arc<Shared>) -> Vec<EntryRef> {
         let mut by_key = shared.entries.by_key.lock();

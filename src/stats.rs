@@ -25,6 +25,8 @@ pub struct ClientStats {
     pub renewals: usize,
     /// Releases under way now, in the background or by an unlock.
     pub releasing: usize,
+    /// Locks that the client remembers now: held, wanted, being released, or lost with a guard that is still open.
+    pub entries: usize,
     /// Whether commands of a lost connection are known to be over before its replacement is used.
     pub fence: FenceState,
     /// Holds taken.

@@ -59,6 +59,22 @@ async fn a_waiter_and_its_subscription_are_seen() {
 }
 
 #[tokio::test]
+async fn an_entry_of_which_nothing_else_is_left_is_seen() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let guard = client.lock("a").lease(ms(20)).lock().await.expect("free");
+    guard.lost().await;
+    let mut control = bed.control();
+    eventually("only the lost guard is left", ms(2000), || {
+        client.stats().releasing == 0 && control.run(&["KEYS", "*"]).is_empty()
+    })
+    .await;
+    let leaks = bed.leaks([client], PATIENCE).await;
+    assert!(is_seen(&leaks, "held: 0") && is_seen(&leaks, "entries: 1"), "{leaks:?}");
+    drop(guard);
+}
+
+#[tokio::test]
 async fn a_release_that_does_not_end_is_seen() {
     let bed = Bed::new();
     let client = bed.client_with(|builder| builder.command_timeout(ms(200))).await;

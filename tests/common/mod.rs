@@ -112,7 +112,8 @@ impl Bed {
 
 fn busy(client: &LockClient) -> Option<String> {
     let stats = client.stats();
-    let sum = stats.held + stats.waiting + stats.subscriptions + stats.renewals + stats.releasing;
+    let sum =
+        stats.held + stats.waiting + stats.subscriptions + stats.renewals + stats.releasing + stats.entries;
     (sum > 0).then(|| format!("{stats:?}"))
 }
 
