@@ -8,6 +8,7 @@
 
 mod connection;
 mod fence;
+mod lane;
 mod link;
 mod settings;
 mod subscriber;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,11 +33,14 @@ pub(crate) use connection::{Change, End, Heard};
 pub use fence::FenceState;
 pub(crate) use settings::Settings;
 
-use link::Lane;
+use lane::Lane;
+pub(crate) use link::Limit;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
+    /// Told when a command connection led to a server that takes no writes any more.
+    moved: Arc<Notify>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -43,12 +48,17 @@ pub(crate) struct Redis {
 impl Redis {
     /// Opens every command connection; fails if the first attempt of one fails.
     pub(crate) async fn connect(settings: &Arc<Settings>, lanes: usize) -> Result<Self, Error> {
-        let redis = Self { lanes: Vec::new(), stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let redis = Self {
+            lanes: Vec::new(),
+            moved: Arc::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
         if let Some(redis) = redis.0.as_mut() {
             for nth in 0..lanes {
-                let lane = Lane::open(settings, nth, &redis.stop, &redis.tasks).await?;
+                let lane = Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
                 redis.lanes.push(lane);
             }
         }
@@ -77,14 +87,14 @@ impl Redis {
         self.lanes[lane].ready(limit).await
     }
 
-    /// Sends one copy of a script and waits for its answer until `limit`, NOSCRIPT made invisible.
+    /// Sends one copy of a script and waits for its answer within `limit`, NOSCRIPT made invisible.
     ///
     /// Answers with the instant before the send. `sent` is set just before the copy is handed over.
     pub(crate) async fn run<T>(
         &self,
         lane: usize,
         call: &Call<T>,
-        limit: Instant,
+        limit: Limit,
         sent: &AtomicBool,
     ) -> Result<(Reply, Instant), Failure> {
         self.lanes[lane].run(call, limit, sent).await
@@ -160,6 +170,8 @@ impl Reply {
 pub(crate) enum Failure {
     /// It was never handed over, so it is not executed.
     NotSent(Source),
+    /// Nor was it then: the server refuses the connection with this error.
+    NotAccepted(String),
     /// It may have been executed, and until the fence it may be executed still.
     Unknown {
         source: Source,

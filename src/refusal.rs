@@ -51,6 +51,21 @@ pub(crate) fn shorten(text: &str) -> String {
     text[..end].to_owned()
 }
 
+/// Whether the server takes no writes and another one may: the connection led to the wrong place.
+pub(crate) fn is_misplaced(text: &str) -> bool {
+    matches!(kind(text), Some(RefusedKind::ReadOnly | RefusedKind::MasterDown))
+}
+
+/// Whether a client library may end the connection for this error.
+pub(crate) fn may_end_the_connection(text: &str) -> bool {
+    text.starts_with("CLUSTERDOWN")
+        || is_auth(text)
+        || kind(text).is_some_and(|kind| {
+            use RefusedKind::{Busy, Loading, MasterDown, Misconf, NotEnoughReplicas, ReadOnly};
+            matches!(kind, ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas)
+        })
+}
+
 fn kind(text: &str) -> Option<RefusedKind> {
     // Before Redis 7 an error inside a script stands behind "ERR Error running script …: ".
     let in_old_script = text.starts_with("ERR Error running script");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Source};
-use crate::redis::{Failure, Redis, Reply};
+use crate::redis::{Failure, Limit, Redis, Reply};
 use crate::refusal;
 use crate::wire::LockName;
 
@@ -246,7 +246,7 @@ pub(crate) struct Patience {
     pub(crate) copies: u32,
 }
 
-/// Sends a script and waits for its answer; a copy of unknown fate is repeated while patience lasts.
+/// Sends a script and waits for its answer; a copy that was lost with its connection is repeated while patience lasts.
 ///
 /// Each copy is built when it is sent, from the state of that moment. `sent` is set before the first copy is
 /// handed to the connection: from then on it will be executed even if this future is dropped.
@@ -262,10 +262,11 @@ pub(crate) async fn ask<T>(
     let mut first_sent_at = None;
     let mut perhaps = false;
     let mut nth = 1;
+    // Half of the time is for finding out that a connection is dead, the other half for its replacement.
+    let limit = Limit { until: start + patience.timeout, silence: patience.timeout / patience.copies };
     loop {
-        let limit = start + patience.timeout * nth / patience.copies;
         // Built only when it can be sent: a copy that waited for a connection would speak of a count that was.
-        let ready = redis.ready(lane, limit).await;
+        let ready = redis.ready(lane, limit.until).await;
         let call = copy();
         let key = call.keys.first().cloned();
         let answered = match ready {
@@ -297,18 +298,23 @@ pub(crate) async fn ask<T>(
                 let error = refusal::explain(call.script, &key, &text);
                 return Err(Unanswered { error, perhaps });
             }
+            Failure::NotAccepted(text) => {
+                let error = refusal::explain_plain("connecting", "+@connection", &text);
+                return Err(Unanswered { error, perhaps });
+            }
             Failure::Closed => return Err(Unanswered { error: Error::Closed, perhaps }),
             Failure::NoRuntime => return Err(Unanswered { error: Error::NoRuntime, perhaps }),
-            Failure::NotSent(source) => source,
+            Failure::NotSent(source) => {
+                return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
+            }
             Failure::Unknown { source, sent_at } => {
                 first_sent_at.get_or_insert(sent_at);
                 perhaps = true;
                 source
             }
         };
-        if nth == patience.copies {
-            let error = Error::no_answer(while_doing, source);
-            return Err(Unanswered { error, perhaps });
+        if nth == patience.copies || limit.until <= Instant::now() {
+            return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
         }
         nth += 1;
     }

@@ -64,6 +64,7 @@ pub(super) enum Command {
         args: Vec<String>,
     },
     Info,
+    Ping,
     Kill {
         id: i64,
         address: String,
@@ -134,6 +135,7 @@ fn parse(name: &'static str, args: Vec<Arg>) -> Command {
     let words: Vec<String> = args.iter().map(text).collect();
     match (name, args.as_slice()) {
         ("CLIENT", [Arg::Fixed("INFO")]) => Command::Info,
+        ("PING", []) => Command::Ping,
         ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id), Arg::Fixed("ADDR"), _]) => {
             Command::Kill { id: *id, address: words[4].clone() }
         }

@@ -55,9 +55,10 @@ pub(super) async fn happen(
             }
         };
         let lasts = match fault {
-            Fault::Down { ms: time } | Fault::Slow { ms: time, .. } | Fault::Deny { ms: time, .. } => {
-                ms(time)
-            }
+            Fault::Down { ms: time }
+            | Fault::Freeze { ms: time }
+            | Fault::Slow { ms: time, .. }
+            | Fault::Deny { ms: time, .. } => ms(time),
             // A key that is deleted in silence is found free when the lease that was heard of is over.
             Fault::Wipe => watchdog_timeout,
             Fault::Lag { ms: time, .. } | Fault::Deafen { ms: time, .. } | Fault::StandStill { ms: time } => {
@@ -71,6 +72,7 @@ pub(super) async fn happen(
                 world.cut(client, if messages { Role::Messages } else { Role::Commands }, told);
             }
             Fault::Down { ms: time } => world.down_for(ms(time)),
+            Fault::Freeze { ms: time } => world.freeze(ms(time)),
             Fault::Restart => world.restart(),
             Fault::Wipe => {
                 for key in LOCKS {

@@ -98,6 +98,13 @@ impl World {
         self.changed.notify_one();
     }
 
+    /// The server stands still for a while: what reaches it waits, and so does whoever connects.
+    pub(super) fn freeze(&self, time: Duration) {
+        let mut state = self.state.lock();
+        state.frozen_until = Instant::now() + time;
+        self.changed.notify_one();
+    }
+
     /// The server restarts with its data: connections, their late commands and the scripts are gone, and ids
     /// start again.
     pub(super) fn restart(&self) {

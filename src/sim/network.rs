@@ -16,6 +16,7 @@ use crate::redis::{Change, Heard, Reply, Role};
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latency {
+    pub(super) least: u64,
     pub(super) usual: u64,
     pub(super) seldom: u64,
     /// Of a hundred.
@@ -25,7 +26,7 @@ pub(super) struct Latency {
 impl Latency {
     pub(super) fn roll(self, rng: &mut Rng) -> Duration {
         let most = if rng.u8(0..100) < self.seldom_percent { self.seldom } else { self.usual };
-        Duration::from_millis(rng.u64(0..=most))
+        Duration::from_millis(rng.u64(self.least..=most))
     }
 }
 
@@ -45,6 +46,8 @@ pub(super) struct Network {
     pub(super) scripts_held: BTreeSet<usize>,
     /// Late commands are executed when a trace says so.
     pub(super) by_hand: bool,
+    /// The server does nothing before this, and its connections stay.
+    pub(super) frozen_until: Instant,
     /// Nobody gets a connection before this.
     pub(super) down_until: Instant,
     pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,

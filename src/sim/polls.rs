@@ -75,7 +75,7 @@ struct Stage {
 
 impl Stage {
     async fn set(fault: Fault) -> Self {
-        let world = World::new(7, Latency { usual: 2, seldom: 2, seldom_percent: 0 });
+        let world = World::new(7, Latency { least: 0, usual: 2, seldom: 2, seldom_percent: 0 });
         tokio::spawn(Arc::clone(&world).drive());
         let ours = connect(&world, 0, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
         let theirs = connect(&world, 1, ms(3_000), ms(400), &ClientPlan::simple(true)).await;

@@ -144,6 +144,10 @@ pub(super) enum Fault {
     Down {
         ms: u64,
     },
+    /// The server does nothing for so long, and keeps its connections.
+    Freeze {
+        ms: u64,
+    },
     Restart,
     Wipe,
     FlushScripts,
@@ -192,10 +196,11 @@ impl Program {
         let (healthy, fenced, rights) = (kind < 20, kind < 80, kind >= 92);
         let command_ms = [200, 400, 900][rng.usize(0..3)];
         let latency = if healthy {
-            Latency { usual: [0, 2, 20][rng.usize(0..3)], seldom: 30, seldom_percent: 10 }
+            Latency { least: 0, usual: [0, 2, 20][rng.usize(0..3)], seldom: 30, seldom_percent: 10 }
         } else {
             let seldom_percent = rng.u8(0..12);
             Latency {
+                least: 0,
                 usual: [0, 1, 5, 60][rng.usize(0..4)],
                 seldom: rng.u64(1..2 * command_ms),
                 seldom_percent,
@@ -341,13 +346,14 @@ impl Fault {
         match rng.u8(0..100) {
             0..30 => Self::Cut { client, messages: false, told: rng.u8(0..5) > 1 },
             30..45 => Self::Cut { client, messages: true, told: rng.u8(0..5) > 1 },
-            45..52 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
+            45..50 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
+            50..52 => Self::Freeze { ms: [100, 500, 2_500][rng.usize(0..3)] },
             52..57 => Self::Restart,
             57..61 => Self::Wipe,
             61..66 => Self::FlushScripts,
             66..75 => {
                 let usual = rng.u64(0..command_ms);
-                let latency = Latency { usual, seldom: 2 * command_ms, seldom_percent: 30 };
+                let latency = Latency { least: 0, usual, seldom: 2 * command_ms, seldom_percent: 30 };
                 Self::Slow { ms: rng.u64(1..3_000), latency }
             }
             75..81 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
@@ -360,7 +366,7 @@ impl Fault {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Latency { usual, seldom, seldom_percent } = self.latency;
+        let Latency { usual, seldom, seldom_percent, .. } = self.latency;
         writeln!(
             f,
             "seed {}: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms",

@@ -283,7 +283,7 @@ pub(super) async fn limited<F: Future>(until: Until, future: F) -> Option<F::Out
     }
 }
 
-const CALM: Latency = Latency { usual: 1, seldom: 1, seldom_percent: 0 };
+const CALM: Latency = Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 };
 const ROUND_MAX: Duration = Duration::from_secs(300);
 const RUN_MAX: Duration = Duration::from_secs(1_500);
 const REST_MAX: Duration = Duration::from_secs(40);

@@ -62,6 +62,7 @@ impl World {
             opened: BTreeMap::new(),
             scripts_held: BTreeSet::new(),
             by_hand: false,
+            frozen_until: start,
             down_until: start,
             denied: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
@@ -169,6 +170,7 @@ impl World {
                 self.watch.executed(&executed, &mut self.keyspace.lock());
                 reply
             }
+            Command::Ping => Ok(Reply::Text("PONG".to_owned())),
             Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
             Command::Info => {
                 let wire = &state.wires[&serial];
@@ -263,7 +265,8 @@ impl World {
         *nth += 1;
         let who = (client as u64) << 40 | u64::from(role == Role::Messages) << 32 | *nth;
         let mut rng = Rng::with_seed(self.seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let delay = state.latency.roll(&mut rng);
+        let thawed = state.frozen_until.saturating_duration_since(Instant::now());
+        let delay = state.latency.roll(&mut rng).max(thawed);
         if Instant::now() + delay < state.down_until {
             return (delay, None);
         }
@@ -299,9 +302,9 @@ impl World {
         let (answer, answered) = oneshot::channel();
         let mut state = self.state.lock();
         let latency = state.latency;
-        let now = Instant::now();
+        let (now, thawed) = (Instant::now(), state.frozen_until);
         if let Some(wire) = state.wires.get_mut(&serial) {
-            let arrives_at = now + latency.roll(&mut wire.rng);
+            let arrives_at = (now + latency.roll(&mut wire.rng)).max(thawed);
             let written = Written { command, answer: Some(answer), arrives_at };
             if !wire.connected || !wire.passes {
                 state.make_late(serial, written);

@@ -28,7 +28,7 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn set(fence: bool) -> Self {
-        let world = World::new(1, Latency { usual: 1, seldom: 1, seldom_percent: 0 });
+        let world = World::new(1, Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 });
         tokio::spawn(Arc::clone(&world).drive());
         let client = connect(&world, 0, ms(30_000), ms(1_000), &ClientPlan::simple(fence)).await;
         world.by_hand();
@@ -139,7 +139,7 @@ pub(super) async fn end<T>(task: JoinHandle<T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic")
 }
 
-pub(super) fn lock(lock: &Lock) -> impl Future<Output = Result<LockGuard, Error>> + Send + 'static {
+pub(super) fn lock(lock: &Lock) -> impl Future<Output = Result<LockGuard, Error>> + Send + 'static + use<> {
     let lock = lock.clone();
     async move { lock.lock().await }
 }

@@ -1,0 +1,359 @@
+//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used again.
+//!
+//! Invariant: a script is handed to a connection only after every predecessor of that connection was killed at
+//! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
+//! therefore not be executed after its repetition.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Connection, Task, Trouble};
+use super::fence::{self, FenceState, Identity};
+use super::link::{Limit, Link};
+use super::{Backoff, Failure, Reply, Role, Settings, connect_error};
+use crate::error::Error;
+use crate::script::Call;
+
+pub(super) struct Lane {
+    current: Arc<Current>,
+    figures: Arc<Figures>,
+}
+
+impl Lane {
+    /// Connects once, and starts the task that replaces the connection from then on.
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        nth: usize,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+        moved: &Arc<Notify>,
+    ) -> Result<Self, Error> {
+        let figures = Arc::new(Figures::default());
+        let mut supervisor = Supervisor {
+            settings: Arc::clone(settings),
+            nth,
+            figures: Arc::clone(&figures),
+            predecessor: None,
+            moved: Arc::clone(moved),
+        };
+        let opened = supervisor.open().await.map_err(connect_error)?;
+        let first = supervisor.take_over(opened).await.map_err(connect_error)?;
+        let current = Arc::new(Current { state: Mutex::new(State::Down(None)), changed: Notify::new() });
+        let last_word = LastWord(Arc::clone(&current));
+        tasks.spawn(supervisor.run(first, last_word, stop.clone()));
+        Ok(Self { current, figures })
+    }
+
+    pub(super) async fn ready(&self, limit: Instant) -> Result<(), Failure> {
+        self.link(limit).await.map(|_| ())
+    }
+
+    pub(super) async fn run<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), Failure> {
+        let link = self.link(limit.until).await?;
+        match link.send("EVALSHA", call.script.sha(), call, limit, sent).await {
+            // Not executed, so the same copy may go out again; EVAL also loads the script for the next call.
+            Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
+                Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
+            }
+            answered => answered,
+        }
+    }
+
+    pub(super) fn unfenced(&self) -> u64 {
+        self.figures.unfenced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn reconnects(&self) -> u64 {
+        self.figures.reconnects.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fence(&self) -> FenceState {
+        *self.figures.fence.lock()
+    }
+
+    /// The connection that is up, waiting for one until `limit`.
+    async fn link(&self, limit: Instant) -> Result<Arc<Link>, Failure> {
+        if let Some(link) = self.current.look() {
+            return link;
+        }
+        tokio::time::timeout_at(limit, self.current.wait()).await.unwrap_or_else(|_| {
+            Err(match &*self.current.state.lock() {
+                State::Down(Some(text)) => Failure::NotAccepted(text.clone()),
+                _ => Failure::NotSent("not connected".into()),
+            })
+        })
+    }
+}
+
+/// The connection of a lane as those who want to send see it. Who waits longest is told first.
+struct Current {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Current {
+    fn set(&self, state: State) {
+        *self.state.lock() = state;
+        self.changed.notify_waiters();
+    }
+
+    /// `None`: there is no connection right now.
+    fn look(&self) -> Option<Result<Arc<Link>, Failure>> {
+        match &*self.state.lock() {
+            State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
+            State::Up(_) | State::Down(_) => None,
+            State::Stopped => Some(Err(Failure::Closed)),
+            State::Gone => Some(Err(Failure::NoRuntime)),
+        }
+    }
+
+    async fn wait(&self) -> Result<Arc<Link>, Failure> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before the look, so that no change falls in between.
+            changed.as_mut().enable();
+            if let Some(link) = self.look() {
+                return link;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A supervisor that is dropped without a word went with its runtime.
+struct LastWord(Arc<Current>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        if !matches!(*self.0.state.lock(), State::Stopped) {
+            self.0.set(State::Gone);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Figures {
+    reconnects: AtomicU64,
+    unfenced: AtomicU64,
+    fence: Mutex<FenceState>,
+}
+
+enum State {
+    Up(Arc<Link>),
+    /// There is no connection, perhaps because the server said no in these words.
+    Down(Option<String>),
+    Stopped,
+    Gone,
+}
+
+/// Owns the connection of a lane, and decides when the next one may be used.
+struct Supervisor {
+    settings: Arc<Settings>,
+    nth: usize,
+    figures: Arc<Figures>,
+    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the server.
+    predecessor: Option<Option<Identity>>,
+    /// Told when the connection led to the wrong place.
+    moved: Arc<Notify>,
+}
+
+impl Supervisor {
+    async fn run(mut self, first: Connected, current: LastWord, stop: CancellationToken) {
+        let mut connected = first;
+        let mut misplaced = Backoff::default();
+        loop {
+            let Connected { link, mut task, _ended } = connected;
+            current.0.set(State::Up(Arc::clone(&link)));
+            let successor = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                successor = self.watch(&link, &mut task, &mut misplaced) => Some(successor),
+            };
+            current.0.set(if successor.is_none() { State::Stopped } else { State::Down(None) });
+            drop(_ended);
+            task.end().await;
+            let Some(successor) = successor else { return };
+            tracing::warn!(target: "redisson_lock", lane = self.nth, "command connection lost, reconnecting");
+            self.predecessor = Some(link.identity.clone());
+            drop(link);
+            let replacement = tokio::select! {
+                biased;
+                () = stop.cancelled() => {
+                    current.0.set(State::Stopped);
+                    return;
+                }
+                replacement = self.reconnect(successor, &current.0) => replacement,
+            };
+            self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(
+                target: "redisson_lock",
+                lane = self.nth,
+                fence = %*self.figures.fence.lock(),
+                "command connection replaced"
+            );
+            connected = replacement;
+        }
+    }
+
+    /// Waits until a connection is to be replaced. Answers with its successor if there is one already.
+    async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
+        // A connection that is only silent stays in use until another one has shown that the server answers: a
+        // server that stands still is not met by everybody's new connections at the moment when it goes on.
+        let doubted = async {
+            loop {
+                link.doubt.notified().await;
+                if let Some(opened) = self.open_while_doubted(link).await {
+                    return opened;
+                }
+            }
+        };
+        let misplaced = async {
+            link.misplaced.notified().await;
+            if link.opened_at.elapsed() > SETTLED {
+                *misplaced = Backoff::default();
+            }
+            loop {
+                misplaced.wait().await;
+                if let Ok(opened) = self.open().await {
+                    // Messages came from the same place.
+                    self.moved.notify_one();
+                    return opened;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = task.ended() => None,
+            () = link.broken.notified() => None,
+            opened = misplaced => Some(opened),
+            opened = doubted => Some(opened),
+        }
+    }
+
+    /// Opens a second connection beside one that is silent. `None`: the first one has spoken.
+    async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
+        let mut backoff = Backoff::default();
+        while link.is_doubted() {
+            match self.open().await {
+                Ok(opened) if link.is_doubted() => return Some(opened),
+                Ok(_) => {}
+                Err(_) => backoff.wait().await,
+            }
+        }
+        None
+    }
+
+    async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
+        let mut backoff = Backoff::default();
+        let mut opened = successor.map(Ok);
+        loop {
+            let next = match opened.take() {
+                Some(opened) => opened,
+                None => self.open().await,
+            };
+            let connected = match next {
+                Ok(opened) => self.take_over(opened).await,
+                Err(trouble) => Err(trouble),
+            };
+            match connected {
+                Ok(connected) => return connected,
+                Err(trouble) => {
+                    tracing::debug!(
+                        target: "redisson_lock",
+                        lane = self.nth,
+                        error = %trouble,
+                        "reconnect failed"
+                    );
+                    // Whoever waits for a connection is told what the server says against it.
+                    current.set(State::Down(match trouble {
+                        Trouble::Refused(text) => Some(text),
+                        Trouble::Timeout(_) | Trouble::Lost(_) => None,
+                    }));
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+
+    /// Opens a connection and learns its name at the server, which shows that the server answers.
+    async fn open(&self) -> Result<Opened, Trouble> {
+        let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
+        let identity = match self.settings.fence {
+            true => fence::identify(&connection, self.settings.command_timeout).await?,
+            false => None,
+        };
+        Ok(Opened { connection, task, identity })
+    }
+
+    /// Makes sure that the predecessor of a connection is over, and that it can itself be killed one day.
+    async fn take_over(&mut self, opened: Opened) -> Result<Connected, Trouble> {
+        let Opened { connection, task, identity } = opened;
+        let fence = match (self.fence(&connection).await?, &identity) {
+            (FenceState::InForce, Some(identity)) => {
+                fence::may_kill(&connection, identity, self.settings.command_timeout).await?
+            }
+            (FenceState::InForce, None) => FenceState::NotPermitted,
+            (fence, _) => fence,
+        };
+        let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
+        if fence != FenceState::InForce && (was != fence || self.predecessor.is_none()) {
+            tracing::warn!(
+                target: "redisson_lock",
+                lane = self.nth,
+                %fence,
+                "the fence is not in force: see docs/guarantees.md for what remains"
+            );
+        }
+        self.predecessor = None;
+        let link = Arc::new(Link::new(connection, identity));
+        let ended = link.ended.clone().drop_guard();
+        Ok(Connected { link, task, _ended: ended })
+    }
+
+    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed any more.
+    async fn fence(&mut self, connection: &Connection) -> Result<FenceState, Trouble> {
+        let Some(predecessor) = &self.predecessor else {
+            return Ok(if self.settings.fence { FenceState::InForce } else { FenceState::Off });
+        };
+        let fence = match predecessor {
+            _ if !self.settings.fence => FenceState::Off,
+            None => FenceState::NotPermitted,
+            Some(identity) => fence::kill(connection, identity, self.settings.command_timeout).await?,
+        };
+        if fence != FenceState::InForce {
+            self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(fence)
+    }
+}
+
+/// A connection that works, and may not carry scripts yet.
+struct Opened {
+    connection: Connection,
+    task: Task,
+    identity: Option<Identity>,
+}
+
+/// A connection with the task that drives it.
+struct Connected {
+    link: Arc<Link>,
+    task: Task,
+    /// Dropped with the supervisor, also when its runtime goes: whoever waits on the link is told.
+    _ended: DropGuard,
+}
+
+/// A connection that was used for so long led to the right place.
+const SETTLED: Duration = Duration::from_secs(5);
