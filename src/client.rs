@@ -50,7 +50,12 @@ impl Drop for ClientHandle {
         // On a runtime that is gone this does nothing, and nothing is left to do.
         self.shared.runtime.spawn(async move {
             shared.enter_phase(Phase::Closing);
-            let _ = tokio::time::timeout(LAST_WORK, quiet(&shared, |census| census.releasing == 0)).await;
+            // Nobody is left who could give a detached hold back.
+            for entry in Entries::all(&shared) {
+                entry.release_detached();
+            }
+            let settled = |census: &Census| census.acquiring + census.releasing == 0;
+            let _ = tokio::time::timeout(LAST_WORK, quiet(&shared, settled)).await;
             end(&shared, &stop).await;
         });
     }

@@ -11,7 +11,7 @@ mod turn;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ pub(crate) struct Entries {
     /// With the number of references to each. Ordered, here and below, so that what goes through all of them does
     /// so in the same order in every run.
     by_key: Mutex<BTreeMap<Arc<str>, Counted>>,
-    generations: AtomicU64,
+    numbers: AtomicU64,
 }
 
 type Counted = (Arc<Entry>, usize);
@@ -51,6 +51,11 @@ impl Entries {
         });
         *users += 1;
         EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
+    }
+
+    /// A number that was not given out before: for generations and epochs.
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The entry of a key, if there is one.
@@ -127,13 +132,19 @@ impl State {
     }
 
     /// Invariant I4: the head contends only while no owner of this client holds the lock, and no operation that
-    /// is under way can still change that.
+    /// is under way can still change that, but for attempts past the queue: they may be as frequent as they like.
     fn may_contend(&self, caller: &Arc<Caller>) -> bool {
         let is_head = || {
             let head = self.queue.iter().find(|caller| !caller.past_queue);
             head.is_some_and(|head| Arc::ptr_eq(head, caller))
         };
-        caller.past_queue || is_head() && self.slots.values().all(|slot| !slot.is_held() && slot.is_free())
+        caller.past_queue || is_head() && !self.slots.values().any(Slot::keeps_others_waiting)
+    }
+
+    /// When the next of the unlocks that are under way counts as stuck.
+    fn next_stuck(&self, limit: Duration) -> Option<Instant> {
+        let releasing = self.slots.values().filter(|slot| slot.releasing > 0 && !slot.background);
+        releasing.map(|slot| slot.moved_at + limit).min()
     }
 }
 
@@ -199,12 +210,15 @@ impl EntryRef {
         if reasons.is_empty() {
             return;
         }
-        for &reason in &reasons {
-            self.say_lost(slot, reason);
+        for &(reason, detached) in &reasons {
+            // A lease that was detached and has run out did what it was taken for.
+            if !(detached && reason == LossReason::LeaseOver) {
+                self.say_lost(slot, reason);
+                Totals::add(&self.shared.totals.lost, 1);
+            }
         }
-        Totals::add(&self.shared.totals.lost, reasons.len());
         // A hold that reached its limit is not taken away from under its section; its lease ends by itself.
-        if slot.is_held() || reasons.iter().any(|&reason| reason != LossReason::MaxHold) {
+        if slot.is_held() || reasons.iter().any(|&(reason, _)| reason != LossReason::MaxHold) {
             self.release_in_background(slot, owner);
         } else {
             slot.settled = true;
@@ -236,16 +250,11 @@ impl EntryRef {
         }
     }
 
-    /// Ends every hold of the owner with this field: somebody of this client forced it open.
-    pub(crate) fn lose_field(&self, field: &str) {
-        let mut state = self.state.lock();
-        let owner = state.slots.iter().find(|(_, slot)| *slot.field == *field);
-        if let Some(&owner) = owner.map(|(owner, _)| owner)
-            && let Some(slot) = state.slots.get_mut(&owner)
-        {
-            self.lose(slot, LossReason::Gone);
-            state.tidy(owner);
-        }
+    /// Which owner of this client has this field, and for which taking of the lock.
+    pub(crate) fn taking_of(&self, field: &str) -> Option<(i64, u64)> {
+        let state = self.state.lock();
+        let taking = state.slots.iter().find(|(_, slot)| *slot.field == *field);
+        taking.map(|(&owner, slot)| (owner, slot.generation))
     }
 
     fn say_lost(&self, slot: &Slot, reason: LossReason) {
@@ -298,17 +307,20 @@ impl EntryRef {
     }
 
     pub(crate) fn detach(&self, owner: i64, ticket: &Arc<Ticket>) {
-        if let Some(slot) = self.state.lock().slots.get_mut(&owner) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slots.get_mut(&owner) {
             slot.detach(ticket);
         }
+        state.tidy(owner);
+        drop(state);
         self.shared.quieter.notify_waiters();
     }
 
-    /// A detached hold of this owner.
-    pub(crate) fn detached(&self, owner: i64) -> Option<Arc<Ticket>> {
+    /// A detached hold of this owner, for the caller to give back.
+    pub(crate) fn claim_detached(&self, owner: i64) -> Option<Arc<Ticket>> {
         let mut state = self.state.lock();
         self.expire(&mut state, owner, Instant::now());
-        state.slots.get(&owner)?.detached()
+        state.slots.get_mut(&owner)?.claim_detached()
     }
 
     /// The field under which this owner appears in Redis.

@@ -246,7 +246,6 @@ pub(crate) async fn give_back(
     begun: impl FnOnce(),
 ) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
-    let patience = tokio::time::Instant::now() + entry.shared.config.command_timeout;
     let release = loop {
         if entry.shared.is_closed() && ticket.ending().is_none() {
             return Err(Error::Closed);
@@ -256,7 +255,8 @@ pub(crate) async fn give_back(
             Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
             // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
             // longer than for a command: the guard is then dropped, and the background goes on.
-            Ok(Begun::Wait(place)) => {
+            Ok(Begun::Wait { place, since }) => {
+                let patience = since + entry.shared.config.command_timeout;
                 if tokio::time::timeout_at(patience, place).await.is_err() {
                     let source =
                         "an acquire of the same owner is still under way; is its future being polled?";
@@ -300,12 +300,16 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
     let mut target = 0;
     let patience = entry.shared.patience();
     // Every copy goes to the count of its moment, so that a later release of the same owner is never undone.
-    let answer = script::ask(&entry.shared.redis, entry.lane, "unlocking", patience, &sent, || {
+    let asking = script::ask(&entry.shared.redis, entry.lane, "unlocking", patience, &sent, || {
         let (count, lease) = entry.release_target(owner);
         target = count;
         script::release(&entry.name, &field, count, lease)
-    })
-    .await;
+    });
+    let Some(answer) = release.unless_taken_over(pin!(asking)).await else {
+        let source =
+            "its future was not polled for longer than a command may take; the background went on with it";
+        return Err(ReleaseError::Server(Error::no_answer("unlocking", source)));
+    };
     match answer {
         Ok(answer) => release.answered(target, &answer).map_err(ReleaseError::Lost),
         Err(unanswered) => {

@@ -63,4 +63,6 @@ pub(crate) struct Hold {
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) mode: Mode,
     pub(crate) detached: bool,
+    /// Detached, and somebody is giving it back.
+    pub(crate) claimed: bool,
 }

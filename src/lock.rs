@@ -16,6 +16,7 @@ use crate::entry::{Entries, EntryRef};
 use crate::error::Error;
 use crate::guard::{LockGuard, give_back, not_held};
 use crate::held::{Held, HoldState};
+use crate::hold::Ticket;
 use crate::owner::Owner;
 use crate::wire::LockName;
 
@@ -304,16 +305,14 @@ impl Lock {
             .drive(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
-                let Some(ticket) = entry.detached(owner.thread_id()) else {
-                    let closed = shared.is_closed();
-                    return Err(if closed { Error::Closed } else { not_held(&entry, owner.thread_id()) });
+                let owner = owner.thread_id();
+                let Some(ticket) = entry.claim_detached(owner) else {
+                    return Err(if shared.is_closed() { Error::Closed } else { not_held(&entry, owner) });
                 };
-                let released = give_back(&entry, owner.thread_id(), &ticket, || ()).await;
-                if matches!(released, Err(Error::NoAnswer { .. })) {
-                    // There is no guard whose drop would do it.
-                    entry.drop_hold(owner.thread_id(), &ticket);
-                }
-                released
+                // Cancel safety: there is no guard whose drop would give the hold back.
+                let mut claim = Claim { entry: &entry, owner, ticket: &ticket, open: true };
+                let open = &mut claim.open;
+                give_back(&entry, owner, &ticket, || *open = false).await
             }))
             .await
     }
@@ -346,6 +345,22 @@ impl fmt::Debug for Lock {
             .field("max_hold", &self.max_hold)
             .field("owner", &self.owner)
             .finish()
+    }
+}
+
+/// A detached hold that a call is about to give back.
+struct Claim<'a> {
+    entry: &'a EntryRef,
+    owner: i64,
+    ticket: &'a Arc<Ticket>,
+    open: bool,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.entry.drop_hold(self.owner, self.ticket);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod java;
 mod keyspace;
 mod lua;
 mod network;
+mod owners;
 mod polls;
 mod program;
 mod run;

@@ -16,6 +16,22 @@ use tokio::time::Instant;
 use crate::error::LossReason;
 use crate::hold::{Ending, Hold, Mode, Ticket};
 
+/// A hold that was lost.
+#[derive(Debug)]
+struct LostHold {
+    ticket: Arc<Ticket>,
+    detached: bool,
+    /// It had an end of its own.
+    bounded: bool,
+}
+
+impl LostHold {
+    /// A hold that was detached with an end of its own is left to it: nobody needs to come back for it.
+    fn is_forgotten(&self) -> bool {
+        self.detached && self.bounded
+    }
+}
+
 /// One owner of one lock.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -31,8 +47,8 @@ pub(crate) struct Slot {
     /// The longest lease ever asked for: when a release is given up, the server frees the lock by itself.
     pub(crate) lease_max: Duration,
     /// Lost holds whose guard is still open, or that were detached and nobody has asked for yet.
-    lost_open: Vec<(Arc<Ticket>, bool)>,
-    lost_reason: LossReason,
+    lost_open: Vec<LostHold>,
+    pub(crate) lost_reason: LossReason,
     /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
     pub(crate) losses: u64,
     /// A renewal is under way.
@@ -44,8 +60,15 @@ pub(crate) struct Slot {
 
     /// An acquire is under way.
     pub(crate) acquiring: bool,
+    /// It is an attempt past the queue, which keeps nobody from attempting as well.
+    pub(crate) past_queue: bool,
     /// Unlocks that are under way.
     pub(crate) releasing: u32,
+    /// Changes when the background takes over the unlocks that are under way: whoever began one earlier has no part in
+    /// the slot any more.
+    pub(crate) epoch: u64,
+    /// When an operation of this owner last began or ended: what comes after it waits from then on.
+    pub(crate) moved_at: Instant,
     /// The background releaser works on this slot.
     pub(crate) background: bool,
     /// Releases were under way at once: the order in which the server got them is not known, and the one that finds
@@ -58,7 +81,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(field: Arc<str>, now: Instant) -> Self {
+    pub(crate) fn new(field: Arc<str>, epoch: u64, now: Instant) -> Self {
         Self {
             field,
             generation: 0,
@@ -73,7 +96,10 @@ impl Slot {
             retry_at: None,
             overdue: false,
             acquiring: false,
+            past_queue: false,
             releasing: 0,
+            epoch,
+            moved_at: now,
             background: false,
             overlapped: false,
             settled: true,
@@ -85,6 +111,15 @@ impl Slot {
         u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
     }
 
+    /// The count that a release goes to. A section whose hold reached its limit may still be running, and nothing is
+    /// unlocked under it: until its guard is gone the field stays.
+    pub(crate) fn target(&self) -> u32 {
+        let runs_on = |lost: &LostHold| {
+            !lost.detached && lost.ticket.ending() == Some(Ending::Lost(LossReason::MaxHold))
+        };
+        self.count().max(u32::from(self.lost_open.iter().any(runs_on)))
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         !self.holds.is_empty()
     }
@@ -92,6 +127,17 @@ impl Slot {
     /// Nothing is under way that could change what Redis has of this owner.
     pub(crate) fn is_free(&self) -> bool {
         !self.acquiring && self.releasing == 0 && !self.background
+    }
+
+    /// Whether this owner keeps the head of the queue from attempting: it has the lock, or may be about to give it up.
+    pub(crate) fn keeps_others_waiting(&self) -> bool {
+        let attempting = self.acquiring && self.past_queue && self.releasing == 0 && !self.background;
+        self.is_held() || !(self.is_free() || attempting)
+    }
+
+    /// Unlocks are under way and nothing has happened since `limit` ago: their callers do not poll them.
+    pub(crate) fn is_stuck_in_release(&self, now: Instant, limit: Duration) -> bool {
+        self.releasing > 0 && !self.background && !self.acquiring && self.moved_at + limit <= now
     }
 
     /// Nothing is left to remember.
@@ -102,6 +148,13 @@ impl Slot {
     /// Why an outer hold of this owner is no more, while its guard is still open and nothing else is held.
     pub(crate) fn lost(&self) -> Option<LossReason> {
         (!self.is_held() && !self.lost_open.is_empty()).then_some(self.lost_reason)
+    }
+
+    /// An acquire is under way from now on.
+    pub(crate) fn begin_acquire(&mut self, past_queue: bool, now: Instant) {
+        self.acquiring = true;
+        self.past_queue = past_queue;
+        self.moved_at = now;
     }
 
     /// Adds a hold whose lease counts from `sent_at`.
@@ -147,27 +200,32 @@ impl Slot {
         true
     }
 
-    /// The latest detached hold, or a lost one that nobody has asked for.
-    pub(crate) fn detached(&self) -> Option<Arc<Ticket>> {
-        let held = self.holds.iter().rev().find(|hold| hold.detached);
-        held.map(|hold| Arc::clone(&hold.ticket)).or_else(|| {
-            let lost = self.lost_open.iter().find(|(_, detached)| *detached);
-            lost.map(|(ticket, _)| Arc::clone(ticket))
-        })
+    /// The latest detached hold that nobody is giving back yet, or a lost one that nobody has asked for.
+    pub(crate) fn claim_detached(&mut self) -> Option<Arc<Ticket>> {
+        let held = self.holds.iter_mut().rev().find(|hold| hold.detached && !hold.claimed);
+        if let Some(hold) = held {
+            hold.claimed = true;
+            return Some(Arc::clone(&hold.ticket));
+        }
+        self.lost_open.iter().find(|lost| lost.detached).map(|lost| Arc::clone(&lost.ticket))
     }
 
     pub(crate) fn detach(&mut self, ticket: &Arc<Ticket>) {
         for hold in &mut self.holds {
             hold.detached |= Arc::ptr_eq(&hold.ticket, ticket);
         }
-        for (lost, detached) in &mut self.lost_open {
-            *detached |= Arc::ptr_eq(lost, ticket);
+        for lost in &mut self.lost_open {
+            lost.detached |= Arc::ptr_eq(&lost.ticket, ticket);
         }
+        self.lost_open.retain(|lost| !lost.is_forgotten());
     }
 
-    /// The owner has seen that this hold was lost.
-    pub(crate) fn acknowledge(&mut self, ticket: &Arc<Ticket>) {
-        self.lost_open.retain(|(lost, _)| !Arc::ptr_eq(lost, ticket));
+    /// The owner has seen that this hold was lost. Answers whether that was the last section that ran on behind its
+    /// limit, so that the field need not stay any longer.
+    pub(crate) fn acknowledge(&mut self, ticket: &Arc<Ticket>) -> bool {
+        let before = self.target();
+        self.lost_open.retain(|lost| !Arc::ptr_eq(&lost.ticket, ticket));
+        self.target() != before
     }
 
     /// Ends every hold, and answers how many there were.
@@ -175,8 +233,8 @@ impl Slot {
         self.lose_if(|_| Some(reason))
     }
 
-    /// Ends the holds whose promise is over; answers the reasons.
-    pub(crate) fn expire(&mut self, now: Instant) -> Vec<LossReason> {
+    /// Ends the holds whose promise is over; answers the reasons, and whether the hold was detached.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<(LossReason, bool)> {
         let deadline = self.deadline;
         let mut reasons = Vec::new();
         self.lose_if(|hold| {
@@ -189,7 +247,7 @@ impl Slot {
                 _ if deadline <= now => LossReason::NotRenewed,
                 _ => return None,
             };
-            reasons.push(reason);
+            reasons.push((reason, hold.detached));
             Some(reason)
         });
         reasons
@@ -204,7 +262,11 @@ impl Slot {
                 Some(reason) => {
                     hold.ticket.end(Ending::Lost(reason));
                     self.lost_reason = reason;
-                    self.lost_open.push((hold.ticket, hold.detached));
+                    let bounded = hold.mode.ends().is_some();
+                    let lost = LostHold { ticket: hold.ticket, detached: hold.detached, bounded };
+                    if !lost.is_forgotten() {
+                        self.lost_open.push(lost);
+                    }
                 }
             }
         }
@@ -286,11 +348,11 @@ mod tests {
     const WATCHDOG: Duration = Duration::from_secs(30);
 
     fn hold(mode: Mode) -> Hold {
-        Hold { ticket: Arc::default(), mode, detached: false }
+        Hold { ticket: Arc::default(), mode, detached: false, claimed: false }
     }
 
     fn slot_of(modes: &[Mode], now: Instant) -> Slot {
-        let mut slot = Slot::new("c:1".into(), now);
+        let mut slot = Slot::new("c:1".into(), 1, now);
         for &mode in modes {
             slot.add(hold(mode), now, WATCHDOG, WATCHDOG);
         }
@@ -313,9 +375,9 @@ mod tests {
         let fixed = Mode::Fixed { until, limit: None };
         let mut slot = slot_of(&[Mode::Watchdog { limit: None }, fixed], now);
         assert!(slot.expire(now).is_empty());
-        assert_eq!(slot.expire(until), [LossReason::LeaseOver]);
+        assert_eq!(slot.expire(until), [(LossReason::LeaseOver, false)]);
         assert_eq!((slot.count(), slot.lost()), (1, None));
-        assert_eq!(slot.expire(slot.deadline), [LossReason::NotRenewed]);
+        assert_eq!(slot.expire(slot.deadline), [(LossReason::NotRenewed, false)]);
         assert_eq!(slot.lost(), Some(LossReason::NotRenewed));
         assert!(!slot.is_spent(), "the guards of lost holds are still open");
     }
@@ -347,7 +409,7 @@ mod tests {
         assert!(slot.deadline >= now + Duration::from_secs(40), "the limit comes first");
         assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3);
         assert_eq!(slot.watched_at(WATCHDOG), now + Duration::from_secs(40));
-        assert_eq!(slot.expire(now + Duration::from_secs(40))[0], LossReason::MaxHold);
+        assert_eq!(slot.expire(now + Duration::from_secs(40))[0], (LossReason::MaxHold, false));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,12 +1,14 @@
 //! Giving back: unlocks, dropped guards, and what the background releaser still has to do.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::EntryRef;
+use super::{EntryRef, State};
 use crate::error::LossReason;
 use crate::hold::{Ending, Ticket};
 use crate::releaser;
@@ -24,7 +26,7 @@ impl EntryRef {
         self.expire(&mut state, owner, now);
         if let Some(Ending::Lost(reason)) = ticket.ending() {
             if let Some(slot) = state.slots.get_mut(&owner) {
-                slot.acknowledge(ticket);
+                self.acknowledge(slot, owner, ticket);
             }
             state.tidy(owner);
             self.shared.quieter.notify_waiters();
@@ -35,18 +37,20 @@ impl EntryRef {
             return Ok(Begun::NotHeld);
         };
         if slot.acquiring {
-            return Ok(Begun::Wait(Arc::clone(&slot.place).notified_owned()));
+            return Ok(Begun::Wait { place: Arc::clone(&slot.place).notified_owned(), since: slot.moved_at });
         }
         let given_back = slot.give_back(ticket);
         debug_assert!(given_back, "a hold that has not ended is in the books");
         slot.overlapped |= slot.releasing > 0 || slot.background;
         slot.releasing += 1;
+        slot.moved_at = now;
         Totals::add(&self.shared.totals.released, 1);
         let release = Release {
             entry: self.clone(),
             owner,
             field: Arc::clone(&slot.field),
             deadline: slot.deadline,
+            epoch: slot.epoch,
             open: true,
         };
         if !slot.is_held() {
@@ -67,10 +71,30 @@ impl EntryRef {
             }
             self.release_in_background(slot, owner);
         } else {
-            slot.acknowledge(ticket);
+            self.acknowledge(slot, owner, ticket);
         }
         state.tidy(owner);
         self.shared.quieter.notify_waiters();
+    }
+
+    /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can go now.
+    fn acknowledge(&self, slot: &mut Slot, owner: i64, ticket: &Arc<Ticket>) {
+        if slot.acknowledge(ticket) {
+            self.release_in_background(slot, owner);
+        }
+    }
+
+    /// Has the background go on with unlocks whose callers have not polled them for longer than a command may take:
+    /// others wait for them.
+    pub(super) fn take_over_stuck(&self, state: &mut State, now: Instant) {
+        let limit = self.shared.config.command_timeout;
+        for (&owner, slot) in &mut state.slots {
+            if slot.is_stuck_in_release(now, limit) {
+                slot.releasing = 0;
+                slot.epoch = self.shared.entries.next_number();
+                self.release_in_background(slot, owner);
+            }
+        }
     }
 
     /// Has the releaser bring Redis to the count of the slot, unless it is at it already.
@@ -82,6 +106,7 @@ impl EntryRef {
         slot.overlapped |= slot.releasing > 0;
         if !slot.background {
             slot.background = true;
+            slot.moved_at = Instant::now();
             releaser::start(self.clone(), owner);
         }
     }
@@ -91,7 +116,7 @@ impl EntryRef {
         let state = self.state.lock();
         state.slots.get(&owner).map_or((0, Duration::from_millis(1)), |slot| {
             let promised = slot.promised(Instant::now(), self.shared.config.watchdog_timeout);
-            (slot.count(), promised)
+            (slot.target(), promised)
         })
     }
 
@@ -121,6 +146,7 @@ impl EntryRef {
     pub(crate) fn released(&self, owner: i64, target: u32, answer: Released) {
         let mut state = self.state.lock();
         if let Some(slot) = state.slots.get_mut(&owner) {
+            slot.moved_at = Instant::now();
             self.apply(slot, target, answer);
             state.tidy(owner);
         }
@@ -128,7 +154,7 @@ impl EntryRef {
 
     fn apply(&self, slot: &mut Slot, target: u32, answer: Released) {
         match loss(answer) {
-            None => slot.settled |= target == slot.count(),
+            None => slot.settled |= target == slot.target(),
             Some(reason) => self.lose(slot, reason),
         }
     }
@@ -153,7 +179,11 @@ pub(crate) enum Step {
 pub(crate) enum Begun {
     Release(Release),
     NotHeld,
-    Wait(OwnedNotified),
+    /// An acquire of the same owner is under way since then.
+    Wait {
+        place: OwnedNotified,
+        since: Instant,
+    },
 }
 
 /// A release that is under way. Dropped before it is answered, it leaves the rest to the background.
@@ -163,13 +193,33 @@ pub(crate) struct Release {
     pub(crate) field: Arc<str>,
     /// The local deadline when the release began.
     pub(crate) deadline: Instant,
+    /// That of the slot when it began.
+    epoch: u64,
     open: bool,
 }
 
 impl Release {
+    /// Polls `future`, but not any more when the background has taken this release over: a copy that is sent then would
+    /// not be in order with whatever came after. `None`: it was taken over.
+    pub(crate) async fn unless_taken_over<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+        std::future::poll_fn(|context| {
+            if self.is_taken_over() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
+    fn is_taken_over(&self) -> bool {
+        let state = self.entry.state.lock();
+        state.slots.get(&self.owner).is_none_or(|slot| slot.epoch != self.epoch)
+    }
+
     /// The release was answered; `Err` if the hold had ended before.
     pub(crate) fn answered(mut self, target: u32, answer: &Answer<Released>) -> Result<(), LossReason> {
-        let mut all_given_back = false;
+        // If it was taken over meanwhile, there is nobody left to ask.
+        let mut all_given_back = true;
         let overlapped = self.end(|entry, slot| {
             all_given_back = !slot.is_held();
             entry.apply(slot, target, answer.value);
@@ -205,8 +255,12 @@ impl Release {
             return false;
         }
         let mut state = self.entry.state.lock();
-        let Some(slot) = state.slots.get_mut(&self.owner) else { return false };
+        let Some(slot) = state.slots.get_mut(&self.owner) else { return true };
+        if slot.epoch != self.epoch {
+            return true;
+        }
         slot.releasing -= 1;
+        slot.moved_at = Instant::now();
         let overlapped = slot.overlapped;
         change(&self.entry, slot);
         if slot.releasing == 0 && !slot.background && std::mem::take(&mut slot.overlapped) && slot.is_held() {

@@ -30,24 +30,18 @@ pub(crate) struct Turn {
 impl Turn {
     /// Waits until this caller may talk to Redis. `None`: the deadline came first.
     pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Place>, Error> {
-        let mut own_place_since = None;
         loop {
-            let limit = match self.entry.look(&self.caller, &self.owner, self.lease)? {
+            let (limit, own) = match self.entry.look(&self.caller, &self.owner, self.lease)? {
                 Look::Place(place) => return Ok(Some(place)),
-                Look::Queue => {
-                    own_place_since = None;
-                    None
-                }
-                // The earlier operation waits for Redis: that is waited for as long as a command is.
-                Look::OwnPlace => {
-                    let since = *own_place_since.get_or_insert_with(Instant::now);
-                    Some(since + self.entry.shared.config.command_timeout)
-                }
+                Look::Queue { again } => (again, false),
+                // The earlier operation waits for Redis: that is waited for as long as a command is. However many
+                // there are before this one, each has as long.
+                Look::OwnPlace { since } => (Some(since + self.entry.shared.config.command_timeout), true),
             };
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }
-            if limit.is_some_and(|limit| limit <= Instant::now()) {
+            if own && limit.is_some_and(|limit| limit <= Instant::now()) {
                 let source = "an earlier operation of this owner on this lock has no answer yet";
                 return Err(Error::no_answer("acquiring", source));
             }
@@ -161,7 +155,7 @@ impl Place {
             None => Some(Error::Closed),
             Some(_) if !entry.shared.is_open() => Some(Error::Closed),
             Some(slot) if slot.losses != self.losses && !slot.is_held() => {
-                let reason = slot.lost().unwrap_or(LossReason::Gone);
+                let reason = slot.lost_reason;
                 Some(Error::lost(entry.name.given(), reason))
             }
             Some(_) if local_end(answer.sent_at, lease) <= now => {
@@ -171,12 +165,13 @@ impl Place {
                 let first = !slot.is_held();
                 let ticket = Arc::<Ticket>::default();
                 if first {
-                    slot.generation = entry.shared.entries.generations.fetch_add(1, Ordering::Relaxed) + 1;
+                    slot.generation = entry.shared.entries.next_number();
                     slot.looking = false;
                 }
-                let hold = Hold { ticket: Arc::clone(&ticket), mode, detached: false };
+                let hold = Hold { ticket: Arc::clone(&ticket), mode, detached: false, claimed: false };
                 slot.add(hold, answer.sent_at, lease, entry.shared.config.watchdog_timeout);
                 slot.acquiring = false;
+                slot.moved_at = now;
                 slot.settled = slot.count() == self.target;
                 debug_assert!(slot.settled || slot.background, "a count that is off is being corrected");
                 entry.set_timer(slot, self.owner);
@@ -198,6 +193,7 @@ impl Place {
         let mut state = self.entry.state.lock();
         let Some(slot) = state.slots.get_mut(&self.owner) else { return };
         slot.acquiring = false;
+        slot.moved_at = Instant::now();
         if perhaps {
             slot.lease_max = slot.lease_max.max(self.lease);
             self.entry.release_in_background(slot, self.owner);
@@ -232,17 +228,19 @@ impl EntryRef {
         let id = caller.owner;
         let mut state = self.state.lock();
         self.expire(&mut state, id, now);
+        self.take_over_stuck(&mut state, now);
         let may_contend = state.may_contend(caller);
+        let queue = Look::Queue { again: state.next_stuck(self.shared.config.command_timeout) };
         match state.slots.get_mut(&id) {
             None if may_contend => {
-                let mut slot = Slot::new(self.field_of(owner), now);
-                slot.acquiring = true;
+                let mut slot = Slot::new(self.field_of(owner), self.shared.entries.next_number(), now);
+                slot.begin_acquire(caller.past_queue, now);
                 let place = self.place(id, &slot, 1, lease);
                 state.slots.insert(id, slot);
                 Ok(Look::Place(place))
             }
-            None => Ok(Look::Queue),
-            Some(slot) if !slot.is_free() => Ok(Look::OwnPlace),
+            None => Ok(queue),
+            Some(slot) if !slot.is_free() => Ok(Look::OwnPlace { since: slot.moved_at }),
             Some(slot) if slot.is_held() => {
                 if slot.count() >= DEPTH_MAX {
                     return Err(Error::TooDeep { lock: self.name.given().to_string(), depth: slot.count() });
@@ -254,16 +252,16 @@ impl EntryRef {
                         "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope"
                     );
                 }
-                slot.acquiring = true;
+                slot.begin_acquire(caller.past_queue, now);
                 Ok(Look::Place(self.place(id, slot, slot.count() + 1, lease)))
             }
             Some(slot) => match slot.lost() {
                 Some(reason) => Err(Error::lost(self.name.given(), reason)),
                 None if may_contend => {
-                    slot.acquiring = true;
+                    slot.begin_acquire(caller.past_queue, now);
                     Ok(Look::Place(self.place(id, slot, 1, lease)))
                 }
-                None => Ok(Look::Queue),
+                None => Ok(queue),
             },
         }
     }
@@ -305,10 +303,14 @@ impl EntryRef {
 
 enum Look {
     Place(Place),
-    /// Others come first.
-    Queue,
-    /// An earlier operation of this owner is not over.
-    OwnPlace,
+    /// Others come first. It is time to look again at `again`, whatever happens.
+    Queue {
+        again: Option<Instant>,
+    },
+    /// An earlier operation of this owner is not over; the last of them began or ended then.
+    OwnPlace {
+        since: Instant,
+    },
 }
 
 /// Sleeps until then, or for ever.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::entry::EntryRef;
-use crate::error::Error;
+use crate::error::{Error, LossReason};
 use crate::script::{self, Inspected};
 
 impl Lock {
@@ -44,7 +44,9 @@ impl Lock {
                     let field: Arc<str> = field.into();
                     let patience = script::Patience { copies: 1, ..shared.patience() };
                     let sent = AtomicBool::new(false);
+                    let mut meant = None;
                     let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
+                        meant = entry.taking_of(&field);
                         script::force_unlock(&entry.name, &field)
                     })
                     .await;
@@ -60,7 +62,10 @@ impl Lock {
                         }
                     };
                     if forced {
-                        entry.lose_field(&field);
+                        // By now the same owner may have taken the lock anew.
+                        if let Some((owner, generation)) = meant {
+                            entry.lose_owner(owner, Some(generation), LossReason::Gone);
+                        }
                         return Ok(true);
                     }
                 }

@@ -1,0 +1,278 @@
+//! What the operations of one owner, and of its neighbours in the queue, do to each other: by hand, each as the shortest
+//! trace that once went wrong.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+
+use super::actors::ms;
+use super::java::channel;
+use super::network::Latency;
+use super::stage::{JAVA, KEY, Stage, begin, end, lock, play};
+use crate::error::{Error, LossReason};
+use crate::held::HoldState;
+
+/// Polls a future once; then it is kept and not polled.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+}
+
+/// They were remembered for the life of the client, 2.9 kB each, and counted as lost.
+#[test]
+fn detached_leases_that_have_run_out_are_forgotten() {
+    play(true, async |stage| {
+        let before = stage.client.stats().lost_total;
+        for nth in 0..50 {
+            let once = stage.client.lock(format!("once in a while {nth}"));
+            once.lease(ms(400)).try_lock().await.expect("answered").expect("free").detach();
+        }
+        stage.client.lock("with a limit").max_hold(ms(400)).lock().await.expect("free").detach();
+        assert_eq!(stage.client.stats().entries, 51);
+        tokio::time::sleep(ms(1_000)).await;
+        let stats = stage.client.stats();
+        assert_eq!((stats.entries, stats.held), (0, 0), "{stats:?}");
+        assert_eq!(stats.lost_total, before + 1, "a limit is no lease: reaching it is a loss");
+    });
+}
+
+/// One whose end was not its own is remembered until its owner asks.
+#[test]
+fn a_detached_hold_that_is_lost_otherwise_is_told_to_the_unlock() {
+    play(true, async |stage| {
+        let task = stage.task(0);
+        task.lock().await.expect("free").detach();
+        stage.java_unlocks();
+        tokio::time::sleep(ms(11_000)).await;
+        assert!(matches!(task.lock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+        assert!(matches!(task.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+        task.lock().await.expect("free").unlock().await.expect("held");
+        assert_eq!(stage.client.stats().entries, 0);
+    });
+}
+
+/// It ended the owner's next hold, whose key then stayed, unrenewed and unreleased, for a lease.
+#[test]
+fn an_answer_of_force_unlock_that_is_applied_late_ends_no_later_hold() {
+    play(true, async |stage| {
+        let first = stage.task(0).lock().await.expect("free");
+        let other = stage.task(1);
+        let mut forcing = Box::pin(other.force_unlock());
+        while stage.count() == 1 {
+            assert!(poll_once(forcing.as_mut()).await.is_pending());
+            tokio::time::sleep(ms(1)).await;
+        }
+        // Its answer lies there while nobody polls for it.
+        assert!(matches!(first.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+        let second = stage.task(0).lock().await.expect("free");
+        assert_eq!(forcing.await.ok(), Some(true));
+        assert_eq!(second.state(), HoldState::Held);
+        assert_eq!(stage.count(), 1);
+        second.unlock().await.expect("held");
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// With many pollers there was always one whose attempt was under way, and the head of the queue waited for all of them.
+#[test]
+fn an_attempt_past_the_queue_does_not_keep_its_head_from_attempting() {
+    play(true, async |stage| {
+        assert!(stage.java_locks(JAVA));
+        let attempts = || stage.world.watch.times_executed("acquire");
+        let before = attempts();
+        stage.world.hold_answers(0, true);
+        let poller = stage.task(1);
+        let polling = begin(async move { poller.try_lock().await }).await;
+        let queued = begin(lock(&stage.task(0))).await;
+        assert_eq!(attempts(), before + 2, "the head has attempted, the poller has no answer yet");
+        stage.world.hold_answers(0, false);
+        assert!(end(polling).await.expect("answered").is_none());
+        stage.java_unlocks();
+        stage.world.publish(&channel(KEY));
+        end(queued).await.expect("free").unlock().await.expect("held");
+    });
+}
+
+/// Whoever came late in a row of calls of one owner was told that there was no answer, on a server that gave all of them.
+#[test]
+fn a_thousand_nested_calls_of_one_owner_are_all_served() {
+    play(true, async |stage| {
+        stage.world.set_latency(Latency { least: 5, usual: 5, seldom: 5, seldom_percent: 0 });
+        let calls: Vec<_> = (0..1_000).map(|_| tokio::spawn(lock(&stage.task(0)))).collect();
+        let mut guards = Vec::new();
+        for call in calls {
+            guards.push(call.await.expect("no panic").expect("nested"));
+        }
+        assert_eq!(stage.count(), 1_000);
+        let unlocks: Vec<_> = guards.into_iter().map(|guard| tokio::spawn(guard.unlock())).collect();
+        for unlock in unlocks {
+            unlock.await.expect("no panic").expect("held");
+        }
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// The same for an unlock behind calls that take the lock.
+#[test]
+fn an_unlock_behind_many_nested_calls_is_served() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        stage.world.set_latency(Latency { least: 5, usual: 5, seldom: 5, seldom_percent: 0 });
+        let calls: Vec<_> = (0..300).map(|_| tokio::spawn(lock(&stage.task(0)))).collect();
+        tokio::time::sleep(ms(1)).await;
+        guard.unlock().await.expect("held");
+        for call in calls {
+            call.await.expect("no panic").expect("nested").unlock().await.expect("held");
+        }
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// Nothing was given back, and nobody was left to do it.
+#[test]
+fn a_dropped_unlock_of_a_detached_hold_gives_it_back_behind_a_nested_call() {
+    play(true, async |stage| {
+        let task = stage.task(0);
+        task.lock().await.expect("free").detach();
+        stage.world.hold_answers(0, true);
+        let nested = begin(lock(&task)).await;
+        let mut unlocking = Box::pin(task.unlock());
+        assert!(poll_once(unlocking.as_mut()).await.is_pending());
+        drop(unlocking);
+        stage.world.hold_answers(0, false);
+        end(nested).await.expect("nested").unlock().await.expect("held");
+        stage.rest().await;
+        assert_eq!((stage.server(), stage.client.stats().entries), (None, 0));
+    });
+}
+
+/// Both chose the same hold.
+#[test]
+fn two_unlocks_of_two_detached_holds_give_both_back() {
+    play(true, async |stage| {
+        let task = stage.task(0);
+        task.lock().await.expect("free").detach();
+        task.lock().await.expect("nested").detach();
+        stage.world.hold_answers(0, true);
+        let nested = begin(lock(&task)).await;
+        let unlock = || {
+            let task = task.clone();
+            async move { task.unlock().await }
+        };
+        let (one, other) = (begin(unlock()).await, begin(unlock()).await);
+        stage.world.hold_answers(0, false);
+        end(nested).await.expect("nested").unlock().await.expect("held");
+        end(one).await.expect("held");
+        end(other).await.expect("held");
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// The nested call was undone by a release to nought, which freed the lock under the section.
+#[test]
+fn a_section_that_reached_its_limit_keeps_its_lock_when_a_nested_call_is_undone() {
+    play(true, async |stage| {
+        let guard = stage.task(0).max_hold(ms(500)).lock().await.expect("free");
+        stage.world.hold_answers(0, true);
+        let nested = begin(lock(&stage.task(0))).await;
+        assert_eq!(guard.lost().await, LossReason::MaxHold);
+        stage.world.hold_answers(0, false);
+        let nested = end(nested).await;
+        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::MaxHold, .. })), "{nested:?}");
+        stage.rest().await;
+        assert_eq!(stage.count(), 1, "the section may still be running");
+        assert!(!stage.java_locks(JAVA));
+        drop(guard);
+        stage.rest().await;
+        assert_eq!(stage.server(), None, "it is over");
+    });
+}
+
+#[test]
+fn a_section_that_reached_its_limit_keeps_its_lock_when_an_inner_hold_is_given_back() {
+    play(true, async |stage| {
+        let outer = stage.task(0).max_hold(ms(500)).lock().await.expect("free");
+        let inner = stage.task(0).lock().await.expect("nested");
+        assert_eq!(outer.lost().await, LossReason::MaxHold);
+        assert_eq!(inner.state(), HoldState::Held);
+        inner.unlock().await.expect("held");
+        stage.rest().await;
+        assert_eq!(stage.count(), 1, "the outer section may still be running");
+        assert!(matches!(outer.unlock().await, Err(Error::Lost { reason: LossReason::MaxHold, .. })));
+        stage.rest().await;
+        assert_eq!((stage.server(), stage.client.stats().entries), (None, 0));
+    });
+}
+
+#[test]
+fn a_section_that_reaches_its_limit_keeps_its_lock_while_a_release_waits() {
+    play(true, async |stage| {
+        let outer = stage.task(0).max_hold(ms(500)).lock().await.expect("free");
+        let inner = stage.task(0).max_hold(ms(500)).lock().await.expect("nested");
+        stage.world.hold_answers(0, true);
+        // Its release waits behind a call of the same owner that has no answer yet.
+        let third = begin(lock(&stage.task(0))).await;
+        drop(inner);
+        assert_eq!(outer.lost().await, LossReason::MaxHold);
+        stage.world.hold_answers(0, false);
+        assert!(end(third).await.is_err());
+        stage.rest().await;
+        assert_eq!(stage.count(), 1);
+        drop(outer);
+        stage.rest().await;
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// Its owner's neighbours waited for it, and for ever.
+#[test]
+fn an_unlock_that_is_not_polled_any_more_stops_nobody_for_longer_than_a_command() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        let mut unlocking = Box::pin(guard.unlock());
+        stage.hold_commands();
+        assert!(poll_once(unlocking.as_mut()).await.is_pending());
+        // Lost with its connection; only its future would send it again.
+        stage.lose_connection();
+        let next = tokio::time::timeout(ms(1_200), stage.task(1).lock()).await.expect("soon").expect("free");
+        stage.believe(&next);
+        // Polled again, it sends nothing that could be out of order by now.
+        assert!(matches!(unlocking.await, Err(Error::NoAnswer { .. })));
+        assert_eq!(stage.count(), 1);
+        stage.nobody_is_wrong();
+        next.unlock().await.expect("held");
+    });
+}
+
+/// The same owner takes the lock anew while its old unlock is still around.
+#[test]
+fn an_unlock_that_is_polled_too_late_does_not_touch_its_owners_next_hold() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        let mut unlocking = Box::pin(guard.unlock());
+        stage.world.hold_answers(0, true);
+        assert!(poll_once(unlocking.as_mut()).await.is_pending());
+        tokio::time::sleep(ms(5)).await;
+        assert_eq!(stage.server(), None, "executed");
+        stage.lose_connection();
+        let next = tokio::time::timeout(ms(1_500), stage.task(0).lock()).await.expect("soon").expect("free");
+        stage.believe(&next);
+        assert!(matches!(unlocking.await, Err(Error::NoAnswer { .. })));
+        assert_eq!((stage.count(), next.state()), (1, HoldState::Held));
+        next.unlock().await.expect("held");
+        assert_eq!(stage.server(), None);
+    });
+}
+
+/// They stayed for a lease, although the documentation said otherwise.
+#[test]
+fn the_last_handle_that_is_dropped_gives_detached_holds_back() {
+    play(true, async |stage| {
+        let Stage { world, client } = stage;
+        let other = client.lock(KEY);
+        other.lock().await.expect("free").detach();
+        drop((client, other));
+        tokio::time::sleep(ms(1_000)).await;
+        assert!(world.with_keyspace(|keyspace| keyspace.holder(KEY).is_none()));
+        assert_eq!(world.connections(), 0);
+    });
+}
