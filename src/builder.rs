@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -13,7 +12,8 @@ use crate::error::Error;
 use crate::lock::check_lease;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
-use crate::shared::{Config, Shared};
+use crate::runtime::Runtime;
+use crate::shared::{Config, Farewell, Shared};
 use crate::wait::Waits;
 
 /// Settings of a client. Each has a default that suits most.
@@ -178,10 +178,10 @@ impl LockClientBuilder {
     }
 
     pub(crate) async fn open(self, settings: Settings) -> Result<LockClient, Error> {
-        let Ok(runtime) = Handle::try_current() else { return Err(Error::NoRuntime) };
+        let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
         let settings = Arc::new(settings);
         let waits = Arc::new(Waits::default());
-        let redis = Redis::connect(&settings, self.connections).await?;
+        let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let config = Config {
             key_prefix: self.key_prefix.into(),
             watchdog_timeout: self.watchdog_timeout,
@@ -194,8 +194,7 @@ impl LockClientBuilder {
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle { shared, stop: stop.clone() });
         handle.shared.redis.subscribe_with(&settings, waits).await?;
-        let gone = handle.shared.gone.clone().drop_guard();
-        handle.shared.runtime.spawn(renewal::run(Arc::downgrade(&handle.shared), stop, gone));
+        handle.shared.runtime.spawn(renewal::run(Farewell::new(&handle.shared), stop));
         Ok(LockClient { handle })
     }
 

@@ -332,8 +332,12 @@ impl EntryRef {
 
     /// Has every caller look again.
     pub(crate) fn tell_all(&self) {
-        for caller in &self.state.lock().queue {
+        let state = self.state.lock();
+        for caller in &state.queue {
             caller.notify.notify_one();
+        }
+        for slot in state.slots.values() {
+            slot.place.notify_waiters();
         }
     }
 

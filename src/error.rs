@@ -141,7 +141,8 @@ pub enum Error {
     #[error("the lock client is closed: make a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or the one the client was made on has ended. Nothing was sent.
+    /// There is no tokio runtime here, or the one the client was made on has ended, or nobody drives it. Nothing is
+    /// held; what was on its way then is undone when that runtime goes on, or ends with its lease.
     #[error("no tokio runtime: call from within one, and keep the runtime that made the client running")]
     NoRuntime,
 }
@@ -182,7 +183,7 @@ pub enum LossReason {
     Changed,
     /// The limit set with [`Lock::max_hold`](crate::Lock::max_hold) was reached.
     MaxHold,
-    /// The client was closed while the hold was open.
+    /// The client was closed, or the runtime that it was made on has ended, while the hold was open.
     Closed,
 }
 

@@ -50,6 +50,7 @@ mod redis;
 mod refusal;
 mod releaser;
 mod renewal;
+mod runtime;
 mod script;
 mod shared;
 #[cfg(test)]

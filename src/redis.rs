@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Source};
 use crate::refusal;
+use crate::runtime::Runtime;
 use crate::script::Call;
 use crate::wait::Waits;
 
@@ -42,17 +43,21 @@ pub(crate) struct Redis {
     /// Told when a command connection led to a server that takes no writes any more.
     moved: Arc<Notify>,
     stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl Redis {
     /// Opens every command connection; fails if the first attempt of one fails.
-    pub(crate) async fn connect(settings: &Arc<Settings>, lanes: usize) -> Result<Self, Error> {
+    pub(crate) async fn connect(
+        settings: &Arc<Settings>,
+        lanes: usize,
+        runtime: &Runtime,
+    ) -> Result<Self, Error> {
         let redis = Self {
             lanes: Vec::new(),
             moved: Arc::default(),
             stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks { tracker: TaskTracker::new(), runtime: runtime.clone() },
         };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
@@ -118,14 +123,26 @@ impl Redis {
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
         self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.tasks.tracker.close();
+        self.tasks.tracker.wait().await;
     }
 
     /// Ends every connection without waiting.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
-        self.tasks.close();
+        self.tasks.tracker.close();
+    }
+}
+
+/// The tasks of all connections.
+struct Tasks {
+    tracker: TaskTracker,
+    runtime: Runtime,
+}
+
+impl Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn_tracked(&self.tracker, task);
     }
 }
 

@@ -5,22 +5,22 @@
 //! side. The timers do not keep entries alive; a timer whose hold is gone means nothing.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::time::{DelayQueue, delay_queue};
 
 use crate::entry::{Entries, EntryRef, RenewalOutcome};
 use crate::error::{Error, LossReason};
+use crate::runtime::Runtime;
 use crate::script::{self, Patience, Renewal, Renewed};
-use crate::shared::{Shared, Totals};
+use crate::shared::{Farewell, Shared, Totals};
 
 /// The timers of a client.
 pub(crate) struct Renewals {
@@ -28,7 +28,9 @@ pub(crate) struct Renewals {
     period: Duration,
     epoch: Instant,
     /// Timers are made in here, because guards may be looked at and dropped anywhere.
-    runtime: Handle,
+    runtime: Runtime,
+    /// No timer is made or moved any more: the task that works them off is gone.
+    over: AtomicBool,
 }
 
 #[derive(Default)]
@@ -47,12 +49,25 @@ struct Due {
 }
 
 impl Renewals {
-    pub(crate) fn new(watchdog_timeout: Duration, runtime: Handle) -> Self {
-        Self { timers: Mutex::default(), period: watchdog_timeout / 3, epoch: Instant::now(), runtime }
+    pub(crate) fn new(watchdog_timeout: Duration, runtime: Runtime) -> Self {
+        Self {
+            timers: Mutex::default(),
+            period: watchdog_timeout / 3,
+            epoch: Instant::now(),
+            runtime,
+            over: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
     }
 
     /// Moves the timer of a generation, or makes it.
     pub(crate) fn set(&self, generation: u64, at: Instant, whose: impl FnOnce() -> (Arc<str>, i64)) {
+        if self.over.load(Ordering::Acquire) {
+            return;
+        }
         let _entered = self.runtime.enter();
         let mut timers = self.timers.lock();
         let Timers { queue, keys } = &mut *timers;
@@ -72,6 +87,7 @@ impl Renewals {
         let mut timers = self.timers.lock();
         if let Some(timer) = timers.keys.remove(&generation)
             && timers.queue.len() > 1
+            && !self.over.load(Ordering::Acquire)
         {
             timers.queue.remove(&timer);
         }
@@ -113,14 +129,15 @@ impl Renewals {
     }
 }
 
-/// The renewal task. It ends with `stop`, with the client, or with its runtime, and says so by `_gone`.
-pub(crate) async fn run(shared: Weak<Shared>, stop: CancellationToken, _gone: DropGuard) {
+/// The renewal task. It ends with `stop`, with the client, or with its runtime.
+pub(crate) async fn run(farewell: Farewell, stop: CancellationToken) {
+    let shared = &farewell.shared;
     let mut calls = JoinSet::new();
     loop {
         let fired = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            fired = next_fired(&shared) => fired,
+            fired = next_fired(shared) => fired,
             Some(_) = calls.join_next(), if !calls.is_empty() => continue,
         };
         let Some((shared, fired)) = fired else { return };
@@ -242,7 +259,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn timers_of_one_beat_fire_together() {
-        let renewals = Renewals::new(Duration::from_secs(30), Handle::current());
+        let renewals = Renewals::new(Duration::from_secs(30), Runtime::current().expect("in a runtime"));
         let now = Instant::now();
         for (generation, ms) in [(1, 10_100), (2, 10_900), (3, 11_000)] {
             renewals.set(generation, renewals.on_beat(now + Duration::from_millis(ms)), whose);
@@ -255,7 +272,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_last_timer_is_left_to_fire_and_a_moved_one_is_not_made_again() {
-        let renewals = Renewals::new(Duration::from_secs(30), Handle::current());
+        let renewals = Renewals::new(Duration::from_secs(30), Runtime::current().expect("in a runtime"));
         let at = |secs| Instant::now() + Duration::from_secs(secs);
         renewals.set(1, at(1), whose);
         renewals.set(2, at(2), whose);

@@ -2,19 +2,19 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::entry::Entries;
-use crate::error::Error;
+use crate::error::{Error, LossReason};
 use crate::redis::Redis;
 use crate::renewal::Renewals;
+use crate::runtime::Runtime;
 use crate::script::Patience;
 use crate::wait::Waits;
 
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) client_id: Arc<str>,
     pub(crate) config: Config,
     /// The runtime that the client was made on: its connections, timers and background work live there.
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
     pub(crate) waits: Arc<Waits>,
     pub(crate) entries: Entries,
@@ -49,7 +49,7 @@ impl Shared {
     pub(crate) fn new(
         client_id: Arc<str>,
         config: Config,
-        runtime: Handle,
+        runtime: Runtime,
         redis: Redis,
         waits: Arc<Waits>,
     ) -> Self {
@@ -76,16 +76,29 @@ impl Shared {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        if Handle::try_current().is_err() {
+        if tokio::runtime::Handle::try_current().is_err() {
             return Err(Error::NoRuntime);
         }
+        let limit = self.config.command_timeout;
+        let mut stands_still =
+            self.runtime.is_foreign_to_caller().then(|| Box::pin(self.runtime.stands_still(limit)));
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
             // A timer of a runtime that has ended must not be polled.
             if self.gone.is_cancelled() && !self.is_closed() {
                 return Poll::Ready(Err(Error::NoRuntime));
             }
-            let _entered = self.runtime.enter();
-            future.as_mut().poll(context)
+            let polled = {
+                let _entered = self.runtime.enter();
+                future.as_mut().poll(context)
+            };
+            // Nobody drives the client's runtime: what the call waits for will never come.
+            if polled.is_pending()
+                && let Some(stands_still) = &mut stands_still
+                && stands_still.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(Err(Error::NoRuntime));
+            }
+            polled
         })
         .await
     }
@@ -106,6 +119,31 @@ impl Shared {
     /// One re-send within the command timeout.
     pub(crate) fn patience(&self) -> Patience {
         Patience { timeout: self.config.command_timeout, copies: 2 }
+    }
+}
+
+/// Dropped with the task that keeps the holds of a client: when the client ends, or its runtime does.
+pub(crate) struct Farewell {
+    pub(crate) shared: Weak<Shared>,
+}
+
+impl Farewell {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::downgrade(shared) }
+    }
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        // In this order: whoever is told finds that the client is gone.
+        shared.gone.cancel();
+        shared.renewals.end();
+        for entry in Entries::all(&shared) {
+            // Nobody renews them any more, or would notice that they are lost.
+            entry.lose_all(LossReason::Closed);
+            entry.tell_all();
+        }
     }
 }
 

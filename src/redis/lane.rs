@@ -13,12 +13,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, Task, Trouble};
 use super::fence::{self, FenceState, Identity};
 use super::link::{Limit, Link};
-use super::{Backoff, Failure, Reply, Role, Settings, connect_error};
+use super::{Backoff, Failure, Reply, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::script::Call;
 
@@ -33,7 +32,7 @@ impl Lane {
         settings: &Arc<Settings>,
         nth: usize,
         stop: &CancellationToken,
-        tasks: &TaskTracker,
+        tasks: &Tasks,
         moved: &Arc<Notify>,
     ) -> Result<Self, Error> {
         let figures = Arc::new(Figures::default());

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::connection::{Change, Connection, Heard, Messages, Task, Trouble};
-use super::{Backoff, Role, Settings, connect_error};
+use super::{Backoff, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::wait::Waits;
 
@@ -20,7 +19,7 @@ pub(super) async fn open(
     settings: &Arc<Settings>,
     waits: Arc<Waits>,
     stop: &CancellationToken,
-    tasks: &TaskTracker,
+    tasks: &Tasks,
 ) -> Result<(), Error> {
     let actor = Actor { settings: Arc::clone(settings), waits };
     let first = actor.connect().await.map_err(connect_error)?;

@@ -65,7 +65,7 @@ impl Drop for Token {
 
 impl Actor {
     pub(super) fn new(world: &Arc<World>, client: &LockClient, task: &TaskPlan, program: &Program) -> Self {
-        let longest = program.latency.usual.max(program.latency.seldom);
+        let longest = program.longest();
         Self {
             world: Arc::clone(world),
             client: client.clone(),
@@ -78,7 +78,7 @@ impl Actor {
             expected: Expected {
                 no_answer: !program.is_healthy(),
                 denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
-                closed: program.has(|fault| matches!(fault, Fault::Close { .. })),
+                closed: program.has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
                 command_timeout: ms(program.command_ms),
                 latency: ms(longest),
             },
@@ -131,6 +131,17 @@ impl Actor {
             Step::Look { lock, look, until } => self.look(lock, look, until).await,
             Step::Force { lock, until } => self.force(lock, until).await,
             Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
+            Step::Poll { lock, times } => {
+                for _ in 0..times {
+                    let before = self.guards.len();
+                    self.take(lock, Verb::Try, None, None, Until::Done).await;
+                    if self.guards.len() > before
+                        && let Some(kept) = self.guards.pop()
+                    {
+                        self.unlock(kept, Until::Done).await;
+                    }
+                }
+            }
         }
     }
 
@@ -304,9 +315,11 @@ impl Actor {
         for nth in 0..LOCKS.len() {
             // Lost ones as well: they are remembered until their owner has asked.
             while self.has_detached
-                && !matches!(self.lock(nth).unlock().await, Err(Error::NotHeld { .. } | Error::Closed))
-            {
-            }
+                && !matches!(
+                    self.lock(nth).unlock().await,
+                    Err(Error::NotHeld { .. } | Error::Closed | Error::NoRuntime)
+                )
+            {}
         }
     }
 
@@ -363,7 +376,7 @@ impl Actor {
                 self.expected.no_answer
             }
             Error::PermissionDenied { .. } => self.expected.denied,
-            Error::Closed => self.expected.closed,
+            Error::Closed | Error::NoRuntime => self.expected.closed,
             Error::Lost { reason, .. } => match hold {
                 Some(token) => {
                     self.world.watch.told_lost(token.hold, *reason);

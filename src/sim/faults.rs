@@ -91,6 +91,12 @@ pub(super) async fn happen(
                 world.deafen(client, ms(time));
             }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
+            Fault::EndRuntime { client } => {
+                world.watch.closing(client);
+                // Nobody is left to give anything back: the leases do it.
+                world.watch.closed_unconfirmed(client);
+                clients[client].handle.shared.runtime.end();
+            }
             Fault::Close { client: nth, grace_ms } => {
                 world.watch.closing(nth);
                 let (client, world) = (clients[nth].clone(), Arc::clone(&world));

@@ -98,6 +98,11 @@ impl World {
         self.changed.notify_one();
     }
 
+    /// So many answers of a hundred are applied late from now on.
+    pub(super) fn apply_late(&self, percent: u8) {
+        self.state.lock().late_percent = percent;
+    }
+
     /// The server stands still for a while: what reaches it waits, and so does whoever connects.
     pub(super) fn freeze(&self, time: Duration) {
         let mut state = self.state.lock();

@@ -50,6 +50,9 @@ pub(super) struct Network {
     pub(super) frozen_until: Instant,
     /// Nobody gets a connection before this.
     pub(super) down_until: Instant,
+    /// Of a hundred answers so many are applied late, each by itself.
+    pub(super) late_percent: u8,
+    pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
     pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,
     /// Messages to this client are lost until then.
     pub(super) deaf_until: BTreeMap<usize, Instant>,
@@ -63,6 +66,8 @@ pub(super) enum Event {
     Deliver(u64),
     /// A late command is executed.
     Late(u64, u64),
+    /// A caller that was not polled for a while finds its answer.
+    Apply(u64),
 }
 
 /// One connection.

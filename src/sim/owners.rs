@@ -263,6 +263,47 @@ fn an_unlock_that_is_polled_too_late_does_not_touch_its_owners_next_hold() {
     });
 }
 
+/// Whoever held was never told, and whoever waited waited for ever.
+#[test]
+fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
+    play(true, async |stage| {
+        let guard = stage.task(0).lock().await.expect("free");
+        let queued = begin(lock(&stage.task(1))).await;
+        let second = begin(lock(&stage.task(2))).await;
+        let lost = guard.lost();
+        stage.client.handle.shared.runtime.end();
+        let told = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        assert_eq!(told, LossReason::Closed);
+        for waiting in [queued, second] {
+            let ended = tokio::time::timeout(ms(10), waiting).await.expect("at once").expect("no panic");
+            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
+        }
+        assert!(matches!(guard.unlock().await, Err(Error::NoRuntime | Error::Lost { .. })));
+    });
+}
+
+/// A waiter that is subscribed, and one whose call is on its way.
+#[test]
+fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
+    play(true, async |stage| {
+        assert!(stage.java_locks(JAVA));
+        let listening = begin(lock(&stage.task(0))).await;
+        tokio::time::sleep(ms(50)).await;
+        stage.world.hold_answers(0, true);
+        let asking = begin({
+            let other = stage.client.lock("other");
+            async move { other.lock().await }
+        })
+        .await;
+        stage.client.handle.shared.runtime.end();
+        for waiting in [listening, asking] {
+            let ended = tokio::time::timeout(ms(10), waiting).await.expect("at once").expect("no panic");
+            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
+        }
+        assert_eq!(stage.world.connections(), 0);
+    });
+}
+
 /// They stayed for a lease, although the documentation said otherwise.
 #[test]
 fn the_last_handle_that_is_dropped_gives_detached_holds_back() {

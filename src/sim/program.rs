@@ -5,12 +5,15 @@ use std::fmt;
 use fastrand::Rng;
 
 use super::network::Latency;
+use super::server::APPLIED_LATE_MS;
 
 /// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     pub(super) seed: u64,
     pub(super) latency: Latency,
+    /// Answers of so many of a hundred reach a caller that is not polled at once.
+    pub(super) late_percent: u8,
     pub(super) watchdog_ms: u64,
     pub(super) command_ms: u64,
     pub(super) clients: Vec<ClientPlan>,
@@ -93,6 +96,11 @@ pub(super) enum Step {
     },
     Sleep {
         ms: u64,
+    },
+    /// `try_lock` again and again, past the queue.
+    Poll {
+        lock: usize,
+        times: u32,
     },
 }
 
@@ -180,6 +188,10 @@ pub(super) enum Fault {
         client: usize,
         grace_ms: u64,
     },
+    /// The runtime of a client ends, with all its tasks.
+    EndRuntime {
+        client: usize,
+    },
 }
 
 /// The keys of the locks. A client with a prefix knows them without it.
@@ -248,12 +260,18 @@ impl Program {
             .collect();
         // With a long lease a lost wake-up shows: it costs as long as the lease.
         let watchdog_ms = if rng.bool() { 3_000 } else { 30_000 };
-        Self { seed, latency, watchdog_ms, command_ms, clients, rounds }
+        let late_percent = [0, 0, 5, 30][rng.usize(0..4)];
+        Self { seed, latency, late_percent, watchdog_ms, command_ms, clients, rounds }
+    }
+
+    /// The longest that one thing can take on the way, or until it is noticed.
+    pub(super) fn longest(&self) -> u64 {
+        let late = if self.late_percent > 0 { APPLIED_LATE_MS } else { 0 };
+        self.latency.usual.max(self.latency.seldom) + late
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        self.rounds.iter().all(|round| round.faults.is_empty())
-            && self.latency.usual.max(self.latency.seldom) * 2 < self.command_ms / 2
+        self.rounds.iter().all(|round| round.faults.is_empty()) && self.longest() * 2 < self.command_ms / 2
     }
 
     /// What is promised about counts may be broken for the length of a lease: no fence, or a release was refused.
@@ -304,6 +322,7 @@ impl Step {
                 Self::Look { lock, look: Look::ALL[rng.usize(0..Look::ALL.len())], until: Until::roll(rng) }
             }
             81..83 => Self::Force { lock, until: Until::roll(rng) },
+            83 | 84 => Self::Poll { lock, times: rng.u32(1..60) },
             _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000, 9_000][rng.usize(0..8)] },
         }
     }
@@ -341,6 +360,9 @@ impl Fault {
             return Self::Deny { client, right: RIGHTS[rng.usize(0..RIGHTS.len())], ms: rng.u64(1..3_000) };
         }
         if std::mem::take(closes) {
+            if rng.u8(0..3) == 0 {
+                return Self::EndRuntime { client };
+            }
             return Self::Close { client, grace_ms: [0, 100, 3_000][rng.usize(0..3)] };
         }
         match rng.u8(0..100) {
@@ -369,8 +391,8 @@ impl fmt::Display for Program {
         let Latency { usual, seldom, seldom_percent, .. } = self.latency;
         writeln!(
             f,
-            "seed {}: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms",
-            self.seed, self.command_ms, self.watchdog_ms
+            "seed {}: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms, {} % of the answers applied late",
+            self.seed, self.command_ms, self.watchdog_ms, self.late_percent
         )?;
         for (nth, client) in self.clients.iter().enumerate() {
             writeln!(f, "  client {nth}: {client:?}")?;

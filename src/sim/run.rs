@@ -99,7 +99,8 @@ impl Stage {
             clients.push(connect(world, nth, watchdog, command, plan).await);
         }
         world.set_latency(program.latency);
-        let longest = program.latency.usual.max(program.latency.seldom);
+        world.apply_late(program.late_percent);
+        let longest = program.longest();
         let deaf = program.has(|fault| matches!(fault, Fault::Deafen { .. } | Fault::Deny { .. }));
         let terms = Terms {
             watchdog_timeout: ms(program.watchdog_ms),
@@ -131,6 +132,7 @@ impl Stage {
             }
         }
         self.world.set_latency(CALM);
+        self.world.apply_late(0);
         for actor in actors {
             actor.give_everything_back().await;
         }
@@ -140,7 +142,7 @@ impl Stage {
         }
         // What was abandoned by design ends with its lease.
         tokio::time::sleep(LONGEST_LEASE.max(ms(program.watchdog_ms)) * 2).await;
-        self.nothing_is_left();
+        self.nothing_is_left(program);
         let Self { world, clients, drive } = self;
         for client in clients {
             client.close(Duration::ZERO).await;
@@ -159,6 +161,7 @@ impl Stage {
     async fn round(&self, round: &Round, program: &Program, mut before: Vec<Actor>) -> Vec<Actor> {
         let world = &self.world;
         world.set_latency(program.latency);
+        world.apply_late(program.late_percent);
         let mut actors = tokio::task::JoinSet::new();
         for task in &round.tasks {
             let known = before.iter().position(|actor| actor.is(task));
@@ -199,12 +202,19 @@ impl Stage {
 
     /// No more faults, and time enough for what is under way.
     async fn rest(&self, program: &Program) {
+        let living = || {
+            let ended = |nth: &usize| {
+                program.has(|fault| matches!(fault, Fault::EndRuntime { client } if client == nth))
+            };
+            self.clients.iter().enumerate().filter(move |(nth, _)| !ended(nth)).map(|(_, client)| client)
+        };
         self.world.set_latency(CALM);
+        self.world.apply_late(0);
         let told = ms(program.watchdog_ms / 3 + 2 * program.command_ms);
         tokio::time::sleep_until(self.world.watch.calm_since().max(Instant::now()) + told).await;
         let limit = Instant::now() + REST_MAX;
         loop {
-            let releasing: usize = self.clients.iter().map(|client| client.stats().releasing).sum();
+            let releasing: usize = living().map(|client| client.stats().releasing).sum();
             if releasing == 0 && !self.world.is_busy() {
                 return;
             }
@@ -237,7 +247,7 @@ impl Stage {
     }
 
     /// At the end: no key, no channel, nothing in any registry.
-    fn nothing_is_left(&self) {
+    fn nothing_is_left(&self, program: &Program) {
         let watch = &self.world.watch;
         let keys: Vec<String> =
             self.world.with_keyspace(|keyspace| keyspace.keys().map(str::to_owned).collect());
@@ -248,7 +258,11 @@ impl Stage {
         if !channels.is_empty() {
             watch.violated(format!("still subscribed: {channels:?}"));
         }
-        for client in &self.clients {
+        for (nth, client) in self.clients.iter().enumerate() {
+            // Nothing is tidied where nothing runs any more.
+            if program.has(|fault| matches!(fault, Fault::EndRuntime { client } if *client == nth)) {
+                continue;
+            }
             let stats = client.stats();
             let left = [stats.held, stats.waiting, stats.subscriptions, stats.renewals, stats.releasing];
             if left != [0; 5] || stats.entries > 0 {

@@ -64,6 +64,8 @@ impl World {
             by_hand: false,
             frozen_until: start,
             down_until: start,
+            late_percent: 0,
+            unapplied: BTreeMap::new(),
             denied: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
         };
@@ -100,6 +102,7 @@ impl World {
             Some(Reverse((.., Event::Execute(serial)))) => self.execute(serial),
             Some(Reverse((.., Event::Late(serial, number)))) => self.execute_late(serial, number),
             Some(Reverse((.., Event::Deliver(serial)))) => self.deliver(serial),
+            Some(Reverse((.., Event::Apply(number)))) => self.apply(number),
             None => {}
         }
         self.look();
@@ -251,6 +254,25 @@ impl World {
             outgoing
         };
         if let What::Answer(sender, answered) = outgoing.what {
+            let mut state = self.state.lock();
+            let late = state.late_percent > 0 && state.rng.u8(0..100) < state.late_percent;
+            if late {
+                let wait = Duration::from_millis(state.rng.u64(0..APPLIED_LATE_MS));
+                state.serials += 1;
+                let number = state.serials;
+                state.unapplied.insert(number, (sender, answered));
+                state.schedule(Instant::now() + wait, Event::Apply(number));
+                return;
+            }
+            drop(state);
+            let _ = sender.send(answered);
+        }
+    }
+
+    /// The task that waits for an answer is polled at last; others were before it.
+    fn apply(&self, number: u64) {
+        let unapplied = self.state.lock().unapplied.remove(&number);
+        if let Some((sender, answered)) = unapplied {
             let _ = sender.send(answered);
         }
     }
@@ -358,6 +380,9 @@ impl World {
 fn no_right(right: &str) -> String {
     format!("NOPERM this user has no permissions to run the '{right}' command")
 }
+
+/// A task that is ready is polled within this time.
+pub(super) const APPLIED_LATE_MS: u64 = 15;
 
 /// The watch looks at least this often.
 const TICK: Duration = Duration::from_millis(250);

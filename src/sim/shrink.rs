@@ -65,6 +65,9 @@ fn candidates(program: &Program) -> Vec<Program> {
         }
     }
     let Latency { usual, seldom, .. } = program.latency;
+    if program.late_percent > 0 {
+        without(&mut |program| program.late_percent = 0);
+    }
     if usual > 1 {
         without(&mut |program| program.latency.usual = 1);
     }

@@ -1,0 +1,107 @@
+//! The runtime that a client was made on: where its tasks run, and how its end is noticed.
+
+use std::future::Future;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tokio::runtime::{EnterGuard, Handle};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+/// A runtime, and the right to spawn on it.
+#[derive(Clone)]
+pub(crate) struct Runtime {
+    handle: Handle,
+    /// The simulator has many clients on one runtime, and ends that of a client by dropping its tasks.
+    #[cfg(test)]
+    ended: tokio_util::sync::CancellationToken,
+}
+
+impl Runtime {
+    /// The runtime of the caller. `None`: there is none.
+    pub(crate) fn current() -> Option<Self> {
+        let handle = Handle::try_current().ok()?;
+        Some(Self {
+            handle,
+            #[cfg(test)]
+            ended: tokio_util::sync::CancellationToken::new(),
+        })
+    }
+
+    /// Runs a task. On a runtime that has ended it is dropped instead.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(self.bound(task));
+    }
+
+    /// The same for a task whose end is waited for.
+    pub(crate) fn spawn_tracked(&self, tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
+        tasks.spawn_on(self.bound(task), &self.handle);
+    }
+
+    /// Timers that are made until the guard is dropped belong to this runtime.
+    pub(crate) fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
+    }
+
+    /// Whether the caller is polled by another runtime.
+    pub(crate) fn is_foreign_to_caller(&self) -> bool {
+        Handle::try_current().is_ok_and(|caller| caller.id() != self.handle.id())
+    }
+
+    /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits for one of its
+    /// tasks, sockets or timers waits for ever.
+    pub(crate) async fn stands_still(&self, limit: Duration) {
+        let Some(clock) = CLOCK.as_ref() else { return std::future::pending().await };
+        loop {
+            sleep_on(clock, limit).await;
+            let (ran, runs) = oneshot::channel();
+            self.spawn(async move { _ = ran.send(()) });
+            tokio::select! {
+                biased;
+                ran = runs => if ran.is_err() { return },
+                () = sleep_on(clock, limit) => return,
+            }
+        }
+    }
+
+    #[cfg(not(test))]
+    fn bound<F: Future<Output = ()>>(&self, task: F) -> F {
+        task
+    }
+
+    #[cfg(test)]
+    fn bound<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
+        let ended = self.ended.clone();
+        async move {
+            tokio::select! {
+                biased;
+                () = ended.cancelled() => {}
+                () = task => {}
+            }
+        }
+    }
+
+    /// Ends the tasks of a simulated client as the end of their runtime would.
+    #[cfg(test)]
+    pub(crate) fn end(&self) {
+        self.ended.cancel();
+    }
+}
+
+async fn sleep_on(clock: &Handle, time: Duration) {
+    let sleep = {
+        let _entered = clock.enter();
+        tokio::time::sleep(time)
+    };
+    sleep.await;
+}
+
+/// Timers that run whatever becomes of the caller's runtime, which may have none, and of the client's. The thread is
+/// started by the first call that is polled by another runtime than its client's.
+static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new().name("redisson-lock-clock".to_owned());
+    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).ok()?;
+    Some(handle)
+});
