@@ -246,6 +246,7 @@ pub(crate) async fn give_back(
     begun: impl FnOnce(),
 ) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
+    let start = tokio::time::Instant::now();
     let release = loop {
         if entry.shared.is_closed() && ticket.ending().is_none() {
             return Err(Error::Closed);
@@ -256,7 +257,7 @@ pub(crate) async fn give_back(
             // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
             // longer than for a command: the guard is then dropped, and the background goes on.
             Ok(Begun::Wait { place, since }) => {
-                let patience = since + entry.shared.config.command_timeout;
+                let patience = since.max(start) + entry.shared.config.command_timeout;
                 if tokio::time::timeout_at(patience, place).await.is_err() {
                     let source =
                         "an acquire of the same owner is still under way; is its future being polled?";

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Bed, Stillness, eventually, ms};
-use redisson_lock::HoldState;
+use redisson_lock::{HoldState, LockClient};
 
 /// One of these tests at a time, however the test runner is called.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -140,4 +140,50 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
         guard.unlock().await.expect("held");
     }
     bed.finish([client]).await;
+}
+
+/// How often a caller that queues gets the lock beside so many tasks that poll for it with `try_lock`.
+async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 {
+    const POLLERS: usize = 128;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut pollers = tokio::task::JoinSet::new();
+    for _ in 0..POLLERS {
+        let (lock, stop) = (polling.lock("a"), Arc::clone(&stop));
+        pollers.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(guard) = lock.try_lock().await.expect("answered") {
+                    tokio::time::sleep(ms(1)).await;
+                    guard.unlock().await.expect("held");
+                }
+            }
+        });
+    }
+    let lock = queued.lock("a");
+    let mut taken = 0;
+    let end = tokio::time::Instant::now() + Duration::from_secs(5);
+    while let Ok(guard) = tokio::time::timeout_at(end, lock.lock()).await {
+        guard.expect("taken").unlock().await.expect("held");
+        taken += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(poller) = pollers.join_next().await {
+        poller.expect("no panic");
+    }
+    taken
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside_those_of_another() {
+    let _alone = ALONE.lock().await;
+    let bed = Bed::new();
+    let (ours, theirs) = (bed.client().await, bed.client().await);
+    // By turns, so that both have the same machine.
+    let (mut own, mut others) = (0, 0);
+    for _ in 0..2 {
+        others += taken_beside_pollers(&ours, &theirs).await;
+        own += taken_beside_pollers(&ours, &ours).await;
+    }
+    println!("taken {own} times beside pollers of its own client, {others} times beside another's");
+    assert!(own * 2 >= others, "{own} against {others}");
+    bed.finish([ours, theirs]).await;
 }

@@ -148,6 +148,9 @@ impl EntryRef {
         if let Some(slot) = state.slots.get_mut(&owner) {
             slot.moved_at = Instant::now();
             self.apply(slot, target, answer);
+            if target == 0 && answer == Released::Done {
+                state.freed_at = Some(Instant::now());
+            }
             state.tidy(owner);
         }
     }
@@ -220,7 +223,8 @@ impl Release {
     pub(crate) fn answered(mut self, target: u32, answer: &Answer<Released>) -> Result<(), LossReason> {
         // If it was taken over meanwhile, there is nobody left to ask.
         let mut all_given_back = true;
-        let overlapped = self.end(|entry, slot| {
+        let freed = target == 0 && answer.value == Released::Done;
+        let overlapped = self.end(freed, |entry, slot| {
             all_given_back = !slot.is_held();
             entry.apply(slot, target, answer.value);
         });
@@ -239,7 +243,7 @@ impl Release {
     /// The release has no answer, or was refused: the background goes on, or the lease ends it.
     pub(crate) fn unanswered(mut self, go_on: bool) {
         let owner = self.owner;
-        self.end(|entry, slot| {
+        self.end(false, |entry, slot| {
             if go_on {
                 entry.release_in_background(slot, owner);
             } else {
@@ -250,7 +254,7 @@ impl Release {
     }
 
     /// Gives the place up, together with what the answer changes. Answers whether releases overlapped.
-    fn end(&mut self, change: impl FnOnce(&EntryRef, &mut Slot)) -> bool {
+    fn end(&mut self, freed: bool, change: impl FnOnce(&EntryRef, &mut Slot)) -> bool {
         if !std::mem::take(&mut self.open) {
             return false;
         }
@@ -267,6 +271,9 @@ impl Release {
             // As in the releaser: the last of several says the count once more.
             self.entry.release_in_background(slot, self.owner);
         }
+        if freed {
+            state.freed_at = Some(Instant::now());
+        }
         state.tidy(self.owner);
         self.entry.shared.quieter.notify_waiters();
         overlapped
@@ -277,7 +284,7 @@ impl Drop for Release {
     fn drop(&mut self) {
         // Cancel safety: whatever was sent so far, the background brings the count to what is left.
         let owner = self.owner;
-        self.end(|entry, slot| entry.release_in_background(slot, owner));
+        self.end(false, |entry, slot| entry.release_in_background(slot, owner));
     }
 }
 

@@ -30,13 +30,20 @@ pub(crate) struct Turn {
 impl Turn {
     /// Waits until this caller may talk to Redis. `None`: the deadline came first.
     pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Place>, Error> {
+        let mut waits_since = None;
         loop {
             let (limit, own) = match self.entry.look(&self.caller, &self.owner, self.lease)? {
                 Look::Place(place) => return Ok(Some(place)),
-                Look::Queue { again } => (again, false),
+                Look::Queue { again } => {
+                    waits_since = None;
+                    (again, false)
+                }
                 // The earlier operation waits for Redis: that is waited for as long as a command is. However many
                 // there are before this one, each has as long.
-                Look::OwnPlace { since } => (Some(since + self.entry.shared.config.command_timeout), true),
+                Look::OwnPlace { since } => {
+                    let since = since.max(*waits_since.get_or_insert_with(Instant::now));
+                    (Some(since + self.entry.shared.config.command_timeout), true)
+                }
             };
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
@@ -71,7 +78,7 @@ impl Turn {
                 () = tokio::time::sleep_until(limit) => break,
                 () = self.caller.notify.notified() => {
                     // Its own attempts are among what it is told of; they are no news.
-                    if !self.entry.shared.is_open() || self.entry.concerns(self.caller.owner) {
+                    if !self.entry.shared.is_open() || self.entry.concerns(&self.caller) {
                         return;
                     }
                 }
@@ -214,7 +221,13 @@ impl Drop for Place {
 impl EntryRef {
     /// Joins the queue; the turn leaves it when it is dropped.
     pub(crate) fn queue_up(&self, owner: &Owner, lease: Duration, past_queue: bool) -> Turn {
-        let caller = Arc::new(Caller { owner: owner.thread_id(), past_queue, notify: Notify::new() });
+        let caller = Arc::new(Caller {
+            owner: owner.thread_id(),
+            past_queue,
+            since: Instant::now(),
+            waits_for_own: AtomicBool::new(false),
+            notify: Notify::new(),
+        });
         self.state.lock().queue.push_back(Arc::clone(&caller));
         Turn { entry: self.clone(), caller, owner: owner.clone(), lease, since: Instant::now(), told: false }
     }
@@ -229,8 +242,28 @@ impl EntryRef {
         let mut state = self.state.lock();
         self.expire(&mut state, id, now);
         self.take_over_stuck(&mut state, now);
+        let limit = self.shared.config.command_timeout;
+        if caller.past_queue
+            && state.slots.get(&id).is_none_or(|slot| slot.is_free() && !slot.is_held())
+            && let Some(until) = state.head_goes_first_until(id, limit).filter(|until| *until > now)
+        {
+            return Ok(Look::Queue { again: Some(until) });
+        }
         let may_contend = state.may_contend(caller);
-        let queue = Look::Queue { again: state.next_stuck(self.shared.config.command_timeout) };
+        if may_contend && !caller.past_queue && state.freed_at.take().is_some() {
+            // The others may follow.
+            state.tell(id);
+        }
+        let queue = Look::Queue { again: state.next_stuck(limit) };
+        let slot = state.slots.get(&id);
+        let since = slot.map_or(caller.since, |slot| slot.moved_at.max(caller.since));
+        // Whoever came first may not be polled any more; it is not waited for longer than for a command.
+        let behind = since + limit > now && state.is_behind_its_own(caller);
+        let own_first = behind || slot.is_some_and(|slot| !slot.is_free());
+        caller.waits_for_own.store(own_first, Ordering::Relaxed);
+        if own_first {
+            return Ok(Look::OwnPlace { since });
+        }
         match state.slots.get_mut(&id) {
             None if may_contend => {
                 let mut slot = Slot::new(self.field_of(owner), self.shared.entries.next_number(), now);
@@ -240,7 +273,6 @@ impl EntryRef {
                 Ok(Look::Place(place))
             }
             None => Ok(queue),
-            Some(slot) if !slot.is_free() => Ok(Look::OwnPlace { since: slot.moved_at }),
             Some(slot) if slot.is_held() => {
                 if slot.count() >= DEPTH_MAX {
                     return Err(Error::TooDeep { lock: self.name.given().to_string(), depth: slot.count() });
@@ -266,10 +298,12 @@ impl EntryRef {
         }
     }
 
-    /// Whether this owner has holds, or lost ones, in this entry.
-    fn concerns(&self, owner: i64) -> bool {
+    /// Whether the owner of this caller has holds, or lost ones, in this entry, or another one has just freed the lock.
+    fn concerns(&self, caller: &Arc<Caller>) -> bool {
         let state = self.state.lock();
-        state.slots.get(&owner).is_some_and(|slot| slot.is_held() || slot.lost().is_some())
+        let slot = state.slots.get(&caller.owner);
+        slot.is_some_and(|slot| slot.is_held() || slot.lost().is_some())
+            || state.freed_at.is_some() && state.may_contend(caller)
     }
 
     fn place(&self, owner: i64, slot: &Slot, target: u32, lease: Duration) -> Place {
