@@ -20,8 +20,12 @@ pub enum Fate {
     LoseCommand,
     /// The connection is lost for the client, but the server still has it; the command arrives at [`Proxy::deliver`].
     Late,
-    /// Executed twice in a row; the second reply is the one that is dropped.
+    /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as quickly.
     Twice,
+    /// Not executed; answered with this error when its turn comes.
+    Refused(&'static str),
+    /// Not executed, nor is anything after it: its connection stays open, takes everything and says nothing.
+    Swallow,
 }
 
 /// What a rule looks at: the words of a command.
@@ -187,6 +191,15 @@ impl Link {
                         None => to_server.write_all(&raw).await.ok()?,
                         Some(Fate::LoseCommand) => return None,
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
+                        Some(Fate::Refused(error)) => {
+                            let refusal = ["EVAL", "return redis.error_reply(ARGV[1])", "0", error];
+                            to_server.write_all(&command(&refusal)).await.ok()?;
+                        }
+                        Some(Fate::Swallow) => {
+                            lose.store(1, Ordering::SeqCst);
+                            while let Ok(1..) = from_client.read(&mut bytes).await {}
+                            return None;
+                        }
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);
                             let copies = if fate == Fate::Twice { 2 } else { 1 };
@@ -233,6 +246,13 @@ impl Link {
         }
         fate
     }
+}
+
+/// A command as bytes.
+fn command(words: &[&str]) -> Vec<u8> {
+    let count = words.len();
+    let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{count}\r\n{words}").into_bytes()
 }
 
 /// The first command in the bytes, and its length.
