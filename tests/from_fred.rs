@@ -152,9 +152,9 @@ async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_doe
     let theirs = builder.build().expect("valid settings");
     let client = LockClient::from_fred(&theirs).await.expect("the server answers");
     works(&client).await;
-    for error in ["NOAUTH Authentication required.", "WRONGPASS invalid username-password pair"] {
+    for line in ["-NOAUTH Authentication required.", "-WRONGPASS invalid username-password pair"] {
         let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
-        proxy.rule(Fate::Refused(error), 1, a_alone);
+        proxy.rule(Fate::Instead(line), 1, a_alone);
         proxy.hold_replies(true);
         let mut control = bed.control();
         let (a, b) = (client.lock("a"), client.lock("b"));

@@ -263,7 +263,7 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     let client = LockClient::builder().command_timeout(ms(2000)).connect(&proxy.url()).await;
     let client = client.expect("the server answers");
     let lock = client.lock("a");
-    proxy.rule(Fate::Swallow, 1, acquire_to(1));
+    proxy.rule(Fate::Silence, 1, acquire_to(1));
     let start = Instant::now();
     let guard = lock.lock().await.expect("taken over another connection");
     assert!(start.elapsed() < ms(2000) + stalls(), "{:?}", start.elapsed());

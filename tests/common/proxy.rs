@@ -22,10 +22,10 @@ pub enum Fate {
     Late,
     /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as quickly.
     Twice,
-    /// Not executed; answered with this error when its turn comes.
-    Refused(&'static str),
-    /// Not executed, nor is anything after it: its connection stays open, takes everything and says nothing.
-    Swallow,
+    /// Not executed, and answered by the proxy itself.
+    Instead(&'static str),
+    /// The connection stays open, and from this command on nothing passes in either direction.
+    Silence,
 }
 
 /// What a rule looks at: the words of a command.
@@ -191,11 +191,8 @@ impl Link {
                         None => to_server.write_all(&raw).await.ok()?,
                         Some(Fate::LoseCommand) => return None,
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
-                        Some(Fate::Refused(error)) => {
-                            let refusal = ["EVAL", "return redis.error_reply(ARGV[1])", "0", error];
-                            to_server.write_all(&command(&refusal)).await.ok()?;
-                        }
-                        Some(Fate::Swallow) => {
+                        Some(Fate::Instead(line)) => to_server.write_all(&answering(line)).await.ok()?,
+                        Some(Fate::Silence) => {
                             lose.store(1, Ordering::SeqCst);
                             while let Ok(1..) = from_client.read(&mut bytes).await {}
                             return None;
@@ -248,11 +245,18 @@ impl Link {
     }
 }
 
-/// A command as bytes.
+/// A command that is answered with this line.
+fn answering(line: &str) -> Vec<u8> {
+    let script = match line.split_at(1) {
+        ("-", _) => "return redis.error_reply(ARGV[1])",
+        _ => "return tonumber(ARGV[1])",
+    };
+    command(&["EVAL", script, "0", &line[1..]])
+}
+
 fn command(words: &[&str]) -> Vec<u8> {
-    let count = words.len();
-    let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-    format!("*{count}\r\n{words}").into_bytes()
+    let body: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{body}", words.len()).into_bytes()
 }
 
 /// The first command in the bytes, and its length.
