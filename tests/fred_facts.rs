@@ -3,10 +3,11 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use common::proxy::{Fate, Proxy};
-use common::{Server, eventually, ms};
+use common::{Control, Server, eventually, ms};
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
@@ -199,4 +200,133 @@ async fn with_one_attempt_a_lost_reply_is_an_error_and_not_a_repetition() {
     eval(&client, "k", ms(2000)).await.expect_err("its reply is lost");
     assert_eq!(server.control().run(&["GET", "k"]), "1");
     let _ = client.quit().await;
+}
+
+/// Sends a command that is refused with `error` and, while it is under way, another: what both are told.
+async fn one_refused_beside_another(
+    client: &Client,
+    proxy: &Proxy,
+    control: &mut Control,
+    error: &str,
+) -> [Result<Value, Error>; 2] {
+    control.run(&["DEL", "k"]);
+    proxy.hold_replies(true);
+    let command = CustomCommand::new_static("EVAL", None::<u16>, false);
+    let args: Vec<Value> = vec!["return redis.error_reply(ARGV[1])".into(), 0.into(), error.into()];
+    let patience = options(ms(3000));
+    let with_options = client.with_options(&patience);
+    let refused = with_options.custom(command, args);
+    let (refused, neighbour, ()) = tokio::join!(refused, eval(client, "k", ms(3000)), async {
+        eventually("both executed", ms(2000), || control.run(&["GET", "k"]) == "1").await;
+        proxy.hold_replies(false);
+    });
+    [refused, neighbour]
+}
+
+#[tokio::test]
+async fn one_fatal_refusal_is_told_to_every_command_under_way_and_ends_the_connection() {
+    let server = Server::start();
+    let mut control = server.control();
+    let proxy = Proxy::start(server.port).await;
+    let fatal = [
+        ("CLUSTERDOWN The cluster is down", false),
+        ("NOAUTH Authentication required.", true),
+        ("WRONGPASS invalid username-password pair", true),
+    ];
+    for (error, on_auth_error) in fatal {
+        let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
+        builder.with_connection_config(|connection| {
+            connection.max_command_attempts = 1;
+            connection.reconnect_on_auth_error = on_auth_error;
+        });
+        let client = builder.build().expect("valid settings");
+        let task = client.init().await.expect("connected");
+        let told = one_refused_beside_another(&client, &proxy, &mut control, error).await;
+        for answer in told {
+            assert_eq!(answer.expect_err(error).details(), error, "told to both");
+        }
+        assert_eq!(control.run(&["GET", "k"]), "1", "the other was executed, and told that it was refused");
+        let ended = tokio::time::timeout(ms(3000), task).await;
+        assert_eq!(ended.expect(error).expect("no panic").expect_err(error).details(), error);
+    }
+}
+
+#[tokio::test]
+async fn any_other_refusal_is_told_to_its_own_command_and_the_connection_goes_on() {
+    let server = Server::start();
+    let mut control = server.control();
+    let proxy = Proxy::start(server.port).await;
+    let client = client(proxy.port);
+    let task = client.init().await.expect("connected");
+    let harmless = [
+        "NOAUTH Authentication required.",
+        "WRONGPASS invalid username-password pair",
+        "READONLY You can't write against a read only replica.",
+        "LOADING Redis is loading the dataset in memory",
+        "MASTERDOWN Link with MASTER is down",
+        "BUSY Redis is busy running a script.",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MOVED 1 127.0.0.1:1",
+        "ASK 1 127.0.0.1:1",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "ERR upstream failure",
+    ];
+    for error in harmless {
+        let [refused, neighbour] = one_refused_beside_another(&client, &proxy, &mut control, error).await;
+        assert_eq!(refused.expect_err(error).details(), error);
+        assert_eq!(neighbour.expect(error), Value::Integer(1));
+    }
+    assert!(!task.is_finished());
+    let _ = client.quit().await;
+}
+
+/// Answers whatever a client needs to connect, and everything else with `reply`.
+fn answer_everything_with(reply: String) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let Ok((mut socket, _)) = listener.accept() else { return };
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = socket.read(&mut bytes) {
+            let command = String::from_utf8_lossy(&bytes[..read]).into_owned();
+            let answer = match () {
+                () if command.contains("PING") => "+PONG\r\n",
+                () if command.contains("CLIENT") => ":1\r\n",
+                () if command.contains("INFO") => "$0\r\n\r\n",
+                () => &reply,
+            };
+            if socket.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_reply_that_is_nested_deep_ends_the_process_that_reads_it() {
+    // The process that reads it is not this one: the test starts itself again.
+    const DEPTH: &str = "REDISSON_LOCK_TEST_DEPTH";
+    const THIS: &str = "a_reply_that_is_nested_deep_ends_the_process_that_reads_it";
+    if let Ok(depth) = std::env::var(DEPTH) {
+        let depth = depth.parse().expect("a number");
+        let client = client(answer_everything_with(format!("{}:1\r\n", "*1\r\n".repeat(depth))));
+        client.init().await.expect("connected");
+        let mut answer = eval(&client, "k", ms(20_000)).await.expect("read to its end");
+        // Dropped from the outside in: dropping a deep value recurses too.
+        while let Value::Array(mut items) = answer {
+            answer = items.pop().expect("one each");
+        }
+        return assert_eq!(answer, Value::Integer(1));
+    }
+    let reads = |depth: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this binary"));
+        command.args(["--exact", THIS, "--nocapture"]).env(DEPTH, depth);
+        command.output().expect("started")
+    };
+    let shallow = reads("8");
+    assert!(shallow.status.success(), "{}", String::from_utf8_lossy(&shallow.stderr));
+    let deep = reads("100000");
+    let last_words = String::from_utf8_lossy(&deep.stderr).into_owned();
+    assert!(!deep.status.success() && last_words.contains("overflowed its stack"), "{last_words}");
 }

@@ -2,11 +2,17 @@
 
 mod common;
 
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Bed, ms};
-use fred::prelude::*;
-use redisson_lock::LockClient;
+use common::proxy::{Fate, Proxy, acquire_to};
+use common::{Bed, Control, eventually, ms};
+use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
+use redisson_lock::{Error, FenceState, LockClient};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 
 fn config(bed: &Bed) -> Config {
     Config::from_url(&bed.server.url()).expect("a valid address")
@@ -34,7 +40,6 @@ async fn a_client_without_a_reconnect_policy_is_never_used_or_connected() {
 
 #[tokio::test]
 async fn a_clients_own_retries_do_not_double_a_hold() {
-    use common::proxy::{Fate, Proxy, acquire_to};
     let bed = Bed::new();
     let proxy = Proxy::start(bed.server.port).await;
     let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
@@ -100,18 +105,138 @@ async fn resp3_works_as_well() {
     let theirs = Builder::from_config(config).build().expect("valid settings");
     let client = LockClient::from_fred(&theirs).await.expect("the server answers");
     works(&client).await;
+    let mut control = bed.control();
+    assert_eq!(control.calls("hello"), 2, "the version is agreed on for each connection");
+    for line in ours(&mut control) {
+        // Redis 6.2 does not show it.
+        assert!(line.contains(" resp=3") || !line.contains(" resp="), "{line}");
+    }
     let other = bed.client().await;
     let held = other.lock("a").lock().await.expect("free");
     let waiter = tokio::spawn({
         let lock = client.lock("a");
         async move { lock.lock().await.expect("taken").unlock().await }
     });
-    let mut control = bed.control();
-    common::eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
     held.unlock().await.expect("held");
     let woken = tokio::time::timeout(ms(1000), waiter).await.expect("woken");
     woken.expect("no panic").expect("held");
     bed.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn its_user_and_its_database_are_ours() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    control.run(&["ACL", "SETUSER", "locker", "on", ">p%w", "~*", "&*", "+@all"]);
+    let mut config = config(&bed);
+    (config.username, config.password) = (Some("locker".to_owned()), Some("p%w".to_owned()));
+    config.database = Some(3);
+    let theirs = Builder::from_config(config).build().expect("valid settings");
+    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    works(&client).await;
+    let ours = ours(&mut control);
+    assert_eq!(ours.len(), 2);
+    for line in ours {
+        assert!(line.contains(" user=locker") && line.contains(" db=3 "), "{line}");
+    }
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_does() {
+    let bed = Bed::new();
+    let proxy = Proxy::start(bed.server.port).await;
+    let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
+    builder.with_connection_config(|connection| connection.reconnect_on_auth_error = true);
+    let theirs = builder.build().expect("valid settings");
+    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    works(&client).await;
+    for line in ["-NOAUTH Authentication required.", "-WRONGPASS invalid username-password pair"] {
+        let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
+        proxy.rule(Fate::Instead(line), 1, a_alone);
+        proxy.hold_replies(true);
+        let mut control = bed.control();
+        let (a, b) = (client.lock("a"), client.lock("b"));
+        let (refused, guard, ()) = tokio::join!(a.try_lock(), b.try_lock(), async {
+            eventually("executed", ms(2000), || control.count("b") == 1).await;
+            proxy.hold_replies(false);
+        });
+        assert!(matches!(refused, Err(Error::Auth { .. })), "{refused:?}");
+        guard.expect("not refused").expect("free").unlock().await.expect("held");
+        assert_eq!(client.stats().reconnects_total, 0, "the connection goes on");
+    }
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([]).await;
+}
+
+/// A Unix socket in front of another. Of a connection that is cut the server's end stays open.
+struct Front {
+    cut: Arc<Notify>,
+    kept: Arc<Mutex<Vec<std::os::unix::net::UnixStream>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Front {
+    fn start(at: &Path, to: PathBuf) -> Self {
+        let listener = UnixListener::bind(at).expect("a free path");
+        let (cut, kept) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+        let (cutting, keeping) = (Arc::clone(&cut), Arc::clone(&kept));
+        let task = tokio::spawn(async move {
+            let mut links = tokio::task::JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                let (to, cut, kept) = (to.clone(), Arc::clone(&cutting), Arc::clone(&keeping));
+                links.spawn(async move {
+                    let mut server = UnixStream::connect(to).await.expect("the server listens");
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        () = cut.notified() => kept.lock().expect("unpoisoned").push(server.into_std().expect("whole")),
+                    }
+                });
+            }
+        });
+        Self { cut, kept, task }
+    }
+
+    /// How many of the kept connections the server has closed.
+    fn closed(&self) -> usize {
+        let mut kept = self.kept.lock().expect("unpoisoned");
+        kept.iter_mut()
+            .filter_map(|socket| socket.read(&mut [0; 4096]).ok())
+            .filter(|&read| read == 0)
+            .count()
+    }
+}
+
+#[tokio::test]
+async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_connection() {
+    let folder = std::env::temp_dir().join(format!("redisson-lock two  spaces {}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let (socket, front) = (folder.join("r.sock"), folder.join("front.sock"));
+    let bed = Bed::with(&["--unixsocket", socket.to_str().expect("UTF-8")]);
+    let proxy = Front::start(&front, socket);
+    let config = Config { server: ServerConfig::new_unix_socket(front), ..Config::default() };
+    let theirs = Builder::from_config(config).build().expect("valid settings");
+    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    works(&client).await;
+    assert_eq!(client.stats().fence, FenceState::InForce);
+    proxy.cut.notify_waiters();
+    works(&client).await;
+    assert_eq!((client.stats().reconnects_total, client.stats().fence), (1, FenceState::InForce));
+    assert_eq!(proxy.kept.lock().expect("unpoisoned").len(), 2, "the server has not heard of their end");
+    eventually("the lost command connection is killed", ms(2000), || proxy.closed() == 1).await;
+    client.close(Duration::ZERO).await;
+    proxy.task.abort();
+    drop(proxy);
+    bed.finish([]).await;
+    std::fs::remove_dir_all(folder).expect("ours");
+}
+
+/// What the server says about the connections that are not the test's own.
+fn ours(control: &mut Control) -> Vec<String> {
+    let list = control.run(&["CLIENT", "LIST"]);
+    list.lines().filter(|line| !line.contains("name=control ")).map(str::to_owned).collect()
 }
 
 #[tokio::test]

@@ -37,6 +37,36 @@ pub(super) struct Identity {
     address: String,
 }
 
+impl Identity {
+    /// Reads a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix socket's clients is the
+    /// socket's path, which may contain spaces: it ends where the next field begins, by its place `laddr`.
+    fn read(line: &str) -> Option<Self> {
+        let line = line.trim_end();
+        let after = |name: &str| {
+            let at = line.starts_with(name).then_some(0);
+            let at = at.or_else(|| line.find(&format!(" {name}")).map(|at| at + 1))?;
+            Some(&line[at + name.len()..])
+        };
+        let id = after("id=")?.split(' ').next()?.parse().ok()?;
+        let rest = after("addr=")?;
+        let end = rest.find(" laddr=").or_else(|| next_field(rest)).unwrap_or(rest.len());
+        let address = rest[..end].to_owned();
+        // Killing by a wrong address is answered like killing somebody who is gone; so better no name than half one.
+        let (_, port) = address.rsplit_once(':')?;
+        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(Self { id, address })
+    }
+}
+
+/// Where the first ` name=` of a text begins.
+fn next_field(text: &str) -> Option<usize> {
+    let is_field = |word: &str| {
+        word.split_once('=').is_some_and(|(name, _)| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+        })
+    };
+    text.match_indices(' ').map(|(at, _)| at).find(|&at| is_field(&text[at + 1..]))
+}
+
 /// Kills a connection. The answer, 0 or 1, says that nothing of it is executed any more.
 pub(super) async fn kill(
     connection: &Connection,
@@ -67,10 +97,7 @@ pub(super) async fn identify(
         Ok(_) | Err(Trouble::Refused(_)) => return Ok(None),
         Err(trouble) => return Err(trouble),
     };
-    let field =
-        |name: &str| text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    let id = field("id").and_then(|id| id.parse().ok());
-    Ok(id.zip(field("addr")).map(|(id, address)| Identity { id, address: address.to_owned() }))
+    Ok(Identity::read(&text))
 }
 
 /// Asks for the right to kill before it is needed, by killing nobody.
@@ -81,4 +108,42 @@ pub(super) async fn may_kill(
 ) -> Result<FenceState, Trouble> {
     let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
     kill(connection, &nobody, timeout).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Identity;
+
+    #[test]
+    fn a_connection_is_named_by_its_whole_address() {
+        let rest = "name= age=0 idle=0 flags=N db=0 sub=0 psub=0 cmd=client|info user=default";
+        let table = [
+            // Redis 6.2, 7 and 8, Valkey: the order of the first three fields is the same.
+            (format!("id=7 addr=127.0.0.1:52555 laddr=127.0.0.1:6379 fd=8 {rest}\n"), "127.0.0.1:52555"),
+            (format!("id=7 addr=[::1]:52555 laddr=[::1]:6379 fd=8 {rest} redir=-1 resp=2\n"), "[::1]:52555"),
+            (format!("id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0 fd=8 {rest}\n"), "/run/r.sock:0"),
+            (
+                format!("id=7 addr=/run/my redis/r.sock:0 laddr=/run/my redis/r.sock:0 fd=8 {rest}\n"),
+                "/run/my redis/r.sock:0",
+            ),
+            (format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"), "/a  b c=d/s:0"),
+            // Servers that only speak like Redis may leave `laddr` out, or put a field in between.
+            (format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"), "/run/my redis/s:0"),
+            (format!("id=7 addr=10.0.0.1:1 fd=8 {rest} lib-name= lib-ver=\n"), "10.0.0.1:1"),
+            ("id=7 laddr=1.1.1.1:1 addr=10.0.0.1:1".to_owned(), "10.0.0.1:1"),
+        ];
+        for (line, address) in table {
+            let identity = Identity::read(&line).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!((identity.id, &*identity.address), (7, address), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_no_identity() {
+        for line in
+            ["", "id=7", "id=x addr=127.0.0.1:1", "addr=127.0.0.1:1", "id=7 addr= laddr=1", "id=7 laddr=a:1"]
+        {
+            assert!(Identity::read(line).is_none(), "{line}");
+        }
+    }
 }
