@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,6 +37,8 @@ use link::Lane;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
+    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes a new connection.
+    pub(crate) moved: Arc<Notify>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -43,7 +46,12 @@ pub(crate) struct Redis {
 impl Redis {
     /// Opens every command connection; fails if the first attempt of one fails.
     pub(crate) async fn connect(settings: &Arc<Settings>, lanes: usize) -> Result<Self, Error> {
-        let redis = Self { lanes: Vec::new(), stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let redis = Self {
+            lanes: Vec::new(),
+            moved: Arc::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
         if let Some(redis) = redis.0.as_mut() {
@@ -61,7 +69,7 @@ impl Redis {
         settings: &Arc<Settings>,
         waits: Arc<Waits>,
     ) -> Result<(), Error> {
-        subscriber::open(settings, waits, &self.stop, &self.tasks).await
+        subscriber::open(settings, waits, Arc::clone(&self.moved), &self.stop, &self.tasks).await
     }
 
     /// The lane that carries every command of this key.
@@ -198,8 +206,10 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    const LONGEST: Duration = Duration::from_secs(1);
+
     async fn wait(&mut self) {
         tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(Duration::from_secs(1));
+        self.pause = (self.pause * 2).min(Self::LONGEST);
     }
 }

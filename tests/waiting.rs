@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::proxy::{ACQUIRE, Proxy, is_script};
+use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
 use common::{Bed, eventually, ms, stalls};
-use redisson_lock::LockClient;
+use redisson_lock::{Error, LockClient};
 
 #[tokio::test]
 async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
@@ -373,4 +373,74 @@ async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
     bed.finish([theirs]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replacement() {
+    let bed = Bed::new();
+    let theirs = bed.client().await;
+    let proxy = Proxy::start(bed.server.port).await;
+    let command_timeout = ms(1000);
+    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = ours.expect("the server answers");
+    let mut control = bed.control();
+    let guard = theirs.lock("a").lock().await.expect("free");
+    // From its first SUBSCRIBE on, the old connection swallows everything, in both directions.
+    proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
+    let lock = ours.lock("a");
+    let start = Instant::now();
+    let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+    eventually("it waits", command_timeout + stalls(), || {
+        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+    })
+    .await;
+    assert!(start.elapsed() >= command_timeout / 2, "the first connection was silent");
+    guard.unlock().await.expect("held");
+    waiter.await.expect("no panic").expect("taken");
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([theirs]).await;
+}
+
+#[tokio::test]
+async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connections_get_rarer() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    for (missing, named) in
+        [("-ping", "+ping"), ("-subscribe", "+subscribe"), ("resetchannels", "&redisson_lock__channel:{a}")]
+    {
+        control.run(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"]);
+        let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+        let client = LockClient::connect(&url).await.expect("the server answers");
+        control.run(&["ACL", "SETUSER", "u", missing]);
+        control.run(&["HSET", "a", "java:1", "1"]);
+        let connections = |control: &mut common::Control| {
+            let info = control.run(&["INFO", "stats"]);
+            let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+            line.and_then(|number| number.trim().parse::<usize>().ok()).expect("a number")
+        };
+        let before = connections(&mut control);
+        let start = Instant::now();
+        while start.elapsed() < ms(2500) {
+            match client.lock("a").lock().await.map(drop) {
+                Err(Error::PermissionDenied { right, .. }) => assert_eq!(right, named, "{missing}"),
+                other => panic!("{missing}: {other:?}"),
+            }
+        }
+        let made = connections(&mut control) - before;
+        assert!(made <= 15, "{missing}: {made} connections in {:?}", start.elapsed());
+        // Granted again, it waits; and an unlock wakes it.
+        control.run(&["ACL", "SETUSER", "u", "+@all", "&*"]);
+        let lock = client.lock("a");
+        let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
+        eventually("it waits", ms(2500) + stalls(), || {
+            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+        })
+        .await;
+        control.run(&["DEL", "a"]);
+        control.run(&["PUBLISH", "redisson_lock__channel:{a}", "0"]);
+        waiter.await.expect("no panic").expect("held");
+        client.close(Duration::ZERO).await;
+    }
+    bed.finish([]).await;
 }

@@ -64,6 +64,7 @@ impl World {
             by_hand: false,
             down_until: start,
             denied: BTreeMap::new(),
+            delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
         };
         let watch = Watch::new(start);
@@ -352,7 +353,7 @@ impl World {
     }
 }
 
-fn no_right(right: &str) -> String {
+pub(super) fn no_right(right: &str) -> String {
     format!("NOPERM this user has no permissions to run the '{right}' command")
 }
 
