@@ -444,3 +444,36 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
     }
     bed.finish([]).await;
 }
+
+#[tokio::test]
+async fn clients_that_lost_a_server_together_do_not_come_back_together() {
+    const CLIENTS: usize = 20;
+    let bed = Bed::new();
+    let proxy = Proxy::start(bed.server.port).await;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(LockClient::connect(&proxy.url()).await.expect("the server answers"));
+    }
+    let before = proxy.arrivals().len();
+    proxy.refuse(true);
+    let start = Instant::now();
+    proxy.cut_all();
+    // Eight attempts a connection, of which the last are a second apart at most.
+    eventually("eight rounds", Duration::from_secs(30), || proxy.arrivals().len() - before >= 16 * CLIENTS)
+        .await;
+    let arrivals = proxy.arrivals();
+    // The first attempts follow each other too closely to tell.
+    let late = arrivals.iter().skip(before).map(|at| *at - start).filter(|after| *after > ms(600));
+    let moments: std::collections::BTreeSet<_> = late.map(|after| after.as_millis() / 20).collect();
+    // In step they come in three bursts, which fall into some thirty of these moments; scattered, into seventy.
+    assert!(moments.len() >= 45, "{} moments of 20 ms: {moments:?}", moments.len());
+    proxy.refuse(false);
+    for client in &clients {
+        eventually("back", Duration::from_secs(10), || client.stats().reconnects_total > 0).await;
+    }
+    for client in clients {
+        client.close(Duration::ZERO).await;
+    }
+    proxy.stop().await;
+    bed.finish([]).await;
+}
