@@ -13,6 +13,7 @@ mod link;
 mod settings;
 mod subscriber;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub(crate) use link::Limit;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
-    /// Told when a command connection led to a server that takes no writes any more.
-    moved: Arc<Notify>,
+    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes a new connection.
+    pub(crate) moved: Arc<Notify>,
     stop: CancellationToken,
     tasks: Tasks,
 }
@@ -76,7 +77,7 @@ impl Redis {
         settings: &Arc<Settings>,
         waits: Arc<Waits>,
     ) -> Result<(), Error> {
-        subscriber::open(settings, waits, &self.stop, &self.tasks).await
+        subscriber::open(settings, waits, Arc::clone(&self.moved), &self.stop, &self.tasks).await
     }
 
     /// The lane that carries every command of this key.
@@ -227,8 +228,41 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    const LONGEST: Duration = Duration::from_secs(1);
+
     async fn wait(&mut self) {
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(Duration::from_secs(1));
+        // A simulated schedule depends on its seed alone.
+        let dice = if cfg!(test) { u32::MAX } else { dice() };
+        tokio::time::sleep(scattered(self.pause, dice)).await;
+        self.pause = (self.pause * 2).min(Self::LONGEST);
+    }
+}
+
+/// Between half of the pause and all of it: clients that lost a server at the same time come back at different times.
+fn scattered(pause: Duration, dice: u32) -> Duration {
+    let half = pause / 2;
+    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+fn dice() -> u32 {
+    // Each state has keys of its own.
+    RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_scattered_over_its_second_half() {
+        let pause = Duration::from_millis(1_000);
+        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
+        assert_eq!(scattered(pause, u32::MAX), pause);
+        let mut tenths = [0; 10];
+        for _ in 0..1_000 {
+            let after_half = scattered(pause, dice()).as_millis() - 500;
+            tenths[(after_half as usize / 50).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn explain_plain(while_doing: &'static str, right: &str, text: &str) 
         Error::Refused { kind, source: source() }
     } else if is_auth(text) {
         Error::Auth { source: source() }
-    } else if text.starts_with("NOPERM") {
+    } else if is_permission(text) {
         let right = quoted_command(text).unwrap_or_else(|| right.to_owned());
         Error::PermissionDenied { right, source: source() }
     } else {
@@ -64,6 +64,11 @@ pub(crate) fn may_end_the_connection(text: &str) -> bool {
             use RefusedKind::{Busy, Loading, MasterDown, Misconf, NotEnoughReplicas, ReadOnly};
             matches!(kind, ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas)
         })
+}
+
+/// Whether a right is missing.
+pub(crate) fn is_permission(text: &str) -> bool {
+    text.starts_with("NOPERM")
 }
 
 fn kind(text: &str) -> Option<RefusedKind> {

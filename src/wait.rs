@@ -20,6 +20,8 @@ pub(crate) struct Waits {
     changed: Notify,
     /// Nothing is listened to any more.
     over: AtomicBool,
+    /// Why nothing is confirmed at the moment, if that is known.
+    trouble: Mutex<Option<String>>,
 }
 
 struct Channel {
@@ -155,6 +157,15 @@ impl Waits {
         self.channels.lock().retain(|_, channel| channel.users > 0);
     }
 
+    /// Why the subscriber connection confirms nothing at the moment.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    pub(crate) fn set_trouble(&self, text: Option<String>) {
+        *self.trouble.lock() = text;
+    }
+
     /// The connection is gone: what is still in use is wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
@@ -194,6 +205,11 @@ impl Subscription {
             }
             notified.await;
         }
+    }
+
+    /// Nothing is heard here any more: the server refused the channel, be it on a later connection.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.signal.refused.get().is_some()
     }
 
     /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out of date.
@@ -300,5 +316,47 @@ mod tests {
         drop(refused);
         assert_eq!(waits.take_wanted(9), [channel()], "the old user does not count as one of the new");
         drop(again);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscription_that_was_under_way_when_its_connection_ended_is_wanted_again() {
+        let waits = Arc::new(Waits::default());
+        let _subscription = waits.subscribe(&channel());
+        assert_eq!(waits.take_wanted(9), [channel()]);
+        waits.disconnected();
+        assert_eq!(waits.take_wanted(9), [channel()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_wants_it_again() {
+        let waits = Arc::new(Waits::default());
+        drop(waits.subscribe(&channel()));
+        waits.take_wanted(9);
+        waits.subscribed("c");
+        tokio::time::advance(LINGER).await;
+        assert_eq!(waits.take_unwanted(9), [channel()]);
+        // From here on UNSUBSCRIBE is on its way.
+        waits.changed().await;
+        let again = waits.subscribe(&channel());
+        tokio::time::timeout(LINGER, waits.changed()).await.expect("the subscriber is told");
+        assert_eq!(waits.take_wanted(9), [channel()]);
+        assert!(waits.take_unwanted(9).is_empty());
+        waits.subscribed("c");
+        again.confirmed().await.expect("confirmed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_that_is_refused_after_a_reconnect_wakes_its_waiters_who_see_it() {
+        let waits = Arc::new(Waits::default());
+        let subscription = waits.subscribe(&channel());
+        waits.take_wanted(9);
+        waits.subscribed("c");
+        assert!(!subscription.is_refused());
+        let before = subscription.heard();
+        waits.disconnected();
+        waits.take_wanted(9);
+        waits.refused("c", "NOPERM");
+        subscription.heard_since(before).await;
+        assert!(subscription.is_refused(), "whoever is woken sees why");
     }
 }

@@ -45,7 +45,7 @@ impl Lock {
                 Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
                 Attempt::Busy { left } => left,
             };
-            let Some(listening) = &subscription else {
+            let Some(listening) = subscription.as_ref().filter(|listening| !listening.is_refused()) else {
                 // Attempt again after subscribing: an unlock between the attempt above and the subscription
                 // was told to nobody.
                 Totals::add(&self.client.shared.totals.contended, 1);
@@ -135,21 +135,23 @@ impl Lock {
     ) -> Result<Option<Subscription>, Error> {
         let shared = &self.client.shared;
         let timeout = Instant::now() + shared.config.command_timeout;
+        let refused = |text: &str| {
+            let right = format!("&{}", entry.name.channel());
+            refusal::explain_plain("subscribing", &right, text)
+        };
         let subscription = shared.waits.subscribe(entry.name.channel());
         tokio::select! {
             biased;
             confirmed = subscription.confirmed() => match confirmed {
                 Ok(()) => {}
-                Err(text) => {
-                    let right = format!("&{}", entry.name.channel());
-                    return Err(refusal::explain_plain("subscribing", &right, &text));
-                }
+                Err(text) => return Err(refused(&text)),
             },
             // Nobody is left to confirm it.
             () = shared.gone.cancelled() => return Err(Error::Closed),
             () = sleep_until(deadline) => return Ok(None),
             () = tokio::time::sleep_until(timeout) => {
-                return Err(Error::no_answer("subscribing", "the subscription was not confirmed"));
+                let trouble = shared.waits.trouble();
+                return Err(refused(trouble.as_deref().unwrap_or("the subscription was not confirmed")));
             }
         }
         Ok(Some(subscription))

@@ -3,25 +3,35 @@
 //! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last answer is
 //! awaited: only that tells a refused subscription from a confirmed one. One such barrier is under way at a
 //! time. Whenever messages may have been missed (a new connection, a lagging stream) everybody is told.
+//!
+//! Half of the command timeout is for noticing that a connection is dead, the other half for its replacement: a
+//! call that waits for its subscription survives one silent connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Change, Connection, Heard, Messages, Task, Trouble};
 use super::{Backoff, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
+use crate::refusal;
 use crate::wait::Waits;
 
 /// Opens the subscriber connection, and starts the task that works off what `waits` wants.
+///
+/// Whoever learns that the server is no longer the right one tells `moved`: the connection is replaced.
 pub(super) async fn open(
     settings: &Arc<Settings>,
     waits: Arc<Waits>,
+    moved: Arc<Notify>,
     stop: &CancellationToken,
     tasks: &Tasks,
 ) -> Result<(), Error> {
-    let actor = Actor { settings: Arc::clone(settings), waits };
+    let actor = Actor { settings: Arc::clone(settings), waits, moved, slow: AtomicBool::new(false) };
     let first = actor.connect().await.map_err(connect_error)?;
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -37,6 +47,9 @@ pub(super) async fn open(
 struct Actor {
     settings: Arc<Settings>,
     waits: Arc<Waits>,
+    moved: Arc<Notify>,
+    /// The last answer took longer than half of the command timeout, or did not come within it.
+    slow: AtomicBool,
 }
 
 /// One connection of the subscriber.
@@ -49,23 +62,31 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
+        let mut backoff = Backoff::default();
         loop {
-            self.serve(&mut session).await;
+            let since = Instant::now();
+            let served = self.serve(&mut session).await;
             self.waits.disconnected();
             tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
             drop(session);
-            session = self.reconnect().await;
+            // A connection that is made but serves nobody would otherwise be made again without a pause.
+            if served || since.elapsed() >= Backoff::LONGEST {
+                backoff = Backoff::default();
+            } else {
+                backoff.wait().await;
+            }
+            session = self.reconnect(&mut backoff).await;
             tracing::info!(target: "redisson_lock", "subscriber connection replaced");
         }
     }
 
-    async fn reconnect(&self) -> Session {
-        let mut backoff = Backoff::default();
+    async fn reconnect(&self, backoff: &mut Backoff) -> Session {
         loop {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
                     tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
+                    self.waits.set_trouble(Some(error.into_text()));
                     backoff.wait().await;
                 }
             }
@@ -78,16 +99,25 @@ impl Actor {
         Ok(Session { connection, messages, task })
     }
 
-    /// Serves one connection until it ends or is out of step.
-    async fn serve(&self, session: &mut Session) {
+    /// Serves one connection until it ends or must be replaced. Answers whether it was of use.
+    async fn serve(&self, session: &mut Session) -> bool {
         let Session { connection, messages, task } = session;
-        let desk = Desk { actor: self, connection };
+        let desk = Desk { actor: self, connection, served: AtomicBool::new(false) };
         tokio::select! {
             biased;
             () = task.ended() => {}
+            // However well it served: it is the wrong server, and the next may be wrong as well.
+            () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep = desk.work() => {}
+            OutOfStep(refusal) = desk.work() => self.waits.set_trouble(refusal),
         }
+        desk.served.load(Ordering::Relaxed)
+    }
+
+    /// How long an answer may take before the connection counts as dead.
+    fn patience(&self) -> Duration {
+        let timeout = self.settings.command_timeout;
+        if self.slow.load(Ordering::Relaxed) { timeout } else { timeout / 2 }
     }
 
     /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
@@ -109,6 +139,8 @@ impl Actor {
 struct Desk<'a> {
     actor: &'a Actor,
     connection: &'a Connection,
+    /// A barrier came back.
+    served: AtomicBool,
 }
 
 impl Desk<'_> {
@@ -149,76 +181,118 @@ impl Desk<'_> {
                 () = waits.changed() => {}
                 () = linger_over => {}
                 () = heartbeat => {
-                    if !matches!(self.barrier(Change::None).await, Ok(Ok(()))) {
-                        return OutOfStep;
+                    if let Err(out_of_step) = self.in_step().await {
+                        return out_of_step;
                     }
                 }
             }
         }
     }
 
-    /// Subscribes to all, or finds out which one is refused. `Err`: the connection is out of step.
+    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         let waits = &self.actor.waits;
-        match self.barrier(Change::Subscribe(channels.clone())).await {
-            Ok(Ok(())) => {
+        let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
+            Barrier::Passed => {
                 for channel in &channels {
                     waits.subscribed(channel);
                 }
-                Ok(())
+                return Ok(());
             }
-            Ok(Err(text)) => {
-                // One refused channel refuses its whole batch.
-                self.back_in_step().await?;
-                if let [channel] = channels.as_slice() {
-                    waits.refused(channel, &text);
-                    return Ok(());
+            Barrier::Shifted => return Err(OutOfStep(None)),
+            Barrier::Refused(text) => text,
+        };
+        if let Err(out_of_step) = self.in_step().await {
+            // What is refused for want of a right is refused until somebody grants it: the callers are told now.
+            // Anything else may pass; they wait for the next connection.
+            if let Some(text) = out_of_step.0.as_ref().filter(|text| refusal::is_permission(text)) {
+                for channel in &channels {
+                    waits.refused(channel, text);
                 }
-                for channel in channels {
-                    Box::pin(self.subscribe(vec![channel])).await?;
-                }
-                Ok(())
             }
-            Err(out_of_step) => Err(out_of_step),
+            return Err(out_of_step);
         }
+        if let [channel] = channels.as_slice() {
+            waits.refused(channel, &text);
+            return Ok(());
+        }
+        // One refused channel refuses its whole batch.
+        for channel in channels {
+            Box::pin(self.subscribe(vec![channel])).await?;
+        }
+        Ok(())
     }
 
     async fn unsubscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         match self.barrier(Change::Unsubscribe(channels)).await? {
-            Ok(()) => Ok(()),
+            Barrier::Passed => Ok(()),
             // Without the right to unsubscribe messages keep coming, and nobody listens to them.
-            Err(_) => self.back_in_step().await,
+            Barrier::Refused(_) | Barrier::Shifted => self.in_step().await,
         }
     }
 
-    /// After a refusal the PONG of that barrier may still be on its way.
-    async fn back_in_step(&self) -> Result<(), OutOfStep> {
-        for _ in 0..3 {
-            if let Ok(Ok(())) = self.barrier(Change::None).await {
-                return Ok(());
+    /// Makes sure that the next answer belongs to the next command: after a refusal the PONG of that barrier may
+    /// still be on its way. `Err`: it does not, or not even a PING is allowed.
+    async fn in_step(&self) -> Result<(), OutOfStep> {
+        let mut refusal = None;
+        for pause in STRAY {
+            match self.barrier(Change::None).await? {
+                Barrier::Passed => return Ok(()),
+                Barrier::Refused(text) => refusal = Some(text),
+                // It is dropped if it arrives while nobody waits for an answer.
+                Barrier::Shifted => tokio::time::sleep(pause).await,
             }
         }
-        Err(OutOfStep)
+        Err(OutOfStep(refusal))
     }
 
-    /// Sends a change and a PING in one pipeline and waits for the PONG. `Ok(Err(text))`: refused.
-    async fn barrier(&self, change: Change) -> Result<Result<(), String>, OutOfStep> {
+    /// Sends a change and a PING in one pipeline and waits for the PONG.
+    async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
-        let timeout = self.actor.settings.command_timeout;
-        let exchange = self.connection.barrier(change, nonce.clone(), timeout);
-        match tokio::time::timeout(timeout, exchange).await {
-            Ok(Ok(echo)) if echo == nonce => Ok(Ok(())),
-            Ok(Ok(_)) => Ok(Err("out of step".to_owned())),
-            Ok(Err(Trouble::Refused(text))) => Ok(Err(text)),
-            Ok(Err(Trouble::Timeout(_) | Trouble::Lost(_))) | Err(_) => Err(OutOfStep),
+        let Self { actor, connection, served } = self;
+        let patience = actor.patience();
+        let since = Instant::now();
+        let exchange = connection.barrier(change, nonce.clone(), patience);
+        let answer = tokio::time::timeout(patience, exchange).await;
+        let slow = since.elapsed() > actor.settings.command_timeout / 2;
+        match answer {
+            Ok(Ok(echo)) => {
+                actor.slow.store(slow, Ordering::Relaxed);
+                if echo != nonce {
+                    return Ok(Barrier::Shifted);
+                }
+                served.store(true, Ordering::Relaxed);
+                actor.waits.set_trouble(None);
+                Ok(Barrier::Passed)
+            }
+            Ok(Err(Trouble::Refused(text))) => Ok(Barrier::Refused(text)),
+            Ok(Err(Trouble::Lost(_))) => Err(OutOfStep(None)),
+            // If it was not dead but slow, its successor gets more time.
+            Ok(Err(Trouble::Timeout(_))) | Err(_) => {
+                actor.slow.store(true, Ordering::Relaxed);
+                Err(OutOfStep(None))
+            }
         }
     }
 }
 
-/// The answers of the connection no longer match its commands, or it does not answer.
-struct OutOfStep;
+/// How a barrier was answered.
+enum Barrier {
+    Passed,
+    /// The server said no, to the change or to the PING.
+    Refused(String),
+    /// With the answer to an earlier one.
+    Shifted,
+}
+
+/// The answers of the connection no longer match its commands, it does not answer, or it refuses even a PING with
+/// these words.
+struct OutOfStep(Option<String>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
+
+/// How long an answer too many may still be on its way, one try after the other.
+const STRAY: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;

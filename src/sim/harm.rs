@@ -45,6 +45,11 @@ impl World {
         self.change_wires(client, Role::Messages, |wire| wire.answers_held = true);
     }
 
+    /// Confirmations and messages take so much longer.
+    pub(super) fn delay_subscriber(&self, client: usize, delay: Duration) {
+        self.state.lock().delayed.insert(client, delay);
+    }
+
     fn change_wires(&self, client: usize, role: Role, change: impl Fn(&mut Wire)) {
         let mut state = self.state.lock();
         let of_client = |wire: &Wire| wire.client == client && wire.role == role;

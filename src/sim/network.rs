@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Command;
 use super::lua::Interpreter;
+use super::server::no_right;
 use crate::redis::{Change, Heard, Reply, Role};
 
 /// How long things take on the way, in milliseconds.
@@ -54,6 +55,8 @@ pub(super) struct Network {
     pub(super) late_percent: u8,
     pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
     pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,
+    /// What comes over this client's subscriber connections takes so much longer.
+    pub(super) delayed: BTreeMap<usize, Duration>,
     /// Messages to this client are lost until then.
     pub(super) deaf_until: BTreeMap<usize, Instant>,
 }
@@ -141,7 +144,8 @@ impl Network {
         let Some(wire) = self.wires.get_mut(&serial).filter(|wire| wire.connected && wire.passes) else {
             return;
         };
-        let arrives_at = Instant::now() + latency.roll(&mut wire.rng);
+        let delay = self.delayed.get(&wire.client).filter(|_| wire.role == Role::Messages);
+        let arrives_at = Instant::now() + latency.roll(&mut wire.rng) + delay.copied().unwrap_or_default();
         wire.answers.push_back(Outgoing { what, arrives_at });
         if wire.answers.len() == 1 {
             self.schedule(arrives_at, Event::Deliver(serial));
@@ -164,6 +168,7 @@ impl Network {
 
     pub(super) fn change_channels(&mut self, serial: u64, change: &Change, nonce: String) -> Answered {
         let denied = self.is_denied(serial, "subscribe");
+        let no_ping = self.is_denied(serial, "ping");
         let Some(wire) = self.wires.get_mut(&serial) else { return Err(String::new()) };
         match change {
             Change::Subscribe(_) if denied => {
@@ -177,6 +182,9 @@ impl Network {
                 wire.channels.retain(|name| !names.iter().any(|other| **other == **name))
             }
             Change::None => {}
+        }
+        if no_ping {
+            return Err(no_right("ping"));
         }
         Ok(Reply::Text(wire.stale_echo.take().unwrap_or(nonce)))
     }

@@ -67,6 +67,7 @@ impl World {
             late_percent: 0,
             unapplied: BTreeMap::new(),
             denied: BTreeMap::new(),
+            delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
         };
         let watch = Watch::new(start);
@@ -377,7 +378,7 @@ impl World {
     }
 }
 
-fn no_right(right: &str) -> String {
+pub(super) fn no_right(right: &str) -> String {
     format!("NOPERM this user has no permissions to run the '{right}' command")
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
@@ -31,6 +31,9 @@ pub enum Fate {
 /// What a rule looks at: the words of a command.
 type Matches = Box<dyn Fn(&[String]) -> bool + Send>;
 
+/// Which commands are held back.
+type Gate = Option<Arc<dyn Fn(&[String]) -> bool + Send + Sync>>;
+
 struct Rule {
     matches: Matches,
     fate: Fate,
@@ -51,7 +54,12 @@ pub struct Proxy {
     state: Arc<Mutex<State>>,
     /// Replies are held back while this is true.
     hold: watch::Sender<bool>,
+    /// Commands that match are held back, and what follows them on their connection.
+    gate: watch::Sender<Gate>,
+    /// Connections that wait with such a command.
+    stuck: Arc<AtomicUsize>,
     refuse: Arc<AtomicBool>,
+    arrivals: Arc<Mutex<Vec<Instant>>>,
     cut: Arc<Notify>,
     pub hit: Arc<AtomicUsize>,
     tasks: JoinSet<()>,
@@ -63,23 +71,35 @@ impl Proxy {
         let port = listener.local_addr().expect("an address").port();
         let state = Arc::new(Mutex::new(State::default()));
         let (hold, held) = watch::channel(false);
+        let (gate, gated) = watch::channel(None);
+        let stuck = Arc::new(AtomicUsize::new(0));
         let cut = Arc::new(Notify::new());
         let hit = Arc::new(AtomicUsize::new(0));
         let refuse = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        let link = Link { state: Arc::clone(&state), held, cut: Arc::clone(&cut), hit: Arc::clone(&hit) };
+        let link = Link {
+            state: Arc::clone(&state),
+            held,
+            gated,
+            stuck: Arc::clone(&stuck),
+            cut: Arc::clone(&cut),
+            hit: Arc::clone(&hit),
+        };
         let refusing = Arc::clone(&refuse);
+        let arrivals = Arc::<Mutex<Vec<Instant>>>::default();
+        let arriving = Arc::clone(&arrivals);
         tasks.spawn(async move {
             let mut links = JoinSet::new();
             loop {
                 let Ok((client, _)) = listener.accept().await else { return };
+                arriving.lock().expect("unpoisoned").push(Instant::now());
                 if refusing.load(Ordering::SeqCst) {
                     continue;
                 }
                 links.spawn(link.clone().serve(client, to));
             }
         });
-        Self { port, to, state, hold, refuse, cut, hit, tasks }
+        Self { port, to, state, hold, gate, stuck, refuse, arrivals, cut, hit, tasks }
     }
 
     pub fn url(&self) -> String {
@@ -95,6 +115,26 @@ impl Proxy {
     /// Holds every reply back, or lets them go.
     pub fn hold_replies(&self, hold: bool) {
         self.hold.send_replace(hold);
+    }
+
+    /// Holds commands back that match, and what follows them on their connection.
+    pub fn hold_commands(&self, matches: impl Fn(&[String]) -> bool + Send + Sync + 'static) {
+        self.gate.send_replace(Some(Arc::new(matches)));
+    }
+
+    /// Lets the commands go that were held back.
+    pub fn let_commands_go(&self) {
+        self.gate.send_replace(None);
+    }
+
+    /// How many connections wait with a command that is held back.
+    pub fn stuck(&self) -> usize {
+        self.stuck.load(Ordering::SeqCst)
+    }
+
+    /// When connections came in, refused ones included.
+    pub fn arrivals(&self) -> Vec<Instant> {
+        self.arrivals.lock().expect("unpoisoned").clone()
     }
 
     /// Accepts and closes new connections at once.
@@ -149,6 +189,8 @@ impl Proxy {
 struct Link {
     state: Arc<Mutex<State>>,
     held: watch::Receiver<bool>,
+    gated: watch::Receiver<Gate>,
+    stuck: Arc<AtomicUsize>,
     cut: Arc<Notify>,
     hit: Arc<AtomicUsize>,
 }
@@ -166,13 +208,19 @@ impl Link {
         // Replies to swallow before the next is passed on.
         let lose = Arc::new(AtomicUsize::new(0));
         let lost = Arc::new(Notify::new());
+        let silent = Arc::new(AtomicBool::new(false));
+        let swallowing = Arc::clone(&silent);
         let (losing, lost_one) = (Arc::clone(&lose), Arc::clone(&lost));
         let mut held = self.held.clone();
+        let mut gated = self.gated.clone();
         let replies = async move {
             let mut bytes = vec![0; 65_536];
             while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
                 if held.wait_for(|held| !held).await.is_err() {
                     return;
+                }
+                if swallowing.load(Ordering::SeqCst) {
+                    continue;
                 }
                 if losing.load(Ordering::SeqCst) > 0 {
                     lost_one.notify_one();
@@ -187,16 +235,20 @@ impl Link {
             loop {
                 while let Some((words, length)) = parse(&pending) {
                     let raw: Vec<u8> = pending.drain(..length).collect();
+                    let is_open = |gate: &Gate| !gate.as_ref().is_some_and(|holds| holds(&words));
+                    if !is_open(&gated.borrow_and_update()) {
+                        let _stuck = Stuck::new(&self.stuck);
+                        gated.wait_for(is_open).await.ok()?;
+                    }
                     match self.fate(words) {
                         None => to_server.write_all(&raw).await.ok()?,
                         Some(Fate::LoseCommand) => return None,
+                        Some(Fate::Silence) => {
+                            silent.store(true, Ordering::SeqCst);
+                            return std::future::pending().await;
+                        }
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
                         Some(Fate::Instead(line)) => to_server.write_all(&answering(line)).await.ok()?,
-                        Some(Fate::Silence) => {
-                            lose.store(1, Ordering::SeqCst);
-                            while let Ok(1..) = from_client.read(&mut bytes).await {}
-                            return None;
-                        }
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);
                             let copies = if fate == Fate::Twice { 2 } else { 1 };
@@ -257,6 +309,22 @@ fn answering(line: &str) -> Vec<u8> {
 fn command(words: &[&str]) -> Vec<u8> {
     let body: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{body}", words.len()).into_bytes()
+}
+
+/// Counts a connection that is held back, for as long as it is.
+struct Stuck(Arc<AtomicUsize>);
+
+impl Stuck {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The first command in the bytes, and its length.
