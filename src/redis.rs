@@ -129,6 +129,11 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// The slot of a key, by which a cluster shares its keys out among its nodes.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    connection::slot_of(key)
+}
+
 /// What a script answered.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reply {
@@ -201,5 +206,31 @@ impl Backoff {
     async fn wait(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot_of;
+
+    /// What a server's CLUSTER KEYSLOT answers.
+    #[test]
+    fn a_slot_is_that_of_the_tag_or_of_the_whole_key() {
+        for (key, slot) in [
+            ("a", 15495),
+            ("foo", 12182),
+            ("123456789", 12739),
+            ("lock:{42}", 8000),
+            ("42", 8000),
+            ("{42}:lock:{43}", 8000),
+            ("a{}b{c}", 7353),
+            ("a{b", 13340),
+            ("a}b{c}", 7365),
+            ("{{a}}", 10276),
+            ("{a", 10276),
+            ("stück 一", 4873),
+        ] {
+            assert_eq!(slot_of(key), slot, "{key:?}");
+        }
     }
 }

@@ -240,6 +240,10 @@ fn options(timeout: Duration) -> Options {
     Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
 }
 
+pub(super) fn slot_of(key: &str) -> u16 {
+    fred::util::redis_keyslot(key.as_bytes())
+}
+
 fn names(channels: &[Arc<str>]) -> Vec<String> {
     channels.iter().map(|channel| channel.to_string()).collect()
 }
