@@ -119,7 +119,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script gave an answer that it never gives. Treated like a missing answer.
+    /// A script gave an answer that it never gives, or an error that is no refusal of Redis. Treated like a missing
+    /// answer: what may have been executed is undone in the background.
     #[error("script `{script}` answered {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.

@@ -140,17 +140,29 @@ pub(crate) enum Reply {
     Nil,
     Number(i64),
     Text(String),
+    /// A text that is not UTF-8.
+    Bytes(Arc<[u8]>),
     List(Vec<Self>),
     Other(String),
 }
 
 impl Reply {
+    /// A text as it is, whatever it is made of.
+    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes().into()),
+            Self::Bytes(bytes) => Some(Arc::clone(bytes)),
+            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
+        }
+    }
+
     /// For an error message.
     pub(crate) fn shown(&self) -> String {
         refusal::shorten(&match self {
             Self::Nil => "nil".to_owned(),
             Self::Number(number) => number.to_string(),
             Self::Text(text) => format!("{text:?}"),
+            Self::Bytes(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
             Self::List(items) => {
                 let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
                 format!("[{}]", items.join(", "))

@@ -280,7 +280,7 @@ fn has_many_slots(items: &[Item]) -> bool {
 
 /// Whether the server may have refused the whole call because of one of its keys.
 fn is_about_a_key(error: &Error) -> bool {
-    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. } | Error::UnexpectedReply { .. })
+    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. })
 }
 
 impl Item {

@@ -227,6 +227,30 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    redis::cmd("HSET")
+        .arg("a")
+        .arg(b"caf\xe9:\xff\x00".as_slice())
+        .arg(2)
+        .exec(&mut control.connection)
+        .expect("free");
+    control.run(&["PEXPIRE", "a", "60000"]);
+    let holder = lock.inspect().await.expect("answered").expect("held");
+    assert_eq!((&*holder.owner, holder.hold_count), ("caf\u{fffd}:\u{fffd}\0", 2));
+    assert!(lock.is_locked().await.expect("answered"));
+    assert!(!lock.is_held().await.expect("answered"));
+    assert!(lock.try_lock().await.expect("answered").is_none());
+    assert!(lock.force_unlock().await.expect("answered"));
+    assert_eq!(control.run(&["EXISTS", "a"]), "0", "`true` means that it was freed");
+    lock.lock().await.expect("free").unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
 async fn nesting_deeper_than_any_program_means_is_refused() {
     let bed = Bed::new();
     let client = bed.client().await;

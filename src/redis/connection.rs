@@ -252,6 +252,7 @@ impl From<Arg> for Value {
     fn from(arg: Arg) -> Self {
         match arg {
             Arg::Text(text) => (&*text).into(),
+            Arg::Bytes(bytes) => (&*bytes).into(),
             Arg::Fixed(text) => Self::from_static_str(text),
             Arg::Number(number) => number.into(),
         }
@@ -265,7 +266,10 @@ impl From<Value> for Reply {
             Value::Integer(number) => Self::Number(number),
             Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
             Value::String(text) => Self::Text(text.to_string()),
-            Value::Bytes(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::Bytes(bytes) => match std::str::from_utf8(&bytes) {
+                Ok(text) => Self::Text(text.to_owned()),
+                Err(_) => Self::Bytes((&*bytes).into()),
+            },
             other => Self::Other(format!("{other:?}")),
         }
     }

@@ -22,6 +22,10 @@ pub enum Fate {
     Late,
     /// Executed twice in a row; the second reply is the one that is dropped.
     Twice,
+    /// Executed, and answered by the proxy itself: `-ERR …` or `:0`.
+    Replaced(&'static str),
+    /// Not executed, and answered by the proxy itself.
+    Instead(&'static str),
 }
 
 /// What a rule looks at: the words of a command.
@@ -187,6 +191,12 @@ impl Link {
                         None => to_server.write_all(&raw).await.ok()?,
                         Some(Fate::LoseCommand) => return None,
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
+                        Some(Fate::Replaced(line)) => {
+                            // The server is asked for the wrong answer, so that it comes in its turn.
+                            let all = [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)].concat();
+                            to_server.write_all(&all).await.ok()?;
+                        }
+                        Some(Fate::Instead(line)) => to_server.write_all(&answering(line)).await.ok()?,
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);
                             let copies = if fate == Fate::Twice { 2 } else { 1 };
@@ -233,6 +243,20 @@ impl Link {
         }
         fate
     }
+}
+
+/// A command that is answered with this line.
+fn answering(line: &str) -> Vec<u8> {
+    let script = match line.split_at(1) {
+        ("-", _) => "return redis.error_reply(ARGV[1])",
+        _ => "return tonumber(ARGV[1])",
+    };
+    command(&["EVAL", script, "0", &line[1..]])
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let body: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{body}", words.len()).into_bytes()
 }
 
 /// The first command in the bytes, and its length.
