@@ -4,6 +4,7 @@
 //! who has to look again, and unlocks; nothing waits under the mutex. The entry exists while somebody refers to
 //! it or an owner has something left in it.
 
+mod books;
 mod release;
 mod renew;
 mod turn;
@@ -25,9 +26,12 @@ use crate::shared::{Shared, Totals};
 use crate::slot::{Slot, local_end};
 use crate::wire::LockName;
 
+pub(crate) use books::{Census, Tally};
 pub(crate) use release::{Begun, Release, Step};
 pub(crate) use renew::RenewalOutcome;
 pub(crate) use turn::{Place, sleep_until};
+
+use books::Books;
 
 /// Every entry of a client, by key.
 #[derive(Default)]
@@ -45,9 +49,9 @@ impl Entries {
     pub(crate) fn get(shared: &Arc<Shared>, name: &LockName) -> EntryRef {
         let mut by_key = shared.entries.by_key.lock();
         let (entry, users) = by_key.entry(Arc::clone(name.key())).or_insert_with(|| {
-            let entry =
-                Entry { name: name.clone(), lane: shared.redis.lane_of(name.key()), state: Mutex::default() };
-            (Arc::new(entry), 0)
+            let lane = shared.redis.lane_of(name.key());
+            let state = Books::new(Arc::clone(&shared.tally));
+            (Arc::new(Entry { name: name.clone(), lane, state }), 0)
         });
         *users += 1;
         EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
@@ -84,7 +88,7 @@ pub(crate) struct Entry {
     pub(crate) name: LockName,
     /// The connection that carries every command of this lock.
     pub(crate) lane: usize,
-    state: Mutex<State>,
+    state: Books,
 }
 
 #[derive(Default)]
@@ -92,6 +96,8 @@ struct State {
     slots: BTreeMap<i64, Slot>,
     /// Callers that want the lock, first come first.
     queue: VecDeque<Arc<Caller>>,
+    /// What the client's tally has of these books.
+    counted: Census,
 }
 
 /// A call that wants the lock.
@@ -124,6 +130,17 @@ impl State {
         if self.slots.get(&owner).is_some_and(Slot::is_spent) {
             self.slots.remove(&owner);
         }
+    }
+
+    fn census(&self) -> Census {
+        let mut census = Census { waiting: self.queue.len(), ..Census::default() };
+        for slot in self.slots.values() {
+            census.held += slot.holds.len();
+            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
+            census.acquiring += usize::from(slot.acquiring);
+            census.releasing += usize::from(slot.background) + slot.releasing as usize;
+        }
+        census
     }
 
     /// Invariant I4: the head contends only while no owner of this client holds the lock, and no operation that
@@ -181,16 +198,6 @@ pub(crate) struct View {
     pub(crate) ends: Option<Instant>,
 }
 
-/// Numbers for [`ClientStats`](crate::ClientStats).
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Census {
-    pub(crate) held: usize,
-    pub(crate) guarded: usize,
-    pub(crate) waiting: usize,
-    pub(crate) acquiring: usize,
-    pub(crate) releasing: usize,
-}
-
 impl EntryRef {
     /// Ends the holds of one owner whose promise is over by the local clock.
     fn expire(&self, state: &mut State, owner: i64, now: Instant) {
@@ -211,7 +218,6 @@ impl EntryRef {
         }
         self.set_timer(slot, owner);
         state.tidy(owner);
-        self.shared.quieter.notify_waiters();
     }
 
     /// Ends every hold of a slot whose field is not there any more. There is nothing to release.
@@ -222,7 +228,6 @@ impl EntryRef {
             self.say_lost(slot, reason);
             Totals::add(&self.shared.totals.lost, lost);
             self.shared.renewals.remove(slot.generation);
-            self.shared.quieter.notify_waiters();
         }
     }
 
@@ -301,7 +306,6 @@ impl EntryRef {
         if let Some(slot) = self.state.lock().slots.get_mut(&owner) {
             slot.detach(ticket);
         }
-        self.shared.quieter.notify_waiters();
     }
 
     /// A detached hold of this owner.
@@ -354,17 +358,5 @@ impl EntryRef {
             state.tidy(owner);
         }
         ended
-    }
-
-    pub(crate) fn census(&self) -> Census {
-        let state = self.state.lock();
-        let mut census = Census { waiting: state.queue.len(), ..Census::default() };
-        for slot in state.slots.values() {
-            census.held += slot.holds.len();
-            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
-            census.acquiring += usize::from(slot.acquiring);
-            census.releasing += usize::from(slot.background) + slot.releasing as usize;
-        }
-        census
     }
 }

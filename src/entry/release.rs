@@ -27,7 +27,6 @@ impl EntryRef {
                 slot.acknowledge(ticket);
             }
             state.tidy(owner);
-            self.shared.quieter.notify_waiters();
             return Err(reason);
         }
         // Somebody else gave the same detached hold back in between.
@@ -70,7 +69,6 @@ impl EntryRef {
             slot.acknowledge(ticket);
         }
         state.tidy(owner);
-        self.shared.quieter.notify_waiters();
     }
 
     /// Has the releaser bring Redis to the count of the slot, unless it is at it already.
@@ -111,7 +109,6 @@ impl EntryRef {
         if slot.settled || self.shared.is_closed() {
             slot.background = false;
             state.tidy(owner);
-            self.shared.quieter.notify_waiters();
             return Step::Done;
         }
         Step::Send { field: Arc::clone(&slot.field), lease_max: slot.lease_max }
@@ -214,7 +211,6 @@ impl Release {
             self.entry.release_in_background(slot, self.owner);
         }
         state.tidy(self.owner);
-        self.entry.shared.quieter.notify_waiters();
         overlapped
     }
 }
