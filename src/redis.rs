@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,6 +37,8 @@ use link::Lane;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
+    /// For each lane the places of what goes over it in bulk.
+    bulk: Vec<[Semaphore; 2]>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -43,7 +46,12 @@ pub(crate) struct Redis {
 impl Redis {
     /// Opens every command connection; fails if the first attempt of one fails.
     pub(crate) async fn connect(settings: &Arc<Settings>, lanes: usize) -> Result<Self, Error> {
-        let redis = Self { lanes: Vec::new(), stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let redis = Self {
+            lanes: Vec::new(),
+            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new)).take(lanes).collect(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
         if let Some(redis) = redis.0.as_mut() {
@@ -70,6 +78,13 @@ impl Redis {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         (hash % self.lanes.len() as u64) as usize
+    }
+
+    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be answered late; their
+    /// timeouts then make more of them.
+    pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
+        let place = self.bulk[lane][bulk as usize].acquire().await;
+        place.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
@@ -117,6 +132,13 @@ impl Redis {
         self.stop.cancel();
         self.tasks.close();
     }
+}
+
+/// Calls that nobody waits for, of which there may be one for each lock at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bulk {
+    Renewals = 0,
+    Releases = 1,
 }
 
 struct StopOnDrop(Option<Redis>);
@@ -220,6 +242,9 @@ impl Backoff {
         self.pause = (self.pause * 2).min(Duration::from_secs(1));
     }
 }
+
+/// Calls of a kind that are under way on a lane at once.
+const BULK_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

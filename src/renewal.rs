@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -21,7 +20,7 @@ use tokio_util::time::{DelayQueue, delay_queue};
 
 use crate::entry::{Entries, EntryRef, RenewalOutcome};
 use crate::error::{Error, LossReason, RefusedKind};
-use crate::redis::slot_of;
+use crate::redis::{Bulk, slot_of};
 use crate::script::{self, Answer, Patience, Renewal, Renewed, Unanswered};
 use crate::shared::{Shared, Totals};
 
@@ -34,8 +33,6 @@ pub(crate) struct Renewals {
     runtime: Handle,
     /// The server has shown that it is a node of a cluster.
     by_slot: AtomicBool,
-    /// One permit for each call that may be under way.
-    calls: Semaphore,
 }
 
 #[derive(Default)]
@@ -61,7 +58,6 @@ impl Renewals {
             epoch: Instant::now(),
             runtime,
             by_slot: AtomicBool::new(false),
-            calls: Semaphore::new(CALLS_MAX),
         }
     }
 
@@ -253,15 +249,15 @@ async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
 /// One call, as soon as there are few enough others.
 async fn call(shared: &Shared, items: &[Item], limit: Instant) -> Result<Answer<Vec<Renewed>>, Unanswered> {
     let timeout = shared.config.command_timeout;
-    let permit = tokio::time::timeout_at(limit - timeout, shared.renewals.calls.acquire());
-    let Ok(_permit) = permit.await else {
+    let lane = items[0].entry.lane;
+    let place = tokio::time::timeout_at(limit - timeout, shared.redis.place(lane, Bulk::Renewals));
+    let Ok(_place) = place.await else {
         let source = "earlier renewals have no answer yet";
         return Err(Unanswered { error: Error::no_answer("renewing", source), perhaps: false });
     };
     let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let sent = AtomicBool::new(false);
-    let lane = items[0].entry.lane;
     let copy = || script::renew(&renewals);
     script::ask(&shared.redis, lane, "renewing", Patience { timeout, copies: 1 }, &sent, copy).await
 }
@@ -291,9 +287,6 @@ impl Item {
 
 /// Locks in one script call.
 const CHUNK: usize = 100;
-
-/// Script calls that are under way at once: in a cluster every lock may need one of its own.
-const CALLS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
