@@ -74,11 +74,15 @@ async fn locks_of_one_slot_are_renewed_together() {
     let guards = take(&client, names).await;
     eventually("three rounds", ms(10 * PERIOD), || client.stats().renewed_total >= 3 * 40).await;
     let calls = proxy.script_calls();
-    // The number of keys of each renewal.
-    let keys: Vec<_> = calls.iter().filter(|words| is_script(words, RENEW)).map(|words| &*words[2]).collect();
-    assert_eq!(keys.iter().filter(|keys| **keys == "40").count(), 1, "one call was refused: {keys:?}");
-    assert!(keys.iter().filter(|keys| **keys == "20").count() >= 3, "{keys:?}");
-    assert!(keys.iter().filter(|keys| **keys == "1").count() >= 60, "{keys:?}");
+    // The keys of each renewal; those taken on a busy machine may fall due in several beats.
+    let keys = |words: &[String]| words[3..3 + words[2].parse::<usize>().expect("a number")].to_vec();
+    let renewals: Vec<_> =
+        calls.iter().filter(|words| is_script(words, RENEW)).map(|words| keys(words)).collect();
+    let is_tagged = |key: &String| key.starts_with("{tag}");
+    let mixed = renewals.iter().filter(|keys| keys.len() > 1 && !keys.iter().all(is_tagged)).count();
+    assert!((1..=2).contains(&mixed), "{mixed} calls that were refused");
+    let tagged: Vec<_> = renewals.iter().filter(|keys| keys.iter().all(is_tagged)).map(Vec::len).collect();
+    assert!(tagged.len() * 3 < tagged.iter().sum(), "renewed together: {tagged:?}");
     give_back(guards).await;
     client.close(Duration::ZERO).await;
     proxy.stop().await;
