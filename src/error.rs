@@ -142,8 +142,12 @@ pub enum Error {
     #[error("the lock client is closed: make a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or the one the client was made on has ended. Nothing was sent.
-    #[error("no tokio runtime: call from within one, and keep the runtime that made the client running")]
+    /// There is no tokio runtime here, it has no timers or no sockets, or the one the client was made on has ended.
+    /// Nothing was sent.
+    #[error(
+        "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that made the \
+         client running"
+    )]
     NoRuntime,
 }
 

@@ -222,6 +222,7 @@ fn connect_error(trouble: Trouble) -> Error {
     match trouble {
         Trouble::Refused(text) => refusal::explain_plain("connecting", "+@connection", &text),
         Trouble::Timeout(text) | Trouble::Lost(text) => Error::no_answer("connecting", text),
+        Trouble::NoSockets => Error::NoRuntime,
     }
 }
 

@@ -211,7 +211,7 @@ impl Desk<'_> {
             Ok(Ok(echo)) if echo == nonce => Ok(Ok(())),
             Ok(Ok(_)) => Ok(Err("out of step".to_owned())),
             Ok(Err(Trouble::Refused(text))) => Ok(Err(text)),
-            Ok(Err(Trouble::Timeout(_) | Trouble::Lost(_))) | Err(_) => Err(OutOfStep),
+            Ok(Err(Trouble::Timeout(_) | Trouble::Lost(_) | Trouble::NoSockets)) | Err(_) => Err(OutOfStep),
         }
     }
 }
