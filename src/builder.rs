@@ -179,6 +179,9 @@ impl LockClientBuilder {
 
     pub(crate) async fn open(self, settings: Settings) -> Result<LockClient, Error> {
         let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
+        if !has_timers() {
+            return Err(Error::NoRuntime);
+        }
         let settings = Arc::new(settings);
         let waits = Arc::new(Waits::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
@@ -216,6 +219,11 @@ impl LockClientBuilder {
         }
         self.max_hold.map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
     }
+}
+
+/// Whether this runtime has timers. tokio does not tell; it panics where one is made, which is said once on stderr.
+fn has_timers() -> bool {
+    std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::LockClientBuilder;
@@ -192,7 +193,7 @@ impl LockClient {
     /// ```
     pub fn stats(&self) -> ClientStats {
         let shared = &self.handle.shared;
-        let census = census(shared);
+        let census = shared.tally.census();
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
             held: census.held,
@@ -220,6 +221,9 @@ impl LockClient {
     /// from under their section: they become lost with [`LossReason::Closed`] and end with their lease. The report
     /// names them. Closing a closed client does nothing.
     ///
+    /// Releases that are under way have the same `grace`, and at least the command timeout. After that they are
+    /// waited for as long as they progress: until none has ended for a command timeout.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is closed again or
@@ -244,20 +248,15 @@ impl LockClient {
                 entry.tell_all();
             }
             // No more waiting than anybody waits for.
-            let grace = grace.min(FOREVER);
-            let _ = tokio::time::timeout(grace, quiet(shared, |census| census.guarded == 0)).await;
+            let grace = Instant::now() + grace.min(FOREVER);
+            let _ = tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
 
             let mut report = CloseReport::default();
             if !shared.is_closed() {
                 for entry in Entries::all(shared) {
                     report.released += entry.release_detached();
                 }
-                let patience = shared.config.command_timeout;
-                // An acquire that is on its way takes the lock although nobody wants it any more: it is undone too.
-                let settled = |census: &Census| census.acquiring + census.releasing == 0;
-                let done = tokio::time::timeout(patience, quiet(shared, settled)).await;
-                let census = census(shared);
-                report.unconfirmed = if done.is_ok() { 0 } else { census.acquiring + census.releasing };
+                report.unconfirmed = settle(shared, grace).await;
             }
             for entry in Entries::all(shared) {
                 let lock = entry.name.given().to_string();
@@ -283,11 +282,34 @@ impl fmt::Debug for LockClient {
 /// Waits until the census is as wished.
 async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
     loop {
-        let quieter = shared.quieter.notified();
-        if wished(&census(shared)) {
+        let quieter = shared.tally.quieter();
+        if wished(&shared.tally.census()) {
             return;
         }
         quieter.await;
+    }
+}
+
+/// Waits for what is under way: until the grace is over, and on for as long as something ends in each command timeout.
+/// Answers how much was left.
+async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
+    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone too.
+    let under_way = |census: &Census| census.acquiring + census.releasing;
+    let mut limit = Instant::now() + shared.config.command_timeout;
+    loop {
+        let before = shared.tally.ended();
+        let settled = quiet(shared, |census| under_way(census) == 0);
+        if tokio::time::timeout_at(limit, settled).await.is_ok() {
+            return 0;
+        }
+        let now = Instant::now();
+        limit = now + shared.config.command_timeout;
+        if shared.tally.ended() == before {
+            if now >= grace {
+                return under_way(&shared.tally.census());
+            }
+            limit = limit.min(grace);
+        }
     }
 }
 
@@ -301,19 +323,6 @@ async fn end(shared: &Arc<Shared>, stop: &CancellationToken) {
         entry.lose_all(LossReason::Closed);
         entry.tell_all();
     }
-}
-
-fn census(shared: &Arc<Shared>) -> Census {
-    let mut sum = Census::default();
-    for entry in Entries::all(shared) {
-        let census = entry.census();
-        sum.held += census.held;
-        sum.guarded += census.guarded;
-        sum.waiting += census.waiting;
-        sum.acquiring += census.acquiring;
-        sum.releasing += census.releasing;
-    }
-    sum
 }
 
 /// How long releases may go on after the last handle was dropped.

@@ -4,6 +4,7 @@
 //! who has to look again, and unlocks; nothing waits under the mutex. The entry exists while somebody refers to
 //! it or an owner has something left in it.
 
+mod books;
 mod release;
 mod renew;
 mod turn;
@@ -25,9 +26,12 @@ use crate::shared::{Shared, Totals};
 use crate::slot::{Slot, local_end};
 use crate::wire::LockName;
 
+pub(crate) use books::{Census, Tally};
 pub(crate) use release::{Begun, Release, Step};
 pub(crate) use renew::RenewalOutcome;
 pub(crate) use turn::{Place, sleep_until};
+
+use books::Books;
 
 /// Every entry of a client, by key.
 #[derive(Default)]
@@ -45,9 +49,9 @@ impl Entries {
     pub(crate) fn get(shared: &Arc<Shared>, name: &LockName) -> EntryRef {
         let mut by_key = shared.entries.by_key.lock();
         let (entry, users) = by_key.entry(Arc::clone(name.key())).or_insert_with(|| {
-            let entry =
-                Entry { name: name.clone(), lane: shared.redis.lane_of(name.key()), state: Mutex::default() };
-            (Arc::new(entry), 0)
+            let lane = shared.redis.lane_of(name.key());
+            let state = Books::new(Arc::clone(&shared.tally));
+            (Arc::new(Entry { name: name.clone(), lane, state }), 0)
         });
         *users += 1;
         EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
@@ -89,7 +93,7 @@ pub(crate) struct Entry {
     pub(crate) name: LockName,
     /// The connection that carries every command of this lock.
     pub(crate) lane: usize,
-    state: Mutex<State>,
+    state: Books,
 }
 
 #[derive(Default)]
@@ -99,6 +103,8 @@ struct State {
     queue: VecDeque<Arc<Caller>>,
     /// When an owner of this client freed the lock, until the head of the queue has attempted to take it.
     freed_at: Option<Instant>,
+    /// What the client's tally has of these books.
+    counted: Census,
 }
 
 /// A call that wants the lock.
@@ -143,6 +149,17 @@ impl State {
         if self.slots.get(&owner).is_some_and(Slot::is_spent) {
             self.slots.remove(&owner);
         }
+    }
+
+    fn census(&self) -> Census {
+        let mut census = Census { waiting: self.queue.len(), ..Census::default() };
+        for slot in self.slots.values() {
+            census.held += slot.holds.len();
+            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
+            census.acquiring += usize::from(slot.acquiring);
+            census.releasing += usize::from(slot.background) + slot.releasing as usize;
+        }
+        census
     }
 
     /// Invariant I4: the head contends only while no owner of this client holds the lock, and no operation that
@@ -227,16 +244,6 @@ pub(crate) struct View {
     pub(crate) ends: Option<Instant>,
 }
 
-/// Numbers for [`ClientStats`](crate::ClientStats).
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Census {
-    pub(crate) held: usize,
-    pub(crate) guarded: usize,
-    pub(crate) waiting: usize,
-    pub(crate) acquiring: usize,
-    pub(crate) releasing: usize,
-}
-
 impl EntryRef {
     /// Ends the holds of one owner whose promise is over by the local clock.
     fn expire(&self, state: &mut State, owner: i64, now: Instant) {
@@ -260,7 +267,6 @@ impl EntryRef {
         }
         self.set_timer(slot, owner);
         state.tidy(owner);
-        self.shared.quieter.notify_waiters();
     }
 
     /// Ends every hold of a slot whose field is not there any more. There is nothing to release.
@@ -271,7 +277,6 @@ impl EntryRef {
             self.say_lost(slot, reason);
             Totals::add(&self.shared.totals.lost, lost);
             self.shared.renewals.remove(slot.generation);
-            self.shared.quieter.notify_waiters();
         }
     }
 
@@ -347,8 +352,6 @@ impl EntryRef {
             slot.detach(ticket);
         }
         state.tidy(owner);
-        drop(state);
-        self.shared.quieter.notify_waiters();
     }
 
     /// A detached hold of this owner, for the caller to give back.
@@ -405,17 +408,5 @@ impl EntryRef {
             state.tidy(owner);
         }
         ended
-    }
-
-    pub(crate) fn census(&self) -> Census {
-        let state = self.state.lock();
-        let mut census = Census { waiting: state.queue.len(), ..Census::default() };
-        for slot in state.slots.values() {
-            census.held += slot.holds.len();
-            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
-            census.acquiring += usize::from(slot.acquiring);
-            census.releasing += usize::from(slot.background) + slot.releasing as usize;
-        }
-        census
     }
 }

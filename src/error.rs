@@ -119,7 +119,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script gave an answer that it never gives. Treated like a missing answer.
+    /// A script gave an answer that it never gives, or an error that is no refusal of Redis. Treated like a missing
+    /// answer: what may have been executed is undone in the background.
     #[error("script `{script}` answered {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.
@@ -141,9 +142,13 @@ pub enum Error {
     #[error("the lock client is closed: make a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or the one the client was made on has ended, or nobody drives it. Nothing is
-    /// held; what was on its way then is undone when that runtime goes on, or ends with its lease.
-    #[error("no tokio runtime: call from within one, and keep the runtime that made the client running")]
+    /// There is no tokio runtime here, or it has no timers or no sockets; or the one the client was made on has ended, or
+    /// nobody drives it. Nothing is held; what was on its way then is undone when that runtime goes on, or ends with its
+    /// lease.
+    #[error(
+        "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that made the \
+         client running"
+    )]
     NoRuntime,
 }
 

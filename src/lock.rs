@@ -204,12 +204,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        // A wait beyond the clock's range is a wait without end.
-        match Instant::now().checked_add(wait) {
-            _ if wait.is_zero() => self.acquire(Wait::Never).await,
-            Some(deadline) => self.acquire(Wait::Until(deadline)).await,
-            None => self.acquire(Wait::Forever).await,
-        }
+        self.acquire(Wait::of(wait)).await
     }
 
     /// Takes the lock, waiting until `deadline`. `None`: it was held all the time.
@@ -232,11 +227,8 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<LockGuard>, Error> {
-        let deadline = Instant::from_std(deadline);
-        if deadline <= Instant::now() {
-            return self.acquire(Wait::Never).await;
-        }
-        self.acquire(Wait::Until(deadline)).await
+        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
+        self.acquire(Wait::of(left)).await
     }
 
     /// Runs `body` with the lock held, and drops it if the lock is lost.

@@ -32,6 +32,10 @@ use crate::wire;
 /// # }
 /// ```
 ///
+/// In a bare `block_on`, the body of a `#[tokio::main]`, calls belong to the thread. That is recognised by tokio's
+/// budget for each poll, so not within [`tokio::task::unconstrained`], which takes it away: there each call is an
+/// owner of its own, and a nested `lock()` waits for the outer one for ever. In such a body use [`scope`](Self::scope).
+///
 /// Owners are made by [`LockClient::owner`](crate::LockClient::owner) and belong to that client only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owner {

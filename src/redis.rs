@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +43,8 @@ pub(crate) struct Redis {
     lanes: Vec<Lane>,
     /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes a new connection.
     pub(crate) moved: Arc<Notify>,
+    /// For each lane the places of what goes over it in bulk.
+    bulk: Vec<[Semaphore; 2]>,
     stop: CancellationToken,
     tasks: Tasks,
 }
@@ -56,6 +58,7 @@ impl Redis {
     ) -> Result<Self, Error> {
         let redis = Self {
             lanes: Vec::new(),
+            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new)).take(lanes).collect(),
             moved: Arc::default(),
             stop: CancellationToken::new(),
             tasks: Tasks { tracker: TaskTracker::new(), runtime: runtime.clone() },
@@ -86,6 +89,13 @@ impl Redis {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         (hash % self.lanes.len() as u64) as usize
+    }
+
+    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be answered late; their
+    /// timeouts then make more of them.
+    pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
+        let place = self.bulk[lane][bulk as usize].acquire().await;
+        place.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
@@ -147,6 +157,13 @@ impl Tasks {
     }
 }
 
+/// Calls that nobody waits for, of which there may be one for each lock at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bulk {
+    Renewals = 0,
+    Releases = 1,
+}
+
 struct StopOnDrop(Option<Redis>);
 
 impl Drop for StopOnDrop {
@@ -157,23 +174,40 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// The slot of a key, by which a cluster shares its keys out among its nodes.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    connection::slot_of(key)
+}
+
 /// What a script answered.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reply {
     Nil,
     Number(i64),
     Text(String),
+    /// A text that is not UTF-8.
+    Bytes(Arc<[u8]>),
     List(Vec<Self>),
     Other(String),
 }
 
 impl Reply {
+    /// A text as it is, whatever it is made of.
+    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes().into()),
+            Self::Bytes(bytes) => Some(Arc::clone(bytes)),
+            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
+        }
+    }
+
     /// For an error message.
     pub(crate) fn shown(&self) -> String {
         refusal::shorten(&match self {
             Self::Nil => "nil".to_owned(),
             Self::Number(number) => number.to_string(),
             Self::Text(text) => format!("{text:?}"),
+            Self::Bytes(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
             Self::List(items) => {
                 let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
                 format!("[{}]", items.join(", "))
@@ -213,6 +247,7 @@ fn connect_error(trouble: Trouble) -> Error {
     match trouble {
         Trouble::Refused(text) => refusal::explain_plain("connecting", "+@connection", &text),
         Trouble::Timeout(text) | Trouble::Lost(text) => Error::no_answer("connecting", text),
+        Trouble::NoSockets => Error::NoRuntime,
     }
 }
 
@@ -249,6 +284,9 @@ fn dice() -> u32 {
     RandomState::new().hash_one(0) as u32
 }
 
+/// Calls of a kind that are under way on a lane at once.
+const BULK_MAX: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,5 +302,26 @@ mod tests {
             tenths[(after_half as usize / 50).min(9)] += 1;
         }
         assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
+    }
+
+    /// What a server's CLUSTER KEYSLOT answers.
+    #[test]
+    fn a_slot_is_that_of_the_tag_or_of_the_whole_key() {
+        for (key, slot) in [
+            ("a", 15495),
+            ("foo", 12182),
+            ("123456789", 12739),
+            ("lock:{42}", 8000),
+            ("42", 8000),
+            ("{42}:lock:{43}", 8000),
+            ("a{}b{c}", 7353),
+            ("a{b", 13340),
+            ("a}b{c}", 7365),
+            ("{{a}}", 10276),
+            ("{a", 10276),
+            ("stück 一", 4873),
+        ] {
+            assert_eq!(slot_of(key), slot, "{key:?}");
+        }
     }
 }

@@ -27,6 +27,13 @@ pub(crate) fn explain(script: &Script, key: &str, text: &str) -> Error {
     Error::UnexpectedReply { script: script.name, reply: shorten(text) }
 }
 
+/// Whether nothing of the script was executed, or nothing that has changed anything. Any other error may be that of a
+/// proxy, which says nothing about what the server has done.
+pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
+    let is_known = !matches!(error, Error::UnexpectedReply { .. });
+    is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
+}
+
 /// The error for a connection, or a subscription, that the server refused.
 pub(crate) fn explain_plain(while_doing: &'static str, right: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
@@ -141,5 +148,9 @@ const KINDS: [(&str, RefusedKind); 14] = [
     ("TRYAGAIN", RefusedKind::Cluster),
     ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
 ];
+
+/// How errors begin that a server gives before it looks at a script.
+const NOT_EXECUTED: [&str; 4] =
+    ["NOSCRIPT", "ERR unknown command", "ERR wrong number of arguments", "ERR Error compiling script"];
 
 const SHOWN_BYTES_MAX: usize = 200;

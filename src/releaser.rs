@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::entry::{EntryRef, Step};
 use crate::error::Error;
+use crate::redis::Bulk;
 use crate::script::{self, Patience};
 use crate::shared::Totals;
 
@@ -33,6 +34,7 @@ async fn run(entry: EntryRef, owner: i64) {
             }
             Step::Send { field, lease_max } => (field, start + lease_max),
         };
+        let place = entry.shared.redis.place(entry.lane, Bulk::Releases).await;
         let patience = Patience { timeout: entry.shared.config.command_timeout, copies: 1 };
         let sent = AtomicBool::new(false);
         let mut target = 0;
@@ -57,6 +59,7 @@ async fn run(entry: EntryRef, owner: i64) {
             }
             Err(unanswered) => unanswered.error,
         };
+        drop(place);
         tried = true;
         if Instant::now() >= give_up_at || is_final(&error) {
             tracing::warn!(

@@ -2,9 +2,10 @@
 //!
 //! One timer for every owner that holds a lock, in one queue; one task that sleeps until the first of them. Who
 //! falls due within a tenth of the period is renewed together, up to 100 locks a script call, the calls side by
-//! side. The timers do not keep entries alive; a timer whose hold is gone means nothing.
+//! side. A node of a cluster takes only keys of one slot in a call: then each slot has calls of its own. The timers
+//! do not keep entries alive; a timer whose hold is gone means nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -17,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::{DelayQueue, delay_queue};
 
 use crate::entry::{Entries, EntryRef, RenewalOutcome};
-use crate::error::{Error, LossReason};
+use crate::error::{Error, LossReason, RefusedKind};
+use crate::redis::{Bulk, slot_of};
 use crate::runtime::Runtime;
-use crate::script::{self, Patience, Renewal, Renewed};
+use crate::script::{self, Answer, Patience, Renewal, Renewed, Unanswered};
 use crate::shared::{Farewell, Shared, Totals};
 
 /// The timers of a client.
@@ -31,6 +33,8 @@ pub(crate) struct Renewals {
     runtime: Runtime,
     /// No timer is made or moved any more: the task that works them off is gone.
     over: AtomicBool,
+    /// The server has shown that it is a node of a cluster.
+    by_slot: AtomicBool,
 }
 
 #[derive(Default)]
@@ -56,6 +60,7 @@ impl Renewals {
             epoch: Instant::now(),
             runtime,
             over: AtomicBool::new(false),
+            by_slot: AtomicBool::new(false),
         }
     }
 
@@ -134,14 +139,17 @@ pub(crate) async fn run(farewell: Farewell, stop: CancellationToken) {
     let shared = &farewell.shared;
     let mut calls = JoinSet::new();
     loop {
-        let fired = tokio::select! {
+        let chunks = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            fired = next_fired(shared) => fired,
-            Some(_) = calls.join_next(), if !calls.is_empty() => continue,
+            fired = next_fired(shared) => match fired {
+                Some((shared, fired)) => due(&shared, fired),
+                None => return,
+            },
+            Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
         };
-        let Some((shared, fired)) = fired else { return };
-        for chunk in due(&shared, fired) {
+        let Some(shared) = shared.upgrade() else { return };
+        for chunk in chunks {
             calls.spawn(renew(Arc::clone(&shared), chunk));
         }
     }
@@ -169,8 +177,15 @@ struct Item {
     renewal: Renewal,
 }
 
+/// The locks of one call, all of one connection.
+struct Chunk {
+    items: Vec<Item>,
+    /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is under way.
+    limit: Instant,
+}
+
 /// What is due of the fired timers, in chunks that each go over one connection.
-fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Vec<Item>> {
+fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Chunk> {
     let now = Instant::now();
     let slack = shared.renewals.slack();
     let mut lanes: Vec<Vec<Item>> = Vec::new();
@@ -183,27 +198,34 @@ fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Vec<Item>> {
         let renewal = Renewal { key, field: due.field, lease: due.lease };
         lanes[entry.lane].push(Item { entry, owner, generation, renewal });
     }
-    lanes
-        .into_iter()
-        .flat_map(|mut items| {
-            let mut chunks = Vec::new();
-            while !items.is_empty() {
-                let rest = items.split_off(items.len().min(CHUNK));
-                chunks.push(std::mem::replace(&mut items, rest));
-            }
-            chunks
-        })
-        .collect()
+    let by_slot = shared.renewals.by_slot.load(Ordering::Relaxed);
+    let limit = now + shared.config.command_timeout * 2;
+    lanes.into_iter().flat_map(|items| chunks(items, by_slot, limit)).collect()
 }
 
-/// Renews one chunk. Refused because of a key, it is halved, so that one bad name costs no other its lease.
-async fn renew(shared: Arc<Shared>, mut items: Vec<Item>) {
-    let lane = items[0].entry.lane;
-    let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
-    let patience = Patience { timeout: shared.config.command_timeout, copies: 1 };
-    let sent = AtomicBool::new(false);
-    let call = || script::renew(&renewals);
-    match script::ask(&shared.redis, lane, "renewing", patience, &sent, call).await {
+/// Cuts what goes over one connection into calls.
+fn chunks(items: Vec<Item>, by_slot: bool, limit: Instant) -> Vec<Chunk> {
+    let mut groups: BTreeMap<u16, Vec<Item>> = BTreeMap::new();
+    for item in items {
+        let group = if by_slot { slot_of(&item.renewal.key) } else { 0 };
+        groups.entry(group).or_default().push(item);
+    }
+    let mut chunks = Vec::new();
+    for mut items in groups.into_values() {
+        while !items.is_empty() {
+            let rest = items.split_off(items.len().min(CHUNK));
+            chunks.push(Chunk { items: std::mem::replace(&mut items, rest), limit });
+        }
+    }
+    chunks
+}
+
+/// Renews one chunk. What was refused for the company it was in comes back, in smaller chunks that are to be sent at
+/// once: by slot if the server is a node of a cluster; halved if it may be because of a key, so that one bad name costs
+/// no other its lease.
+async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
+    let Chunk { mut items, limit } = chunk;
+    match call(&shared, &items, limit).await {
         Ok(answer) if answer.value.len() == items.len() => {
             Totals::add(&shared.totals.renewed, items.len());
             for (item, renewed) in items.iter().zip(answer.value) {
@@ -217,13 +239,13 @@ async fn renew(shared: Arc<Shared>, mut items: Vec<Item>) {
                 });
             }
         }
+        Err(unanswered) if is_about_slots(&unanswered.error) && has_many_slots(&items) => {
+            shared.renewals.by_slot.store(true, Ordering::Relaxed);
+            return chunks(items, true, limit);
+        }
         Err(unanswered) if items.len() > 1 && is_about_a_key(&unanswered.error) => {
             let other = items.split_off(items.len() / 2);
-            // Side by side: nobody waits for the answer of a neighbour longer than for its own.
-            tokio::join!(
-                Box::pin(renew(Arc::clone(&shared), items)),
-                Box::pin(renew(Arc::clone(&shared), other)),
-            );
+            return vec![Chunk { items, limit }, Chunk { items: other, limit }];
         }
         answer => {
             let problem = answer.err().map(|unanswered| unanswered.error.to_string());
@@ -233,11 +255,40 @@ async fn renew(shared: Arc<Shared>, mut items: Vec<Item>) {
             }
         }
     }
+    Vec::new()
+}
+
+/// One call, as soon as there are few enough others.
+async fn call(shared: &Shared, items: &[Item], limit: Instant) -> Result<Answer<Vec<Renewed>>, Unanswered> {
+    let timeout = shared.config.command_timeout;
+    let lane = items[0].entry.lane;
+    let place = tokio::time::timeout_at(limit - timeout, shared.redis.place(lane, Bulk::Renewals));
+    let Ok(_place) = place.await else {
+        let source = "earlier renewals have no answer yet";
+        return Err(Unanswered { error: Error::no_answer("renewing", source), perhaps: false });
+    };
+    let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
+    let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
+    let sent = AtomicBool::new(false);
+    let copy = || script::renew(&renewals);
+    script::ask(&shared.redis, lane, "renewing", Patience { timeout, copies: 1 }, &sent, copy).await
+}
+
+/// Whether the server may have refused the whole call because its keys are in different slots: a slot that it does
+/// not serve, or keys that are not all in one.
+fn is_about_slots(error: &Error) -> bool {
+    matches!(error, Error::Refused { kind: RefusedKind::Cluster, .. })
+}
+
+fn has_many_slots(items: &[Item]) -> bool {
+    let mut slots = items.iter().map(|item| slot_of(&item.renewal.key));
+    let first = slots.next();
+    slots.any(|slot| Some(slot) != first)
 }
 
 /// Whether the server may have refused the whole call because of one of its keys.
 fn is_about_a_key(error: &Error) -> bool {
-    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. } | Error::UnexpectedReply { .. })
+    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. })
 }
 
 impl Item {

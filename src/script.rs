@@ -3,6 +3,8 @@
 //! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask` is also the one
 //! place where a script is repeated. Milliseconds exist in this file and on the wire only.
 
+mod inspect;
+
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
@@ -14,6 +16,8 @@ use crate::error::{Error, Source};
 use crate::redis::{Failure, Limit, Redis, Reply};
 use crate::refusal;
 use crate::wire::LockName;
+
+pub(crate) use inspect::{Inspected, force_unlock, inspect};
 
 /// A script and its SHA-1, by which Redis calls it.
 #[derive(Debug)]
@@ -67,6 +71,7 @@ pub(crate) struct Call<T> {
 #[derive(Debug, Clone)]
 pub(crate) enum Arg {
     Text(Arc<str>),
+    Bytes(Arc<[u8]>),
     Fixed(&'static str),
     Number(i64),
 }
@@ -80,6 +85,7 @@ pub(crate) enum Acquired {
     Busy {
         /// `None`: the key has no expiry.
         left: Option<Duration>,
+        /// Its field, what is not UTF-8 replaced.
         holder: String,
     },
     NotALock(String),
@@ -95,8 +101,9 @@ pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Dur
             Reply::Number(0) => Some(Acquired::Lost),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
-                [Reply::Number(left), Reply::Text(holder)] => {
-                    Some(Acquired::Busy { left: duration(*left), holder: holder.clone() })
+                [Reply::Number(left), holder] => {
+                    let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
+                    Some(Acquired::Busy { left: duration(*left), holder })
                 }
                 _ => None,
             },
@@ -165,55 +172,6 @@ pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
                     _ => None,
                 })
                 .collect(),
-            _ => None,
-        },
-    }
-}
-
-/// Frees the lock if `field` still holds it; answers whether it did.
-pub(crate) fn force_unlock(name: &LockName, field: &Arc<str>) -> Call<bool> {
-    Call {
-        script: &FORCE_UNLOCK,
-        keys: vec![Arc::clone(name.key())],
-        args: vec![text(field), text(name.channel())],
-        decode: |reply| match reply {
-            Reply::Number(1) => Some(true),
-            Reply::Number(0) => Some(false),
-            _ => None,
-        },
-    }
-}
-
-/// What `inspect.lua` answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Inspected {
-    Free,
-    Held {
-        /// `None`: the key has no expiry.
-        left: Option<Duration>,
-        field: String,
-        count: u32,
-    },
-    NotALock(String),
-}
-
-pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
-    Call {
-        script: &INSPECT,
-        keys: vec![Arc::clone(name.key())],
-        args: Vec::new(),
-        decode: |reply| match reply {
-            Reply::Nil => Some(Inspected::Free),
-            Reply::List(items) => match items.as_slice() {
-                [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
-                [Reply::Number(left), Reply::Text(field), Reply::Text(count)] => Some(Inspected::Held {
-                    left: duration(*left),
-                    field: field.clone(),
-                    // A count that only another program can have written: it is shown as the highest.
-                    count: count.parse().unwrap_or(u32::MAX),
-                }),
-                _ => None,
-            },
             _ => None,
         },
     }
@@ -296,6 +254,7 @@ pub(crate) async fn ask<T>(
             Failure::Refused(text) => {
                 let key = key.unwrap_or_else(|| "".into());
                 let error = refusal::explain(call.script, &key, &text);
+                let perhaps = perhaps || !refusal::is_certain(&error, &text);
                 return Err(Unanswered { error, perhaps });
             }
             Failure::NotAccepted(text) => {
@@ -397,7 +356,7 @@ mod tests {
     fn leases_round_up_to_whole_milliseconds() {
         let ms = |duration| match millis(duration) {
             Arg::Number(ms) => ms,
-            Arg::Text(_) | Arg::Fixed(_) => unreachable!("a number"),
+            Arg::Text(_) | Arg::Bytes(_) | Arg::Fixed(_) => unreachable!("a number"),
         };
         assert_eq!(ms(Duration::from_millis(10)), 10);
         assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);

@@ -7,10 +7,9 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::entry::Entries;
+use crate::entry::{Entries, Tally};
 use crate::error::{Error, LossReason};
 use crate::redis::Redis;
 use crate::renewal::Renewals;
@@ -32,8 +31,7 @@ pub(crate) struct Shared {
     phase: AtomicU8,
     /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
     pub(crate) gone: CancellationToken,
-    /// Told when a hold or a background release has ended.
-    pub(crate) quieter: Notify,
+    pub(crate) tally: Arc<Tally>,
 }
 
 /// The settings that locks look at.
@@ -64,7 +62,7 @@ impl Shared {
             totals: Totals::default(),
             phase: AtomicU8::new(Phase::Open as u8),
             gone: CancellationToken::new(),
-            quieter: Notify::new(),
+            tally: Arc::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Bed, Stillness, eventually, ms};
-use redisson_lock::{HoldState, LockClient};
+use redisson_lock::{HoldState, LockClient, LockGuard};
 
 /// One of these tests at a time, however the test runner is called.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -140,6 +140,69 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
         guard.unlock().await.expect("held");
     }
     bed.finish([client]).await;
+}
+
+/// Takes so many locks, each as an owner of its own and with a lease that outlasts the test.
+async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGuard> {
+    let mut guards = Vec::with_capacity(locks.len());
+    let mut calls = tokio::task::JoinSet::new();
+    for nth in locks {
+        let lock = client.lock(format!("lock:{nth}")).lease(Duration::from_secs(600));
+        calls.spawn(async move { lock.lock().await.expect("free") });
+        if calls.len() >= 32 {
+            guards.extend(calls.join_next().await.map(|guard| guard.expect("no panic")));
+        }
+    }
+    guards.extend(calls.join_all().await);
+    guards
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statistics_cost_the_same_however_many_locks_are_held() {
+    let _alone = ALONE.lock().await;
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let median = || {
+        let mut times: Vec<_> = std::iter::repeat_with(|| {
+            let start = Instant::now();
+            std::hint::black_box(client.stats());
+            start.elapsed()
+        })
+        .take(101)
+        .collect();
+        times.sort();
+        times[50]
+    };
+    let mut guards = take(&client, 0..200).await;
+    let few = median();
+    guards.extend(take(&client, 200..20_000).await);
+    let many = median();
+    println!("stats() takes {few:?} at 200 locks and {many:?} at 20000");
+    assert_eq!(client.stats().held, 20_000);
+    assert!(many < few * 10, "{few:?} at 200 locks, {many:?} at 20000");
+    drop(guards);
+    eventually("all given back", Duration::from_secs(60), || client.stats().releasing == 0).await;
+    assert_eq!(client.stats().held, 0);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
+    let _alone = ALONE.lock().await;
+    for grace in [0, 10].map(Duration::from_secs) {
+        let bed = Bed::new();
+        let client = bed.client_with(|builder| builder.command_timeout(ms(200))).await;
+        let guards = take(&client, 0..LOCKS).await;
+        // On one thread: nothing is sent before the last of them was dropped.
+        drop(guards);
+        assert_eq!(client.stats().releasing, LOCKS);
+        let start = Instant::now();
+        let report = client.close(grace).await;
+        println!("close({grace:?}) took {:?}: {report:?}", start.elapsed());
+        assert_eq!(report.unconfirmed, 0, "with a grace of {grace:?}");
+        assert_eq!(bed.control().run(&["DBSIZE"]), "0", "with a grace of {grace:?}");
+        bed.finish([]).await;
+    }
 }
 
 /// How often a caller that queues gets the lock beside so many tasks that poll for it with `try_lock`.

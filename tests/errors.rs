@@ -3,9 +3,9 @@
 mod common;
 
 use std::error::Error as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Bed, Server, ms};
+use common::{Bed, Server, eventually, ms};
 use redisson_lock::{Error, LockClient, LockGuard, LossReason, RefusedKind};
 
 /// Says the sentence, and checks that it says this level only.
@@ -97,6 +97,41 @@ async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
     let guard = client.lock("a").try_lock_for(Duration::MAX).await.expect("asked").expect("free");
     guard.unlock().await.expect("held");
     bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn times_at_the_end_of_the_clock_are_times_without_end() {
+    let bed = Bed::new();
+    let (client, other) = (bed.client().await, bed.client().await);
+    let now = Instant::now();
+    let mut end = now;
+    let mut step = Duration::MAX;
+    while !step.is_zero() {
+        match end.checked_add(step) {
+            Some(later) => end = later,
+            None => step /= 2,
+        }
+    }
+    for back in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1), ms(3_600_000)] {
+        for until in [true, false] {
+            let held = other.lock("a").lock().await.expect("free");
+            let lock = client.lock("a");
+            let waiter = tokio::spawn(async move {
+                match until {
+                    true => lock.try_lock_until(end - back).await,
+                    false => lock.try_lock_for(end - back - Instant::now()).await,
+                }
+            });
+            eventually("it waits", ms(5000), || client.stats().subscriptions == 1).await;
+            held.unlock().await.expect("held");
+            let guard = waiter.await.expect("no panic").expect("answered").expect("free by now");
+            guard.unlock().await.expect("held");
+        }
+    }
+    for grace in [Duration::MAX, end - now] {
+        bed.client().await.close(grace).await;
+    }
+    bed.finish([client, other]).await;
 }
 
 #[tokio::test]
@@ -223,6 +258,30 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
     assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
     outer.unlock().await.expect("the last release needs no count");
     assert_eq!(control.run(&["DEL", "text", "list", "rw", "odd"]), "4");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    let lock = client.lock("a");
+    redis::cmd("HSET")
+        .arg("a")
+        .arg(b"caf\xe9:\xff\x00".as_slice())
+        .arg(2)
+        .exec(&mut control.connection)
+        .expect("free");
+    control.run(&["PEXPIRE", "a", "60000"]);
+    let holder = lock.inspect().await.expect("answered").expect("held");
+    assert_eq!((&*holder.owner, holder.hold_count), ("caf\u{fffd}:\u{fffd}\0", 2));
+    assert!(lock.is_locked().await.expect("answered"));
+    assert!(!lock.is_held().await.expect("answered"));
+    assert!(lock.try_lock().await.expect("answered").is_none());
+    assert!(lock.force_unlock().await.expect("answered"));
+    assert_eq!(control.run(&["EXISTS", "a"]), "0", "`true` means that it was freed");
+    lock.lock().await.expect("free").unlock().await.expect("held");
     bed.finish([client]).await;
 }
 

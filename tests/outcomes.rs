@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::ground::Ground;
-use common::proxy::{FORCE_UNLOCK, Fate, Proxy, acquire_to, is_script, release_to};
+use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RENEW, acquire_to, is_script, release_to};
 use common::{Bed, Control, eventually, ms, stalls};
 use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard};
 
@@ -93,6 +93,77 @@ async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right(
             ground.finish().await;
         }
     }
+}
+
+/// What a proxy says that has lost its server after the command was sent.
+const NO_REFUSAL: &str = "-ERR upstream failure";
+
+#[tokio::test]
+async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
+    for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
+        let mut ground = Ground::new().await;
+        let up = to > from;
+        let what = format!("{from} to {to}");
+        let mut guards = take(&ground.ours, from).await;
+        let fate = Fate::Replaced(NO_REFUSAL);
+        let ended = if up {
+            ground.proxy.rule(fate, 1, acquire_to(to as u32));
+            ground.ours.lock("a").lock().await.map(|_| ())
+        } else {
+            ground.proxy.rule(fate, 1, release_to(to as u32));
+            guards.pop().expect("held").unlock().await
+        };
+        assert!(matches!(ended, Err(Error::UnexpectedReply { .. })), "{what}: {ended:?}");
+        let left = if up { from } else { to };
+        eventually(&format!("{what}: the count is made right"), ms(5000), || {
+            ground.control.count("a") == left as i64 && ground.ours.stats().releasing == 0
+        })
+        .await;
+        assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
+        for guard in guards {
+            guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole() {
+    let ground = Ground::new().await;
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(3000))
+        .command_timeout(ms(900))
+        .connect(&ground.proxy.url())
+        .await
+        .expect("the server answers");
+    let mut guards = Vec::new();
+    for nth in 0..100 {
+        guards.push(client.lock(format!("a:{nth}")).lock().await.expect("free"));
+    }
+    ground.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| is_script(words, RENEW));
+    let renewed = || client.stats().renewed_total;
+    eventually("all of them are renewed", ms(3000), || renewed() >= 100).await;
+    let calls = ground.calls(RENEW);
+    // A hundred that were taken one after the other may fall due in two beats.
+    assert!(calls <= 14, "{calls} calls for one batch that failed ten times");
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_forced_unlock_that_frees_nobody_does_not_say_that_it_did() {
+    let ground = Ground::new().await;
+    let guard = ground.theirs.lock("a").lock().await.expect("free");
+    ground.proxy.rule(Fate::Instead(":0"), usize::MAX, |words| is_script(words, FORCE_UNLOCK));
+    let forced = ground.ours.lock("a").force_unlock().await;
+    assert!(matches!(forced, Err(Error::UnexpectedReply { script: "force_unlock", .. })), "{forced:?}");
+    assert_eq!(ground.calls(FORCE_UNLOCK), 8);
+    guard.unlock().await.expect("held");
+    ground.finish().await;
 }
 
 #[tokio::test]

@@ -260,6 +260,68 @@ fn outside_a_runtime_calls_answer_no_runtime() {
 }
 
 #[test]
+fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_scope() {
+    for mut runtime in
+        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
+    {
+        let runtime = runtime.enable_all().build().expect("runtime");
+        runtime.block_on(tokio::task::unconstrained(async {
+            let bed = Bed::new();
+            let client = bed.client().await;
+            let lock = client.lock("a");
+            let outer = lock.lock().await.expect("free");
+            assert!(lock.try_lock().await.expect("asked").is_none(), "another owner");
+            outer.unlock().await.expect("held");
+
+            let nested = async |lock: &redisson_lock::Lock| {
+                let outer = lock.lock().await.expect("free");
+                let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                inner.unlock().await.expect("held");
+                outer.unlock().await.expect("held");
+            };
+            client.owner().scope(nested(&lock)).await;
+            let task = tokio::spawn(tokio::task::unconstrained({
+                let lock = lock.clone();
+                async move {
+                    let outer = lock.lock().await.expect("free");
+                    let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                    inner.unlock().await.expect("held");
+                    outer.unlock().await.expect("held");
+                }
+            }));
+            task.await.expect("no panic");
+            bed.finish([client]).await;
+        }));
+    }
+}
+
+#[test]
+fn a_runtime_without_timers_or_without_sockets_is_refused() {
+    let server = common::Server::start();
+    for (time, io) in [(false, true), (true, false), (false, false), (true, true)] {
+        for mut runtime in
+            [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
+        {
+            if time {
+                runtime.enable_time();
+            }
+            if io {
+                runtime.enable_io();
+            }
+            let runtime = runtime.build().expect("runtime");
+            let start = std::time::Instant::now();
+            let connected = runtime.block_on(LockClient::connect(&server.url()));
+            match connected {
+                Ok(client) if time && io => runtime.block_on(async { drop(client.close(ms(0)).await) }),
+                Err(Error::NoRuntime) if !time || !io => {}
+                other => panic!("time: {time}, io: {io}: {other:?}"),
+            }
+            assert!(start.elapsed() < ms(1000) + stalls(), "at once, not after the command timeout");
+        }
+    }
+}
+
+#[test]
 fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
     let away = tokio::runtime::Runtime::new().expect("runtime");
     let home = tokio::runtime::Runtime::new().expect("runtime");

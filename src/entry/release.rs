@@ -29,7 +29,6 @@ impl EntryRef {
                 self.acknowledge(slot, owner, ticket);
             }
             state.tidy(owner);
-            self.shared.quieter.notify_waiters();
             return Err(reason);
         }
         // Somebody else gave the same detached hold back in between.
@@ -74,7 +73,6 @@ impl EntryRef {
             self.acknowledge(slot, owner, ticket);
         }
         state.tidy(owner);
-        self.shared.quieter.notify_waiters();
     }
 
     /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can go now.
@@ -136,7 +134,6 @@ impl EntryRef {
         if slot.settled || self.shared.is_closed() {
             slot.background = false;
             state.tidy(owner);
-            self.shared.quieter.notify_waiters();
             return Step::Done;
         }
         Step::Send { field: Arc::clone(&slot.field), lease_max: slot.lease_max }
@@ -275,7 +272,6 @@ impl Release {
             state.freed_at = Some(Instant::now());
         }
         state.tidy(self.owner);
-        self.entry.shared.quieter.notify_waiters();
         overlapped
     }
 }

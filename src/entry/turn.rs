@@ -206,7 +206,6 @@ impl Place {
             self.entry.release_in_background(slot, self.owner);
         }
         state.tidy(self.owner);
-        self.entry.shared.quieter.notify_waiters();
     }
 }
 

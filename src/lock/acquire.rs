@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::inspect::not_a_lock;
-use super::{Lock, check_lease};
+use super::{LEASE_MAX, Lock, check_lease};
 use crate::entry::{EntryRef, Place, sleep_until};
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -184,6 +184,15 @@ pub(super) enum Wait {
 }
 
 impl Wait {
+    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one without end.
+    pub(super) fn of(wait: Duration) -> Self {
+        match wait {
+            Duration::ZERO => Self::Never,
+            wait if wait < LEASE_MAX => Self::Until(Instant::now() + wait),
+            _ => Self::Forever,
+        }
+    }
+
     fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),

@@ -1,7 +1,6 @@
 //! The verbs that look at a lock from outside, and the one that forces it open.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -37,16 +36,19 @@ impl Lock {
         shared
             .drive(pin!(async {
                 let entry = self.entry()?;
+                let mut named = None;
+                let mut changed_hands = false;
                 for _ in 0..FORCE_ATTEMPTS {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
                         return Ok(false);
                     };
-                    let field: Arc<str> = field.into();
+                    changed_hands |= named.is_some_and(|named| named != field);
                     let patience = script::Patience { copies: 1, ..shared.patience() };
                     let sent = AtomicBool::new(false);
                     let mut meant = None;
                     let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
-                        meant = entry.taking_of(&field);
+                        // A field of this client is text.
+                        meant = std::str::from_utf8(&field).ok().and_then(|field| entry.taking_of(field));
                         script::force_unlock(&entry.name, &field)
                     })
                     .await;
@@ -68,9 +70,18 @@ impl Lock {
                         }
                         return Ok(true);
                     }
+                    named = Some(field);
                 }
-                // It changed hands at every look: whoever was meant has given it back.
-                Ok(true)
+                if changed_hands {
+                    // Whoever was meant has given it back.
+                    return Ok(true);
+                }
+                Err(Error::UnexpectedReply {
+                    script: "force_unlock",
+                    reply: format!(
+                        "{FORCE_ATTEMPTS} times that the holder which `inspect` names has no hold"
+                    ),
+                })
             }))
             .await
     }
@@ -142,7 +153,7 @@ impl Lock {
                 let entry = self.entry()?;
                 let own = entry.field_in_redis(&owner);
                 Ok(match self.look(&entry).await? {
-                    Inspected::Held { field, count, .. } if *field == *own => count,
+                    Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
                 })
             }))
@@ -196,7 +207,8 @@ impl Lock {
                 let entry = self.entry()?;
                 Ok(match self.look(&entry).await? {
                     Inspected::Held { left, field, count } => {
-                        Some(Holder { owner: field, hold_count: count, lease_left: left })
+                        let owner = String::from_utf8_lossy(&field).into_owned();
+                        Some(Holder { owner, hold_count: count, lease_left: left })
                     }
                     Inspected::Free | Inspected::NotALock(_) => None,
                 })
@@ -239,7 +251,8 @@ pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart.
+    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart. What is not UTF-8 in the
+    /// field of another program is shown as `\u{fffd}`.
     pub owner: String,
     /// How often it holds the lock.
     pub hold_count: u32,

@@ -152,20 +152,25 @@ pub(crate) enum Trouble {
     Timeout(String),
     /// The connection is gone, or was never there.
     Lost(String),
+    /// The runtime has no sockets.
+    NoSockets,
 }
 
 impl Trouble {
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NoSockets => self.to_string(),
         }
     }
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Refused(text) | Self::Timeout(text) | Self::Lost(text)) = self;
-        f.write_str(text)
+        f.write_str(match self {
+            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NoSockets => "the runtime has no sockets",
+        })
     }
 }
 
@@ -202,6 +207,20 @@ impl Task {
         }
     }
 
+    /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is no way to ask before.
+    async fn panicked(&mut self) -> Trouble {
+        let ended = match &mut self.0 {
+            Some(task) => task.await,
+            None => return std::future::pending().await,
+        };
+        self.0 = None;
+        match ended {
+            Err(error) if error.is_panic() => Trouble::NoSockets,
+            // Whoever waits for the connection is told by fred.
+            Ok(_) | Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Ends the connection, and waits until its socket is closed: that is when the task is dropped.
     pub(super) async fn end(mut self) {
         if let Some(task) = &self.0 {
@@ -227,17 +246,25 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
     // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
     let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
     debug_assert!(early.is_pending(), "nothing is connected yet");
-    let task = Task(Some(client.connect()));
-    match tokio::time::timeout(limit, connected).await {
-        Ok(Ok(())) => Ok(task),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Trouble::Timeout("connecting took too long".to_owned())),
+    let mut task = Task(Some(client.connect()));
+    tokio::select! {
+        biased;
+        connected = tokio::time::timeout(limit, connected) => match connected {
+            Ok(Ok(())) => Ok(task),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Trouble::Timeout("connecting took too long".to_owned())),
+        },
+        trouble = task.panicked() => Err(trouble),
     }
 }
 
 /// One write, and a timeout that also stops a late first write.
 fn options(timeout: Duration) -> Options {
     Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+}
+
+pub(super) fn slot_of(key: &str) -> u16 {
+    fred::util::redis_keyslot(key.as_bytes())
 }
 
 fn names(channels: &[Arc<str>]) -> Vec<String> {
@@ -248,6 +275,7 @@ impl From<Arg> for Value {
     fn from(arg: Arg) -> Self {
         match arg {
             Arg::Text(text) => (&*text).into(),
+            Arg::Bytes(bytes) => (&*bytes).into(),
             Arg::Fixed(text) => Self::from_static_str(text),
             Arg::Number(number) => number.into(),
         }
@@ -261,7 +289,10 @@ impl From<Value> for Reply {
             Value::Integer(number) => Self::Number(number),
             Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
             Value::String(text) => Self::Text(text.to_string()),
-            Value::Bytes(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::Bytes(bytes) => match std::str::from_utf8(&bytes) {
+                Ok(text) => Self::Text(text.to_owned()),
+                Err(_) => Self::Bytes((&*bytes).into()),
+            },
             other => Self::Other(format!("{other:?}")),
         }
     }

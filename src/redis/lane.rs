@@ -279,7 +279,7 @@ impl Supervisor {
                     // Whoever waits for a connection is told what the server says against it.
                     current.set(State::Down(match trouble {
                         Trouble::Refused(text) => Some(text),
-                        Trouble::Timeout(_) | Trouble::Lost(_) => None,
+                        Trouble::Timeout(_) | Trouble::Lost(_) | Trouble::NoSockets => None,
                     }));
                     backoff.wait().await;
                 }

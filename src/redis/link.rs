@@ -124,7 +124,7 @@ impl Link {
             Err(Trouble::Timeout(_)) => {
                 self.look_doubtful(heard, limit.until);
             }
-            Err(Trouble::Lost(_)) => {
+            Err(Trouble::Lost(_) | Trouble::NoSockets) => {
                 // A repetition on it would be lost too.
                 self.broken.notify_one();
                 self.ended.cancelled().await;

@@ -266,7 +266,7 @@ impl Desk<'_> {
                 Ok(Barrier::Passed)
             }
             Ok(Err(Trouble::Refused(text))) => Ok(Barrier::Refused(text)),
-            Ok(Err(Trouble::Lost(_))) => Err(OutOfStep(None)),
+            Ok(Err(Trouble::Lost(_) | Trouble::NoSockets)) => Err(OutOfStep(None)),
             // If it was not dead but slow, its successor gets more time.
             Ok(Err(Trouble::Timeout(_))) | Err(_) => {
                 actor.slow.store(true, Ordering::Relaxed);

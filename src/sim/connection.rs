@@ -129,6 +129,7 @@ impl Connection {
 fn parse(name: &'static str, args: Vec<Arg>) -> Command {
     let text = |arg: &Arg| match arg {
         Arg::Text(text) => text.to_string(),
+        Arg::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Arg::Fixed(text) => (*text).to_owned(),
         Arg::Number(number) => number.to_string(),
     };

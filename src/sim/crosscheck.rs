@@ -54,7 +54,7 @@ impl Act {
                     .collect();
                 Self::script(&script::renew(&renewals))
             }
-            68..74 => Self::script(&script::force_unlock(&name, &field)),
+            68..74 => Self::script(&script::force_unlock(&name, &field.as_bytes().into())),
             74..84 => Self::script(&script::inspect(&name)),
             84..87 => Self::Plain(vec!["DEL", key]),
             87..89 => Self::Plain(vec!["SET", key, "text"]),
@@ -69,6 +69,7 @@ impl Act {
     fn script<T>(call: &Call<T>) -> Self {
         let text = |arg: &Arg| match arg {
             Arg::Text(text) => text.to_string(),
+            Arg::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Arg::Fixed(text) => (*text).to_owned(),
             Arg::Number(number) => number.to_string(),
         };

@@ -22,6 +22,8 @@ pub enum Fate {
     Late,
     /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as quickly.
     Twice,
+    /// Executed, and answered by the proxy itself: `-ERR …` or `:0`.
+    Replaced(&'static str),
     /// Not executed, and answered by the proxy itself.
     Instead(&'static str),
     /// The connection stays open, and from this command on nothing passes in either direction.
@@ -248,6 +250,11 @@ impl Link {
                             return std::future::pending().await;
                         }
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
+                        Some(Fate::Replaced(line)) => {
+                            // The server is asked for the wrong answer, so that it comes in its turn.
+                            let all = [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)].concat();
+                            to_server.write_all(&all).await.ok()?;
+                        }
                         Some(Fate::Instead(line)) => to_server.write_all(&answering(line)).await.ok()?,
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);

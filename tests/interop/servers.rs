@@ -1,5 +1,7 @@
 //! Scenarios with a server of their own: one that fails, forgets, tells of its keys, or is a node of a cluster.
 
+use std::time::Duration;
+
 use crate::common::{Server, ms};
 use crate::party::{Fail, Party};
 use crate::stage::{Messages, QUICK, Scenario, Stage, eventually, listen};
@@ -26,7 +28,7 @@ async fn lk04(stage: Stage) {
 }
 
 /// A cluster of one node: Java takes it for a cluster, we know its one address.
-async fn cluster(stage: &Stage) -> (Server, [Party; 2]) {
+async fn cluster(stage: &Stage, watchdog: Duration) -> (Server, [Party; 2]) {
     let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     let mut control = server.control();
@@ -34,13 +36,13 @@ async fn cluster(stage: &Stage) -> (Server, [Party; 2]) {
     let works = || control.run(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
     eventually("the cluster works", works).await;
     let as_cluster = [("cluster", "true".to_owned())];
-    let first = stage.first.another(&server.url(), ms(30_000), &as_cluster).await;
-    let second = stage.second.another(&server.url(), ms(30_000), &as_cluster).await;
+    let first = stage.first.another(&server.url(), watchdog, &as_cluster).await;
+    let second = stage.second.another(&server.url(), watchdog, &as_cluster).await;
     (server, [first, second])
 }
 
 async fn lk11(stage: Stage) {
-    let (_server, [first, second]) = cluster(&stage).await;
+    let (_server, [first, second]) = cluster(&stage, QUICK).await;
     let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
     for _ in 0..3 {
         holder.lock(name, None).await.expect("free");
@@ -49,12 +51,22 @@ async fn lk11(stage: Stage) {
         holder.unlock(name).await.expect("held");
         assert!(!holder.is_locked(name).await && !other.is_locked(name).await);
     }
+    // Fifty at once, in as many slots, for longer than their leases.
+    let names: Vec<_> = (0..50).map(|nth| format!("{name}:{nth}")).collect();
+    for name in &names {
+        holder.lock(name, None).await.expect("free");
+    }
+    tokio::time::sleep(QUICK * 3).await;
+    for name in &names {
+        assert_eq!(other.try_lock(name, None, None).await, Ok(false), "{name} was renewed");
+        holder.unlock(name).await.expect("held");
+    }
     first.close().await;
     second.close().await;
 }
 
 async fn lk17(stage: Stage) {
-    let (_server, [first, second]) = cluster(&stage).await;
+    let (_server, [first, second]) = cluster(&stage, ms(30_000)).await;
     let (one, other, name) = (first.worker(), second.worker(), &stage.name);
     for nth in 0..30 {
         let worker = if nth % 2 == 0 { &one } else { &other };

@@ -78,7 +78,7 @@ const SCHEDULES: &str = "2000";
 /// Which test files belong together; each file runs its tests side by side.
 const PARTS: [(&str, &[&str]); 4] = [
     ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
-    ("behaviour", &["lock", "owners", "waiting", "renewal", "from_fred", "events"]),
+    ("behaviour", &["lock", "owners", "waiting", "renewal", "cluster_node", "from_fred", "events"]),
     ("errors and bad inputs", &["errors"]),
     ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
 ];

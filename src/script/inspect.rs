@@ -1,0 +1,58 @@
+//! The scripts that look at a lock from outside and force it open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Arg, Call, FORCE_UNLOCK, INSPECT, duration, text};
+use crate::redis::Reply;
+use crate::wire::LockName;
+
+/// Frees the lock if `field` still holds it; answers whether it did.
+pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
+    Call {
+        script: &FORCE_UNLOCK,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(true),
+            Reply::Number(0) => Some(false),
+            _ => None,
+        },
+    }
+}
+
+/// What `inspect.lua` answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    Free,
+    Held {
+        /// `None`: the key has no expiry.
+        left: Option<Duration>,
+        /// As another program may have written it: of any bytes.
+        field: Arc<[u8]>,
+        count: u32,
+    },
+    NotALock(String),
+}
+
+pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
+    Call {
+        script: &INSPECT,
+        keys: vec![Arc::clone(name.key())],
+        args: Vec::new(),
+        decode: |reply| match reply {
+            Reply::Nil => Some(Inspected::Free),
+            Reply::List(items) => match items.as_slice() {
+                [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
+                [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
+                    left: duration(*left),
+                    field: field.bytes()?,
+                    // A count that only another program can have written: it is shown as the highest.
+                    count: count.parse().unwrap_or(u32::MAX),
+                }),
+                _ => None,
+            },
+            _ => None,
+        },
+    }
+}
