@@ -70,7 +70,7 @@ async fn free_for_the_next(ground: &Ground, what: &str) {
     let start = Instant::now();
     let next = ground.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
     let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
-    assert!(start.elapsed() < ms(1000) + stalls(), "{what}: {:?}", start.elapsed());
+    assert!(start.elapsed() < ms(1000) + stalls(start), "{what}: {:?}", start.elapsed());
     next.unlock().await.expect("held");
     let stats = || ground.ours.stats();
     eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0)
@@ -200,7 +200,7 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
         // A waiter of our own client takes the place at once.
         let start = Instant::now();
         let next = ground.ours.lock("a").lock().await.expect("free");
-        assert!(start.elapsed() < ms(500) + stalls(), "{stage}");
+        assert!(start.elapsed() < ms(500) + stalls(start), "{stage}");
         next.unlock().await.expect("held");
         free_for_the_next(&ground, stage).await;
         ground.finish().await;

@@ -114,11 +114,11 @@ async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
         let start = std::time::Instant::now();
         assert!(lock.try_lock_for(ms(wait)).await.expect("asked").is_none());
         let took = start.elapsed();
-        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(), "{wait} ms took {took:?}");
+        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(start), "{wait} ms took {took:?}");
     }
     let start = std::time::Instant::now();
     assert!(lock.try_lock_until(start + ms(100)).await.expect("asked").is_none());
-    assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls());
+    assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls(start));
     guard.unlock().await.expect("held");
     let taken = lock.try_lock().await.expect("asked").expect("free");
     taken.unlock().await.expect("held");
@@ -300,7 +300,7 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
-    assert!(start.elapsed() < ms(600) + stalls());
+    assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
     eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     bed.finish([client]).await;

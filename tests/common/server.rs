@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A redis-server on a free port, ended with its handle.
@@ -230,24 +231,40 @@ fn shown(value: &redis::Value) -> String {
     }
 }
 
-/// For how long the machine has stood still at most since this test binary started its first server. Bounds of time
-/// are for a machine that runs: they are widened by what it did not.
-pub fn stalls() -> Duration {
-    Duration::from_micros(stall_watch().load(std::sync::atomic::Ordering::Relaxed))
+/// For how long the machine has stood still at most since this moment. A bound of time is for a machine that runs: it is
+/// widened by what the machine itself did not during the wait in question, and by nothing that was before.
+pub fn stalls(since: Instant) -> Duration {
+    let watch = stall_watch().lock().expect("unpoisoned");
+    // The watcher may be standing still at this very moment.
+    let now = watch.looked_at.elapsed().saturating_sub(LOOK_EVERY);
+    let before = watch.stalls.iter().find(|(ended, _)| *ended >= since);
+    before.map_or(now, |&(_, stall)| stall.max(now))
 }
 
-fn stall_watch() -> &'static std::sync::atomic::AtomicU64 {
-    static LONGEST_US: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    static WATCHER: std::sync::Once = std::sync::Once::new();
-    WATCHER.call_once(|| {
+struct StallWatch {
+    looked_at: Instant,
+    /// When each ended, and how long it was. Only those that no later one was longer than, so the first that ended after
+    /// a moment is the longest since then.
+    stalls: Vec<(Instant, Duration)>,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A thread that sleeps a little at a time, and sees how much longer it took.
+fn stall_watch() -> &'static Mutex<StallWatch> {
+    static WATCH: OnceLock<Mutex<StallWatch>> = OnceLock::new();
+    WATCH.get_or_init(|| {
         std::thread::spawn(|| {
             loop {
-                let start = Instant::now();
-                std::thread::sleep(Duration::from_millis(5));
-                let gap = start.elapsed().saturating_sub(Duration::from_millis(10));
-                LONGEST_US.fetch_max(gap.as_micros() as u64, std::sync::atomic::Ordering::Relaxed);
+                std::thread::sleep(LOOK_EVERY);
+                let mut watch = stall_watch().lock().expect("unpoisoned");
+                let now = Instant::now();
+                let stall = (now - watch.looked_at).saturating_sub(LOOK_EVERY);
+                while watch.stalls.pop_if(|(_, earlier)| *earlier <= stall).is_some() {}
+                watch.stalls.push((now, stall));
+                watch.looked_at = now;
             }
         });
-    });
-    &LONGEST_US
+        Mutex::new(StallWatch { looked_at: Instant::now(), stalls: Vec::new() })
+    })
 }
