@@ -292,6 +292,48 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
 }
 
 #[tokio::test]
+async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let lock = client.lock("a");
+    let first = lock.lock().await.expect("free");
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 1..=5 {
+        let (lock, order) = (lock.clone(), Arc::clone(&order));
+        tasks.spawn(async move {
+            let guard = lock.lock().await.expect("taken");
+            order.lock().expect("unpoisoned").push(nth);
+            tokio::task::yield_now().await;
+            guard.unlock().await.expect("held");
+        });
+        eventually("queued", ms(1000), || client.stats().waiting == nth).await;
+    }
+    let tried = Arc::new(AtomicUsize::new(0));
+    let poller = tokio::spawn({
+        let (lock, tried) = (lock.clone(), Arc::clone(&tried));
+        async move {
+            loop {
+                // It may well get in between; it must not change who comes next. A moment without a hold is left to the
+                // queue, because this is about its order.
+                if let Some(guard) = lock.try_lock().await.expect("asked") {
+                    guard.unlock().await.expect("held");
+                    tokio::time::sleep(ms(2)).await;
+                }
+                tried.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    eventually("it tries", ms(2000), || tried.load(Ordering::SeqCst) >= 10).await;
+    first.unlock().await.expect("held");
+    tokio::time::timeout(Duration::from_secs(20), tasks.join_all()).await.expect("all of them are served");
+    poller.abort();
+    let _ = poller.await;
+    assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
 async fn when_an_owner_gets_the_lock_its_other_callers_are_served_next() {
     let bed = Bed::new();
     let client = bed.client().await;
