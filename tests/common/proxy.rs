@@ -98,6 +98,11 @@ impl Proxy {
         self.refuse.store(refuse, Ordering::SeqCst);
     }
 
+    /// Cuts the oldest connection.
+    pub fn cut_one(&self) {
+        self.cut.notify_one();
+    }
+
     /// Cuts every connection.
     pub fn cut_all(&self) {
         self.cut.notify_waiters();
