@@ -4,8 +4,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bed, Control, eventually, ms, stalls};
-use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
+use common::{Bed, Control, Monitor, eventually, ms, stalls};
+use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
 
 /// A watchdog that can be waited for, in milliseconds.
 const WATCHDOG: u64 = 1500;
@@ -58,7 +58,8 @@ async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
     let guard = lock.lock().await.expect("free");
     let start = Instant::now();
     while start.elapsed() < ms(2 * WATCHDOG) {
-        let nested = lock.lease(ms(50)).lock().await.expect("nested");
+        // Shorter than a period, and far longer than the section.
+        let nested = lock.lease(ms(PERIOD - 50)).lock().await.expect("nested");
         tokio::time::sleep(ms(20)).await;
         nested.unlock().await.expect("held");
         assert_eq!(guard.state(), HoldState::Held);
@@ -262,6 +263,63 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
     assert!(control.pttl("a") <= 300, "a fixed lease does not reach past it either");
     assert!(matches!(short.extend(ms(5000)).await, Err(Error::InvalidDuration { .. })));
     short.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_clients_max_hold_is_that_of_every_lock_that_does_not_say_otherwise() {
+    let bed = Bed::new();
+    let set = |builder: LockClientBuilder| {
+        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).max_hold(ms(WATCHDOG / 2))
+    };
+    let client = bed.client_with(set).await;
+    let mut control = bed.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    assert!(control.pttl("a") <= (WATCHDOG / 2) as i64, "no lease reaches past it");
+    let own = client.lock("b").max_hold(Duration::from_secs(60)).lock().await.expect("free");
+    assert_eq!(told(&guard, ms(WATCHDOG)).await, LossReason::MaxHold);
+    assert_eq!(own.state(), HoldState::Held, "this one has said otherwise");
+    own.unlock().await.expect("held");
+    drop(guard);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_commands() {
+    const NAMES: usize = 12;
+    let bed = Bed::new();
+    let set = |builder: LockClientBuilder| {
+        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).connections(4)
+    };
+    let client = bed.client_with(set).await;
+    let mut control = bed.control();
+    // The first call of each script is an EVAL, which shows its source and not its name.
+    client.lock("a").lock().await.expect("free").unlock().await.expect("held");
+    let monitor = Monitor::start(bed.server.port);
+    let mut guards = Vec::new();
+    for nth in 0..NAMES {
+        guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
+    }
+    eventually("all are renewed", ms(2 * WATCHDOG), || client.stats().renewed_total >= NAMES as u64).await;
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    let seen = monitor.take(&mut control);
+    // Whose commands a connection carried: `… [0 127.0.0.1:4711] "EVALSHA" "sha" "1" "a0" …`.
+    let mut connections = std::collections::BTreeMap::<String, std::collections::BTreeSet<&str>>::new();
+    for line in seen.iter().filter(|line| line.contains("\"EVAL")) {
+        let (_, rest) = line.split_once("[0 ").expect("an address");
+        let (address, command) = rest.split_once(']').expect("an address");
+        for nth in 0..NAMES {
+            let name = format!("a{nth}");
+            if command.contains(&format!("\"{name}\"")) {
+                connections.entry(name).or_default().insert(address);
+            }
+        }
+    }
+    assert!(connections.len() == NAMES && connections.values().all(|of| of.len() == 1), "{connections:#?}");
+    let used: std::collections::BTreeSet<_> = connections.values().flatten().collect();
+    assert!(used.len() > 1, "several connections are in use");
     bed.finish([client]).await;
 }
 
