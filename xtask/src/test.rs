@@ -79,7 +79,7 @@ const SCHEDULES: &str = "2000";
 const PARTS: [(&str, &[&str]); 4] = [
     ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
     ("behaviour", &["lock", "owners", "waiting", "renewal", "from_fred", "events"]),
-    ("errors and bad inputs", &["errors"]),
+    ("errors, bad inputs, rights", &["errors", "rights"]),
     ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
 ];
 
