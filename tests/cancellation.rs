@@ -273,6 +273,26 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 }
             }),
         ),
+        (
+            "nested beside an unlock and a dropped guard",
+            verb(|lock| async move {
+                let (outer, inner) = (lock.lock().await, lock.lock().await);
+                if let (Ok(outer), Ok(inner)) = (outer, inner) {
+                    let (nested, unlocked) = tokio::join!(lock.lock(), inner.unlock());
+                    drop(nested);
+                    let _ = tokio::join!(lock.try_lock(), outer.unlock());
+                    drop(unlocked);
+                }
+            }),
+        ),
+        (
+            "a forced unlock while held",
+            verb(|lock| async move {
+                let held = lock.lock().await;
+                let (forced, nested) = tokio::join!(lock.force_unlock(), lock.lock());
+                drop((forced, nested, held));
+            }),
+        ),
         ("force_unlock", verb(|lock| async move { drop(lock.force_unlock().await) })),
         ("inspect", verb(|lock| async move { drop(lock.inspect().await) })),
         ("hold_count", verb(|lock| async move { drop(lock.hold_count().await) })),

@@ -490,7 +490,7 @@ async fn count_under_cuts(mut ground: Ground, names: &'static [&'static str], aw
             }
             () = tokio::time::sleep(ms(11)) => {
                 // One of several connections, or all at once.
-                if cuts.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+                if cuts.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
                     ground.proxy.cut_all();
                 } else {
                     ground.proxy.cut_one();
