@@ -404,7 +404,7 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
         let lock = client.lock("a");
         let guard = lock.lock().await.expect("free");
         let closing = client.clone();
-        let mut steps = Steps::of(async move { closing.close(ms(200)).await });
+        let mut steps = Steps::of(async move { closing.close(ms(5000)).await });
         let done = steps.times(polls).await.is_some();
         drop(steps);
         if polls > 0 {

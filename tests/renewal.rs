@@ -484,16 +484,24 @@ async fn a_normal_unlock_never_signals_a_loss() {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move {
             let start = Instant::now();
-            let mut hold = 0;
+            let (mut hold, mut answered) = (0, 0);
             while start.elapsed() < ms(4000) {
-                let guard = lock.lock().await.expect("free");
+                // A busy machine may take longer than the command timeout: then there is no answer, and no loss either.
+                let guard = match lock.lock().await {
+                    Err(Error::NoAnswer { .. }) => continue,
+                    taken => taken.expect("free"),
+                };
                 let (lost, ended) = (guard.lost(), guard.ended());
                 hold = (hold + 47) % 350; // around the moment of a renewal
                 tokio::time::sleep(ms(hold)).await;
-                guard.unlock().await.expect("held");
+                match guard.unlock().await {
+                    Err(Error::NoAnswer { .. }) => {}
+                    released => answered += released.map(|()| 1).expect("held"),
+                }
                 assert_eq!(ended.await, None);
                 assert!(tokio::time::timeout(Duration::ZERO, lost).await.is_err(), "never after an unlock");
             }
+            assert!(answered >= 5, "{answered} unlocks were answered");
         });
     }
     while let Some(task) = tasks.join_next().await {

@@ -231,24 +231,25 @@ fn shown(value: &redis::Value) -> String {
     }
 }
 
-/// For how long the machine has stood still at most since this moment. A bound of time is for a machine that runs: it is
-/// widened by what the machine itself did not during the wait in question, and by nothing that was before.
+/// For how long in all the machine has stood still since this moment. A bound of time is for a machine that runs: it is
+/// widened by what the machine itself did not do during the wait in question, and by nothing that was before.
 pub fn stalls(since: Instant) -> Duration {
     let watch = stall_watch().lock().expect("unpoisoned");
+    let ended: Duration =
+        watch.stalls.iter().rev().take_while(|(ended, _)| *ended >= since).map(|(_, stall)| *stall).sum();
     // The watcher may be standing still at this very moment.
-    let now = watch.looked_at.elapsed().saturating_sub(LOOK_EVERY);
-    let before = watch.stalls.iter().find(|(ended, _)| *ended >= since);
-    before.map_or(now, |&(_, stall)| stall.max(now))
+    ended + watch.looked_at.elapsed().saturating_sub(LOOK_EVERY)
 }
 
 struct StallWatch {
     looked_at: Instant,
-    /// When each ended, and how long it was. Only those that no later one was longer than, so the first that ended after
-    /// a moment is the longest since then.
+    /// When each ended, and how long it was.
     stalls: Vec<(Instant, Duration)>,
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A timer is a little late on any machine.
+const LATE: Duration = Duration::from_millis(1);
 
 /// A thread that sleeps a little at a time, and sees how much longer it took.
 fn stall_watch() -> &'static Mutex<StallWatch> {
@@ -260,8 +261,9 @@ fn stall_watch() -> &'static Mutex<StallWatch> {
                 let mut watch = stall_watch().lock().expect("unpoisoned");
                 let now = Instant::now();
                 let stall = (now - watch.looked_at).saturating_sub(LOOK_EVERY);
-                while watch.stalls.pop_if(|(_, earlier)| *earlier <= stall).is_some() {}
-                watch.stalls.push((now, stall));
+                if stall > LATE {
+                    watch.stalls.push((now, stall));
+                }
                 watch.looked_at = now;
             }
         });
