@@ -1,5 +1,7 @@
 //! Who holds: tasks, scopes, threads, explicit owners, and calls from unusual places.
 
+#![allow(clippy::large_futures, reason = "whole test bodies are handed to `within`")]
+
 mod common;
 
 use std::time::Duration;
