@@ -117,11 +117,15 @@ fn quoted_command(text: &str) -> Option<String> {
     Some(format!("+{command}"))
 }
 
-/// The command that the script calls on the line of the error.
+/// The command that the script calls on the line of the error. Only what `pcall` has caught comes without a line.
 fn command_at(script: &Script, text: &str) -> Option<String> {
-    let (_, rest) = text.rsplit_once("@user_script:")?;
-    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    let line = script.source.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let line = match text.rsplit_once("@user_script:") {
+        Some((_, rest)) => {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            script.source.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
+        }
+        None => script.source.lines().find(|line| line.contains("pcall('"))?,
+    };
     // A line with two calls names both: one of them is refused, the other is needed as well.
     let commands: Vec<_> = line
         .split("call('")

@@ -91,7 +91,11 @@ async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
     }
     assert_eq!(control.calls("evalsha") + control.calls("eval"), before);
     for duration in [ms(10), Duration::from_secs(315_360_000)] {
-        client.lock("a").lease(duration).lock().await.expect("in bounds").unlock().await.expect("held");
+        match client.lock("a").lease(duration).lock().await {
+            Ok(guard) => drop(guard),
+            // The shortest lease may be over before its answer is there.
+            Err(error) => assert!(matches!(error, Error::NoAnswer { .. }) && duration == ms(10), "{error:?}"),
+        }
     }
     // An endless wait is a wait.
     let guard = client.lock("a").try_lock_for(Duration::MAX).await.expect("asked").expect("free");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Bed, Monitor, eventually, ms, stalls};
-use redisson_lock::{Error, HoldState};
+use redisson_lock::{Error, HoldState, LockClientBuilder};
 
 #[tokio::test]
 async fn a_lock_is_a_hash_with_the_owners_field_and_a_lease() {
@@ -114,11 +114,11 @@ async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
         let start = std::time::Instant::now();
         assert!(lock.try_lock_for(ms(wait)).await.expect("asked").is_none());
         let took = start.elapsed();
-        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(), "{wait} ms took {took:?}");
+        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(start), "{wait} ms took {took:?}");
     }
     let start = std::time::Instant::now();
     assert!(lock.try_lock_until(start + ms(100)).await.expect("asked").is_none());
-    assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls());
+    assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls(start));
     guard.unlock().await.expect("held");
     let taken = lock.try_lock().await.expect("asked").expect("free");
     taken.unlock().await.expect("held");
@@ -300,9 +300,31 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
-    assert!(start.elapsed() < ms(600) + stalls());
+    assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
     eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_detached_hold_is_given_back_also_by_an_unlock_that_had_no_answer() {
+    let bed = Bed::new();
+    let set = |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
+    let client = bed.client_with(set).await;
+    let mut control = bed.control();
+    let owner = client.owner();
+    let lock = client.lock("a").owned_by(&owner);
+    lock.lock().await.expect("free").detach();
+    let mut nested = Box::pin(lock.lock());
+    let once =
+        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    assert!(once.await, "sent, and not polled again");
+    let unlocked = lock.unlock().await;
+    assert!(matches!(unlocked, Err(Error::NoAnswer { .. })), "{unlocked:?}");
+    drop(nested);
+    // Nobody is left to ask again: it is not renewed any more, and given back.
+    eventually("given back", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
+    assert_eq!((client.stats().held, client.stats().renewals), (0, 0));
     bed.finish([client]).await;
 }
 

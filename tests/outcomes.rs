@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::ground::Ground;
-use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RENEW, acquire_to, is_script, release_to};
+use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RELEASE, RENEW, acquire_to, is_script, release_to};
 use common::{Bed, Control, eventually, ms, stalls};
 use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard};
 
@@ -321,7 +321,7 @@ async fn a_reply_that_is_only_slow_is_waited_for() {
     tokio::time::sleep(ms(300)).await;
     ground.proxy.hold_replies(false);
     let guard = taking.await.expect("no panic").expect("taken");
-    assert!(start.elapsed() < ms(1000) + stalls());
+    assert!(start.elapsed() < ms(1000) + stalls(start));
     assert_eq!(ground.control.count("a"), 1);
     guard.unlock().await.expect("held");
     ground.finish().await;
@@ -337,7 +337,7 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     proxy.rule(Fate::Silence, 1, acquire_to(1));
     let start = Instant::now();
     let guard = lock.lock().await.expect("taken over another connection");
-    assert!(start.elapsed() < ms(2000) + stalls(), "{:?}", start.elapsed());
+    assert!(start.elapsed() < ms(2000) + stalls(start), "{:?}", start.elapsed());
     assert_eq!(proxy.hit.load(Ordering::SeqCst), 1, "the first was swallowed");
     assert_eq!(client.stats().reconnects_total, 1);
     assert_eq!(bed.control().count("a"), 1);
@@ -407,11 +407,15 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
         let start = Instant::now();
         let ended = other.lock().await;
         assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
-        assert!(start.elapsed() >= ms(550) && start.elapsed() < ms(900) + stalls(), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() >= ms(550) && start.elapsed() < ms(900) + stalls(start),
+            "{:?}",
+            start.elapsed()
+        );
     }
     let start = Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
-    assert!(start.elapsed() < ms(900) + stalls());
+    assert!(start.elapsed() < ms(900) + stalls(start));
     bed.server.resume();
     let again = other.lock().await.expect("back again");
     again.unlock().await.expect("held");
@@ -473,42 +477,166 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
     bed.finish([]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
+#[tokio::test]
+async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() {
+    for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
+        let mut ground = Ground::new().await;
+        ground.proxy.rule(fate, 2, release_to(0));
+        let ran = ground.ours.lock("a").run(|_| async { 7 }).await;
+        assert!(matches!(ran, Ok(7)), "{fate:?}: {ran:?}");
+        assert_eq!(ground.proxy.hit.load(Ordering::SeqCst), 2, "{fate:?}: the unlock had no answer");
+        let control = &mut ground.control;
+        eventually("given back", ms(5000), || control.run(&["EXISTS", "a"]) == "0").await;
+        ground.proxy.deliver().await;
+        ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() {
     let mut ground = Ground::new().await;
-    ground.control.run(&["SET", "counter", "0"]);
+    let port = ground.bed.server.port;
+    for refusal in ["NOREPLICAS", "BUSY", "LOADING"] {
+        let guard = ground.ours.lock("a").lock().await.expect("free");
+        let before = ground.calls(RELEASE);
+        let control = &mut ground.control;
+        let refusing = match refusal {
+            "NOREPLICAS" => {
+                control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+                None
+            }
+            "BUSY" => {
+                control.run(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+                Some(in_the_background(port, &["EVAL", "while true do end", "0"]))
+            }
+            _ => {
+                let fill = "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end";
+                control.run(&["EVAL", fill, "0"]);
+                // A millisecond for each key, with a look at the connections in between.
+                control.run(&["CONFIG", "SET", "key-load-delay", "1000"]);
+                control.run(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+                Some(in_the_background(port, &["DEBUG", "RELOAD"]))
+            }
+        };
+        if refusal != "NOREPLICAS" {
+            eventually("it refuses", ms(5000), || {
+                let said = control.try_run(&["GET", "a"]).expect_err("never a text").to_string();
+                said.to_uppercase().contains(refusal)
+            })
+            .await;
+        }
+        drop(guard);
+        // A second copy is sent only after the first was refused.
+        eventually("refused, and sent again", ms(5000), || ground.calls(RELEASE) >= before + 2).await;
+        let control = &mut ground.control;
+        match refusal {
+            "NOREPLICAS" => control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
+            "BUSY" => control.run(&["SCRIPT", "KILL"]),
+            _ => control.run(&["CONFIG", "SET", "key-load-delay", "0"]),
+        };
+        refusing.map_or(Ok(()), std::thread::JoinHandle::join).expect("no panic");
+        eventually("given back", ms(5000), || control.run(&["EXISTS", "a"]) == "0").await;
+        let stats = || ground.ours.stats();
+        eventually("nothing under way", ms(5000), || stats().releasing == 0).await;
+        assert_eq!(stats().given_up_total, 0, "{refusal}");
+    }
+    ground.control.run(&["FLUSHALL"]);
+    ground.finish().await;
+}
+
+/// Runs a command that takes long on a thread of its own. How it ends does not matter.
+fn in_the_background(port: u16, words: &[&str]) -> std::thread::JoinHandle<()> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    std::thread::spawn(move || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut connection = client.get_connection().expect("the server answers");
+        let _ = redis::cmd(&words[0]).arg(&words[1..]).query::<()>(&mut connection);
+    })
+}
+
+/// Adds one to the counters of a few locks, and says how often it did so to each.
+async fn count_up(
+    client: LockClient,
+    mut own: Control,
+    names: &'static [&'static str],
+    first: usize,
+    cuts: Arc<AtomicU32>,
+) -> Vec<i64> {
+    let mut done = vec![0; names.len()];
+    // However quick the machine is, there are cuts enough.
+    for nth in first.. {
+        if nth >= first + 25 && cuts.load(Ordering::Relaxed) >= 10 {
+            break;
+        }
+        let nth = nth % names.len();
+        let Ok(guard) = client.lock(names[nth]).lock().await else { continue };
+        let counter = format!("counter of {}", names[nth]);
+        let read = own.number(&["GET", &counter]);
+        tokio::task::yield_now().await;
+        own.run(&["SET", &counter, &(read + 1).to_string()]);
+        done[nth] += 1;
+        let _ = guard.unlock().await;
+    }
+    done
+}
+
+/// Six tasks on these locks, every other one on `away`, while connections are cut all the time.
+async fn count_under_cuts(mut ground: Ground, names: &'static [&'static str], away: &tokio::runtime::Handle) {
+    for name in names {
+        ground.control.run(&["SET", &format!("counter of {name}"), "0"]);
+    }
     let cuts = Arc::new(AtomicU32::new(0));
     let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..6 {
-        let (lock, cuts) = (ground.ours.lock("a"), Arc::clone(&cuts));
-        let mut own = ground.bed.control();
-        tasks.spawn(async move {
-            let mut done = 0;
-            // However quick the machine is, there are cuts enough.
-            while done < 25 || cuts.load(Ordering::Relaxed) < 10 {
-                let Ok(guard) = lock.lock().await else { continue };
-                let read = own.number(&["GET", "counter"]);
-                tokio::task::yield_now().await;
-                own.run(&["SET", "counter", &(read + 1).to_string()]);
-                done += 1;
-                let _ = guard.unlock().await;
-            }
-            done
-        });
+    for nth in 0..6 {
+        let task = count_up(ground.ours.clone(), ground.bed.control(), names, nth, Arc::clone(&cuts));
+        if nth % 2 == 0 {
+            tasks.spawn(task);
+        } else {
+            tasks.spawn_on(task, away);
+        }
     }
-    let mut sections = 0;
+    let mut sections = vec![0; names.len()];
     let limit = Instant::now() + Duration::from_secs(60);
     while !tasks.is_empty() {
         assert!(Instant::now() < limit, "stuck");
         tokio::select! {
-            Some(done) = tasks.join_next() => sections += done.expect("no panic"),
+            Some(done) = tasks.join_next() => {
+                let done = done.expect("no panic");
+                sections.iter_mut().zip(done).for_each(|(sum, done)| *sum += done);
+            }
             () = tokio::time::sleep(ms(11)) => {
-                ground.proxy.cut_all();
-                cuts.fetch_add(1, Ordering::Relaxed);
+                // One of several connections, or all at once.
+                if cuts.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+                    ground.proxy.cut_all();
+                } else {
+                    ground.proxy.cut_one();
+                }
             }
         }
     }
     assert!(cuts.load(Ordering::Relaxed) >= 10);
-    assert_eq!(ground.control.run(&["GETDEL", "counter"]), sections.to_string());
+    for (name, sections) in names.iter().zip(sections) {
+        assert!(sections > 0, "{name} was in use");
+        let counter = ground.control.run(&["GETDEL", &format!("counter of {name}")]);
+        assert_eq!(counter, sections.to_string(), "{name}");
+    }
     ground.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
+    count_under_cuts(Ground::new().await, &["a"], &tokio::runtime::Handle::current()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_constant_cuts_of_three_connections_no_update_is_lost_and_no_count_drifts() {
+    let ground = Ground::with(|builder| builder.connections(3)).await;
+    count_under_cuts(ground, &["a", "b", "c", "g"], &tokio::runtime::Handle::current()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_constant_cuts_tasks_of_two_runtimes_share_a_client() {
+    let away = tokio::runtime::Runtime::new().expect("a second runtime");
+    count_under_cuts(Ground::new().await, &["a", "b"], away.handle()).await;
+    away.shutdown_background();
 }

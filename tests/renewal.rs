@@ -4,8 +4,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bed, Control, eventually, ms, stalls};
-use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
+use common::{Bed, Control, Monitor, eventually, ms, stalls};
+use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
 
 /// A watchdog that can be waited for, in milliseconds.
 const WATCHDOG: u64 = 1500;
@@ -16,6 +16,13 @@ const SCHEDULING: u64 = 50;
 
 async fn brisk(bed: &Bed) -> LockClient {
     bed.client_with(|builder| builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND))).await
+}
+
+/// Not later than the server ends the lease of this key: its answer is counted from before the question, and the least
+/// delayed of a few counts.
+fn expiry(control: &mut Control, key: &str) -> Instant {
+    let asked = (0..5).map(|_| (Instant::now(), control.pttl(key)));
+    asked.map(|(at, left)| at + ms(u64::try_from(left).expect("it has a lease"))).max().expect("asked")
 }
 
 async fn told(guard: &LockGuard, within: Duration) -> LossReason {
@@ -51,7 +58,8 @@ async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
     let guard = lock.lock().await.expect("free");
     let start = Instant::now();
     while start.elapsed() < ms(2 * WATCHDOG) {
-        let nested = lock.lease(ms(50)).lock().await.expect("nested");
+        // Shorter than a period, and far longer than the section.
+        let nested = lock.lease(ms(PERIOD - 50)).lock().await.expect("nested");
         tokio::time::sleep(ms(20)).await;
         nested.unlock().await.expect("held");
         assert_eq!(guard.state(), HoldState::Held);
@@ -177,11 +185,12 @@ async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
     let client = bed.client().await;
     let mut control = bed.control();
     let lock = client.lock("a");
-    let guard = lock.lease(ms(200)).lock().await.expect("free");
-    let expiry = Instant::now() + ms(control.pttl("a") as u64);
-    assert!(guard.valid_until() <= expiry, "the local deadline lies before the server's own");
-    assert_eq!(told(&guard, ms(400)).await, LossReason::LeaseOver);
-    assert!(Instant::now() <= expiry + ms(SCHEDULING) + stalls());
+    let guard = lock.lease(ms(2000)).lock().await.expect("free");
+    let (deadline, expiry) = (guard.valid_until(), expiry(&mut control, "a"));
+    assert!(deadline <= expiry, "the local deadline lies before the server's own");
+    assert_eq!(told(&guard, ms(4000)).await, LossReason::LeaseOver);
+    let at = Instant::now();
+    assert!(at <= expiry + stalls(deadline), "told {:?} after the expiry", at - expiry);
     assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
     assert!(matches!(lock.lock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
     assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
@@ -243,7 +252,7 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
     let guard = client.lock("a").max_hold(ms(2 * WATCHDOG)).lock().await.expect("free");
     assert_eq!(told(&guard, ms(3 * WATCHDOG)).await, LossReason::MaxHold);
     let took = start.elapsed();
-    assert!(took > ms(2 * WATCHDOG - 100) && took < ms(2 * WATCHDOG + 100) + stalls(), "{took:?}");
+    assert!(took > ms(2 * WATCHDOG - 100) && took < ms(2 * WATCHDOG + 100) + stalls(start), "{took:?}");
     // No release was sent: the key ends with its own lease, a moment later.
     assert_eq!(control.calls("publish"), 0);
     eventually("its lease ends", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
@@ -254,6 +263,63 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
     assert!(control.pttl("a") <= 300, "a fixed lease does not reach past it either");
     assert!(matches!(short.extend(ms(5000)).await, Err(Error::InvalidDuration { .. })));
     short.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_clients_max_hold_is_that_of_every_lock_that_does_not_say_otherwise() {
+    let bed = Bed::new();
+    let set = |builder: LockClientBuilder| {
+        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).max_hold(ms(WATCHDOG / 2))
+    };
+    let client = bed.client_with(set).await;
+    let mut control = bed.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    assert!(control.pttl("a") <= (WATCHDOG / 2) as i64, "no lease reaches past it");
+    let own = client.lock("b").max_hold(Duration::from_secs(60)).lock().await.expect("free");
+    assert_eq!(told(&guard, ms(WATCHDOG)).await, LossReason::MaxHold);
+    assert_eq!(own.state(), HoldState::Held, "this one has said otherwise");
+    own.unlock().await.expect("held");
+    drop(guard);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_commands() {
+    const NAMES: usize = 12;
+    let bed = Bed::new();
+    let set = |builder: LockClientBuilder| {
+        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).connections(4)
+    };
+    let client = bed.client_with(set).await;
+    let mut control = bed.control();
+    // The first call of each script is an EVAL, which shows its source and not its name.
+    client.lock("a").lock().await.expect("free").unlock().await.expect("held");
+    let monitor = Monitor::start(bed.server.port);
+    let mut guards = Vec::new();
+    for nth in 0..NAMES {
+        guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
+    }
+    eventually("all are renewed", ms(2 * WATCHDOG), || client.stats().renewed_total >= NAMES as u64).await;
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    let seen = monitor.take(&mut control);
+    // Whose commands a connection carried: `… [0 127.0.0.1:4711] "EVALSHA" "sha" "1" "a0" …`.
+    let mut connections = std::collections::BTreeMap::<String, std::collections::BTreeSet<&str>>::new();
+    for line in seen.iter().filter(|line| line.contains("\"EVAL")) {
+        let (_, rest) = line.split_once("[0 ").expect("an address");
+        let (address, command) = rest.split_once(']').expect("an address");
+        for nth in 0..NAMES {
+            let name = format!("a{nth}");
+            if command.contains(&format!("\"{name}\"")) {
+                connections.entry(name).or_default().insert(address);
+            }
+        }
+    }
+    assert!(connections.len() == NAMES && connections.values().all(|of| of.len() == 1), "{connections:#?}");
+    let used: std::collections::BTreeSet<_> = connections.values().flatten().collect();
+    assert!(used.len() > 1, "several connections are in use");
     bed.finish([client]).await;
 }
 
@@ -287,7 +353,7 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             let start = Instant::now();
             assert_eq!(told(&guard, ms(2000)).await, reason, "{what}, lease {lease:?}");
             assert!(
-                start.elapsed() < ms(PERIOD + COMMAND + SCHEDULING) + stalls(),
+                start.elapsed() < ms(PERIOD + COMMAND + SCHEDULING) + stalls(start),
                 "{what}: {:?}",
                 start.elapsed()
             );
@@ -340,7 +406,11 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
     for (nth, reason) in [(10, LossReason::Changed), (20, LossReason::Gone), (30, LossReason::Taken)] {
         assert_eq!(told(&guards[nth], ms(WATCHDOG)).await, reason);
     }
-    assert!(start.elapsed() < ms(PERIOD + SCHEDULING) + stalls(), "within a period: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(PERIOD + SCHEDULING) + stalls(start),
+        "within a period: {:?}",
+        start.elapsed()
+    );
     tokio::time::sleep(ms(2 * WATCHDOG)).await;
     let alive = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
     assert_eq!(alive, 97);
@@ -356,20 +426,20 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
 #[tokio::test]
 async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there() {
     let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(900))).await;
     let mut control = bed.control();
     let mut holds = Vec::new();
     for nth in 0..20 {
         let lock = client.lock(format!("a{nth}"));
-        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(WATCHDOG - 200)) };
+        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(2800)) };
         holds.push(lock.lock().await.expect("free"));
         tokio::time::sleep(ms(7)).await;
     }
-    let expiries: Vec<_> =
-        (0..20).map(|nth| Instant::now() + ms(control.pttl(&format!("a{nth}")).max(0) as u64)).collect();
+    let expiries: Vec<_> = (0..20).map(|nth| expiry(&mut control, &format!("a{nth}"))).collect();
     bed.server.pause();
-    for (guard, expiry) in holds.iter().zip(&expiries) {
-        assert!(guard.valid_until() <= *expiry, "the local deadline lies before the server's own");
+    let deadlines: Vec<_> = holds.iter().map(LockGuard::valid_until).collect();
+    for (deadline, expiry) in deadlines.iter().zip(&expiries) {
+        assert!(deadline <= expiry, "the local deadline lies before the server's own");
     }
     let mut watchers = tokio::task::JoinSet::new();
     for (nth, guard) in holds.iter().enumerate() {
@@ -381,8 +451,8 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
         let expected = if nth % 2 == 0 { LossReason::NotRenewed } else { LossReason::LeaseOver };
         assert_eq!(reason, expected);
         assert!(
-            at <= expiries[nth] + ms(SCHEDULING) + stalls(),
-            "hold {nth} was told {:?} too late",
+            at <= expiries[nth] + stalls(deadlines[nth]),
+            "hold {nth} was told {:?} after the expiry",
             at - expiries[nth]
         );
         assert!(holds[nth].valid_until() <= Instant::now());
@@ -414,16 +484,24 @@ async fn a_normal_unlock_never_signals_a_loss() {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move {
             let start = Instant::now();
-            let mut hold = 0;
+            let (mut hold, mut answered) = (0, 0);
             while start.elapsed() < ms(4000) {
-                let guard = lock.lock().await.expect("free");
+                // A busy machine may take longer than the command timeout: then there is no answer, and no loss either.
+                let guard = match lock.lock().await {
+                    Err(Error::NoAnswer { .. }) => continue,
+                    taken => taken.expect("free"),
+                };
                 let (lost, ended) = (guard.lost(), guard.ended());
                 hold = (hold + 47) % 350; // around the moment of a renewal
                 tokio::time::sleep(ms(hold)).await;
-                guard.unlock().await.expect("held");
+                match guard.unlock().await {
+                    Err(Error::NoAnswer { .. }) => {}
+                    released => answered += released.map(|()| 1).expect("held"),
+                }
                 assert_eq!(ended.await, None);
                 assert!(tokio::time::timeout(Duration::ZERO, lost).await.is_err(), "never after an unlock");
             }
+            assert!(answered >= 5, "{answered} unlocks were answered");
         });
     }
     while let Some(task) = tasks.join_next().await {

@@ -52,7 +52,8 @@ fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once(
 fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() {
     let home = Builder::new_current_thread().enable_all().build().expect("runtime");
     let (bed, client) = client_on(&home);
-    let held = home.block_on(client.lock("held").lock()).expect("free");
+    let owner = client.owner();
+    let held = home.block_on(client.lock("held").owned_by(&owner).lock()).expect("free");
     // No timers of its own.
     let away = Builder::new_current_thread().build().expect("runtime");
     away.block_on(async {

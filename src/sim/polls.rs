@@ -28,6 +28,8 @@ macro_rules! cases {
     };
 }
 
+mod beside;
+
 cases![
     Connect,
     Lock,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::LockClient;
+use redisson_lock::{LockClient, LockClientBuilder};
 
 use super::proxy::{Proxy, is_script};
 use super::{Bed, Control, eventually, ms};
@@ -23,12 +23,21 @@ impl Ground {
 
     /// Our client connects as `user:password@`; there is a user `u:p@` that may not kill connections.
     pub async fn as_user(user: &str) -> Self {
-        let bed = Bed::new();
+        Self::set(user, |builder| builder).await
+    }
+
+    /// Our client has more settings.
+    pub async fn with(set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
+        Self::set("", set).await
+    }
+
+    async fn set(user: &str, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
+        let bed = Bed::with(&["--enable-debug-command", "yes"]);
         let mut control = bed.control();
         control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-client|kill"]);
         let proxy = Proxy::start(bed.server.port).await;
         let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
-        let ours = LockClient::connect(&url).await.expect("the server answers");
+        let ours = set(LockClient::builder()).connect(&url).await.expect("the server answers");
         let theirs = bed.client().await;
         // Every script is known to the server from here on, so that a call is one command.
         let warm = theirs.lock("warm").lock().await.expect("free");

@@ -1,7 +1,7 @@
 //! A TCP proxy that reads commands: it can hold replies back, lose them, and keep what a cut connection had
 //! not delivered yet, to deliver it later.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -51,8 +51,8 @@ struct State {
 
 pub struct Proxy {
     pub port: u16,
-    /// The server's port.
-    to: u16,
+    /// The server's port, for connections from now on.
+    to: Arc<AtomicU16>,
     state: Arc<Mutex<State>>,
     /// Replies are held back while this is true.
     hold: watch::Sender<bool>,
@@ -90,6 +90,8 @@ impl Proxy {
         let refusing = Arc::clone(&refuse);
         let arrivals = Arc::<Mutex<Vec<Instant>>>::default();
         let arriving = Arc::clone(&arrivals);
+        let to = Arc::new(AtomicU16::new(to));
+        let leads = Arc::clone(&to);
         tasks.spawn(async move {
             let mut links = JoinSet::new();
             loop {
@@ -98,7 +100,7 @@ impl Proxy {
                 if refusing.load(Ordering::SeqCst) {
                     continue;
                 }
-                links.spawn(link.clone().serve(client, to));
+                links.spawn(link.clone().serve(client, leads.load(Ordering::SeqCst)));
             }
         });
         Self { port, to, state, hold, gate, stuck, refuse, arrivals, cut, hit, tasks }
@@ -139,9 +141,19 @@ impl Proxy {
         self.arrivals.lock().expect("unpoisoned").clone()
     }
 
+    /// New connections lead to another server, as behind a name that has moved.
+    pub fn lead_to(&self, port: u16) {
+        self.to.store(port, Ordering::SeqCst);
+    }
+
     /// Accepts and closes new connections at once.
     pub fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Cuts the oldest connection.
+    pub fn cut_one(&self) {
+        self.cut.notify_one();
     }
 
     /// Cuts every connection.
@@ -160,8 +172,8 @@ impl Proxy {
             let _ = server.write_all(&bytes).await;
             let _ = server.shutdown().await;
             // The server executes what it has read before it closes at the end of the stream.
-            let client =
-                redis::Client::open(format!("redis://127.0.0.1:{}", self.to)).expect("a valid address");
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.to.load(Ordering::SeqCst)))
+                .expect("a valid address");
             let mut control = client.get_connection().expect("the server answers");
             super::eventually("the late commands are through", Duration::from_secs(5), || {
                 let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut control).expect("answered");

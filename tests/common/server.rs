@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A redis-server on a free port, ended with its handle.
@@ -230,24 +231,42 @@ fn shown(value: &redis::Value) -> String {
     }
 }
 
-/// For how long the machine has stood still at most since this test binary started its first server. Bounds of time
-/// are for a machine that runs: they are widened by what it did not.
-pub fn stalls() -> Duration {
-    Duration::from_micros(stall_watch().load(std::sync::atomic::Ordering::Relaxed))
+/// For how long in all the machine has stood still since this moment. A bound of time is for a machine that runs: it is
+/// widened by what the machine itself did not do during the wait in question, and by nothing that was before.
+pub fn stalls(since: Instant) -> Duration {
+    let watch = stall_watch().lock().expect("unpoisoned");
+    let ended: Duration =
+        watch.stalls.iter().rev().take_while(|(ended, _)| *ended >= since).map(|(_, stall)| *stall).sum();
+    // The watcher may be standing still at this very moment.
+    ended + watch.looked_at.elapsed().saturating_sub(LOOK_EVERY)
 }
 
-fn stall_watch() -> &'static std::sync::atomic::AtomicU64 {
-    static LONGEST_US: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    static WATCHER: std::sync::Once = std::sync::Once::new();
-    WATCHER.call_once(|| {
+struct StallWatch {
+    looked_at: Instant,
+    /// When each ended, and how long it was.
+    stalls: Vec<(Instant, Duration)>,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A timer is a little late on any machine.
+const LATE: Duration = Duration::from_millis(1);
+
+/// A thread that sleeps a little at a time, and sees how much longer it took.
+fn stall_watch() -> &'static Mutex<StallWatch> {
+    static WATCH: OnceLock<Mutex<StallWatch>> = OnceLock::new();
+    WATCH.get_or_init(|| {
         std::thread::spawn(|| {
             loop {
-                let start = Instant::now();
-                std::thread::sleep(Duration::from_millis(5));
-                let gap = start.elapsed().saturating_sub(Duration::from_millis(10));
-                LONGEST_US.fetch_max(gap.as_micros() as u64, std::sync::atomic::Ordering::Relaxed);
+                std::thread::sleep(LOOK_EVERY);
+                let mut watch = stall_watch().lock().expect("unpoisoned");
+                let now = Instant::now();
+                let stall = (now - watch.looked_at).saturating_sub(LOOK_EVERY);
+                if stall > LATE {
+                    watch.stalls.push((now, stall));
+                }
+                watch.looked_at = now;
             }
         });
-    });
-    &LONGEST_US
+        Mutex::new(StallWatch { looked_at: Instant::now(), stalls: Vec::new() })
+    })
 }

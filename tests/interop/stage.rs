@@ -280,8 +280,10 @@ pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
     }
 }
 
-/// A time that was measured lies between two others, the upper one widened by what the machine stood still.
+/// A time that was measured a moment ago lies between two others, the upper one widened by what the machine stood still
+/// meanwhile.
 pub fn between(what: &str, took: Duration, at_least: u64, at_most: u64) {
-    let most = ms(at_most) + stalls();
+    let now = Instant::now();
+    let most = ms(at_most) + stalls(now.checked_sub(took + ms(1_000)).unwrap_or(now));
     assert!(took >= ms(at_least) && took <= most, "{what} took {took:?}, not {at_least} ms to {most:?}");
 }

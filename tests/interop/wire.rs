@@ -3,7 +3,7 @@
 //! entry that no longer shows.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Control, Monitor, ms, stalls};
 use crate::party::{Party, Worker};
@@ -134,6 +134,7 @@ async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2
     for (nth, &(act, differs)) in script.iter().enumerate() {
         let step = format!("{base}, step {nth}, {act:?}");
         let [ours, theirs] = &mut sides;
+        let start = Instant::now();
         let answers = [ours.act(act, control).await, theirs.act(act, control).await];
         assert_eq!(answers[0], answers[1], "{step}: the answers");
         let executed = monitor.take(control);
@@ -146,7 +147,8 @@ async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2
         let seen = [ours.seen(control, &messages), theirs.seen(control, &messages)];
         compare_ends(&step, act, [ours.end(&executed), theirs.end(&executed)], &seen[1]);
         compare_states(&step, differs, seen);
-        compare_leases(&step, differs, [control.pttl(&ours.name), control.pttl(&theirs.name)]);
+        let leases = [control.pttl(&ours.name), control.pttl(&theirs.name)];
+        compare_leases(&step, differs, leases, stalls(start));
         compare_listeners(&step, differs, || [ours.listeners(control), theirs.listeners(control)]).await;
     }
     for side in &sides {
@@ -178,11 +180,11 @@ fn compare_states(step: &str, differs: Differs, mut seen: [Seen; 2]) {
     assert_eq!(seen[0], seen[1], "{step}: ours, and Java's");
 }
 
-fn compare_leases(step: &str, differs: Differs, [ours, theirs]: [i64; 2]) {
+fn compare_leases(step: &str, differs: Differs, [ours, theirs]: [i64; 2], stalls: Duration) {
     let near = |left: i64, expected: i64| (left - expected).abs() <= 1_000;
     let agree = match differs {
         Lease(our_own, their_own) => near(ours, our_own) && near(theirs, their_own),
-        _ => (ours - theirs).unsigned_abs() <= 100 + stalls().as_millis() as u64,
+        _ => (ours - theirs).unsigned_abs() <= 100 + stalls.as_millis() as u64,
     };
     assert!(agree, "{step}: {ours} and {theirs} ms left; on the list is {differs:?}");
 }

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::java::{self, Java};
@@ -17,7 +20,7 @@ struct Report {
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let (mut long, mut with_java) = (false, true);
+    let (mut long, mut with_java, mut busy) = (false, true, 0);
     let mut rest = arguments;
     while !rest.is_empty() {
         rest = match rest {
@@ -29,17 +32,18 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
                 with_java = false;
                 rest
             }
-            _ => {
-                return Err(Problem::to_do(
-                    "usage: cargo xtask test [--long] [--without java] [--no-install]",
-                ));
+            ["--busy", loops, rest @ ..] if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) => {
+                busy = loops.parse().unwrap_or(0);
+                rest
             }
+            _ => return Err(Problem::to_do(USAGE)),
         };
     }
     let server = tools::redis_server(install)?;
     let java = if with_java { Some(java::find(install)?) } else { None };
     println!("testing with {}\n", server.display());
     let start = Instant::now();
+    let busy_loops = BusyLoops::start(busy);
     let mut report = Report::default();
     report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
     report.check(
@@ -65,12 +69,47 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     report.tests("alone", &server, &["--test", "alone"], &[("HEAVY_SECS", seconds)]);
     report.demo_without_its_lock(&server);
 
+    drop(busy_loops);
     println!("\n{}", report.lines.join("\n"));
     println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
     let left_out = if with_java { "" } else { "; the tests with Java (jvm_*) were left out" };
-    println!("{} passed, {} failed{left_out}", report.passed, report.failed);
+    let beside = if busy > 0 { format!("; all of it beside {busy} busy loops") } else { String::new() };
+    println!("{} passed, {} failed{left_out}{beside}", report.passed, report.failed);
     if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
 }
+
+const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
+
+/// Threads that do nothing, as fast as they can, until they are dropped: what a test promises about time, it promises
+/// on a busy machine.
+struct BusyLoops {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl BusyLoops {
+    fn start(count: usize) -> Self {
+        if count > 0 {
+            println!("beside {count} busy loops\n");
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let spin = |stop: Arc<AtomicBool>| move || while !stop.load(Ordering::Relaxed) {};
+        let threads = (0..count).map(|_| std::thread::spawn(spin(Arc::clone(&stop)))).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// More is a slip of the finger.
+const BUSY_MAX: usize = 64;
 
 /// How many simulated schedules.
 const SCHEDULES: &str = "2000";
@@ -78,8 +117,11 @@ const SCHEDULES: &str = "2000";
 /// Which test files belong together; each file runs its tests side by side.
 const PARTS: [(&str, &[&str]); 4] = [
     ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
-    ("behaviour", &["lock", "owners", "waiting", "renewal", "cluster_node", "from_fred", "events"]),
-    ("errors and bad inputs", &["errors"]),
+    (
+        "behaviour",
+        &["lock", "owners", "runtimes", "moved", "waiting", "renewal", "cluster_node", "from_fred", "events"],
+    ),
+    ("errors, bad inputs, rights", &["errors", "rights"]),
     ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
 ];
 
@@ -217,7 +259,18 @@ fn package() -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::counts;
+    use std::sync::Arc;
+
+    use super::{BusyLoops, counts};
+
+    #[test]
+    fn busy_loops_end_when_they_are_dropped() {
+        let loops = BusyLoops::start(2);
+        let stop = Arc::clone(&loops.stop);
+        assert_eq!(Arc::strong_count(&stop), 4, "two threads have it");
+        drop(loops);
+        assert_eq!(Arc::strong_count(&stop), 1);
+    }
 
     #[test]
     fn results_of_several_binaries_are_added_up() {
