@@ -7,16 +7,16 @@
 mod books;
 mod release;
 mod renew;
+mod state;
 mod turn;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::LossReason;
@@ -32,6 +32,7 @@ pub(crate) use renew::RenewalOutcome;
 pub(crate) use turn::{Place, sleep_until};
 
 use books::Books;
+use state::State;
 
 /// Every entry of a client, by key.
 #[derive(Default)]
@@ -94,110 +95,6 @@ pub(crate) struct Entry {
     /// The connection that carries every command of this lock.
     pub(crate) lane: usize,
     state: Books,
-}
-
-#[derive(Default)]
-struct State {
-    slots: BTreeMap<i64, Slot>,
-    /// Callers that want the lock, first come first.
-    queue: VecDeque<Arc<Caller>>,
-    /// When an owner of this client freed the lock, until the head of the queue has attempted to take it.
-    freed_at: Option<Instant>,
-    /// What the client's tally has of these books.
-    counted: Census,
-}
-
-/// A call that wants the lock.
-struct Caller {
-    owner: i64,
-    /// It makes one attempt at once, past the queue.
-    past_queue: bool,
-    since: Instant,
-    /// It waits for an operation of its own owner. Such callers are served in their order.
-    waits_for_own: AtomicBool,
-    notify: Notify,
-}
-
-impl State {
-    /// Has everybody look again whom a change of this owner may concern: the head of the queue, the owner's
-    /// other callers, and whoever waits for its place.
-    fn tell(&self, owner: i64) {
-        if let Some(head) = self.head() {
-            head.notify.notify_one();
-        }
-        let mut next_of_owner = true;
-        for caller in &self.queue {
-            let waits = caller.waits_for_own.load(Ordering::Relaxed);
-            let concerned = if caller.owner != owner {
-                caller.past_queue
-            } else {
-                // Of those that wait for their own owner one can go on.
-                !waits || std::mem::replace(&mut next_of_owner, false)
-            };
-            if concerned {
-                caller.notify.notify_one();
-            }
-        }
-        if let Some(slot) = self.slots.get(&owner) {
-            slot.place.notify_waiters();
-        }
-    }
-
-    /// Forgets the owner if nothing is left to remember, and tells.
-    fn tidy(&mut self, owner: i64) {
-        self.tell(owner);
-        if self.slots.get(&owner).is_some_and(Slot::is_spent) {
-            self.slots.remove(&owner);
-        }
-    }
-
-    fn census(&self) -> Census {
-        let mut census = Census { waiting: self.queue.len(), ..Census::default() };
-        for slot in self.slots.values() {
-            census.held += slot.holds.len();
-            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
-            census.acquiring += usize::from(slot.acquiring);
-            census.releasing += usize::from(slot.background) + slot.releasing as usize;
-        }
-        census
-    }
-
-    /// Invariant I4: the head contends only while no owner of this client holds the lock, and no operation that
-    /// is under way can still change that, but for attempts past the queue: they may be as frequent as they like.
-    fn may_contend(&self, caller: &Arc<Caller>) -> bool {
-        let is_head = || self.head().is_some_and(|head| Arc::ptr_eq(head, caller));
-        caller.past_queue || is_head() && !self.slots.values().any(Slot::keeps_others_waiting)
-    }
-
-    /// Whether another call of the same owner came first and waits for the same thing.
-    fn is_behind_its_own(&self, caller: &Arc<Caller>) -> bool {
-        let before = self.queue.iter().take_while(|other| !Arc::ptr_eq(other, caller));
-        before
-            .into_iter()
-            .any(|other| other.owner == caller.owner && other.waits_for_own.load(Ordering::Relaxed))
-    }
-
-    /// The first caller that queues.
-    fn head(&self) -> Option<&Arc<Caller>> {
-        self.queue.iter().find(|caller| !caller.past_queue)
-    }
-
-    /// Until when an attempt past the queue lets the head go first. All share one connection, on which the first attempt
-    /// behind a release gets the lock: with pollers enough that would never be the head's.
-    fn head_goes_first_until(&self, owner: i64, limit: Duration) -> Option<Instant> {
-        self.head().filter(|head| head.owner != owner)?;
-        let being_freed = |(&other, slot): (&i64, &Slot)| {
-            let frees = other != owner && !slot.is_held() && (slot.releasing > 0 || slot.background);
-            frees.then_some(slot.moved_at)
-        };
-        self.slots.iter().filter_map(being_freed).chain(self.freed_at).max().map(|since| since + limit)
-    }
-
-    /// When the next of the unlocks that are under way counts as stuck.
-    fn next_stuck(&self, limit: Duration) -> Option<Instant> {
-        let releasing = self.slots.values().filter(|slot| slot.releasing > 0 && !slot.background);
-        releasing.map(|slot| slot.moved_at + limit).min()
-    }
 }
 
 /// A counted reference to an entry.

@@ -66,3 +66,19 @@ pub(crate) struct Hold {
     /// Detached, and somebody is giving it back.
     pub(crate) claimed: bool,
 }
+
+/// A hold that was lost.
+#[derive(Debug)]
+pub(crate) struct LostHold {
+    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) detached: bool,
+    /// It had an end of its own.
+    pub(crate) bounded: bool,
+}
+
+impl LostHold {
+    /// A hold that was detached with an end of its own is left to it: nobody needs to come back for it.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.detached && self.bounded
+    }
+}

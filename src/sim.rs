@@ -7,6 +7,7 @@
 mod actors;
 mod connection;
 mod crosscheck;
+mod expected;
 mod faults;
 mod found;
 mod harm;
@@ -19,6 +20,7 @@ mod polls;
 mod program;
 mod run;
 mod server;
+mod shown;
 mod shrink;
 mod stage;
 mod traces;

@@ -5,7 +5,7 @@
 //! Invariants (numbers as in `docs/architecture.md`):
 //! I1  `deadline` lies before the server's expiry of the lock, and only moves forward.
 //! I2  At most one acquire is under way, and none while a release is.
-//! I3  When nothing is under way, the count in Redis is `holds.len()`.
+//! I3  When nothing is under way, the count in Redis is `target()`, unless the lease has ended it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::LossReason;
-use crate::hold::{Ending, Hold, Mode, Ticket};
-
-/// A hold that was lost.
-#[derive(Debug)]
-struct LostHold {
-    ticket: Arc<Ticket>,
-    detached: bool,
-    /// It had an end of its own.
-    bounded: bool,
-}
-
-impl LostHold {
-    /// A hold that was detached with an end of its own is left to it: nobody needs to come back for it.
-    fn is_forgotten(&self) -> bool {
-        self.detached && self.bounded
-    }
-}
+use crate::hold::{Ending, Hold, LostHold, Mode, Ticket};
 
 /// One owner of one lock.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::State;
+use super::state::State;
 
 /// Numbers for [`ClientStats`](crate::ClientStats), and for whoever waits until a client is quiet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

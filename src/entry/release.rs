@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::{EntryRef, State};
+use super::EntryRef;
+use super::state::State;
 use crate::error::LossReason;
 use crate::hold::{Ending, Ticket};
 use crate::releaser;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Caller, EntryRef};
+use super::EntryRef;
+use super::state::Caller;
 use crate::error::{Error, LossReason};
 use crate::hold::{Hold, Mode, Ticket};
 use crate::owner::{Origin, Owner, next_own_id};

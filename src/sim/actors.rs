@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::program::{Fault, LOCKS, Look, PREFIX, Program, Step, TaskPlan, Until, Verb};
+use super::expected::Expected;
+use super::program::{LOCKS, Look, PREFIX, Program, Step, TaskPlan, Until, Verb};
 use super::run::limited;
 use super::server::World;
 use crate::client::LockClient;
@@ -33,17 +34,6 @@ pub(super) struct Actor {
     expected: Expected,
 }
 
-/// Which errors a caller may see in this program.
-#[derive(Clone, Copy)]
-struct Expected {
-    no_answer: bool,
-    denied: bool,
-    closed: bool,
-    command_timeout: Duration,
-    /// The longest that one thing can take on the way.
-    latency: Duration,
-}
-
 struct Kept<G = LockGuard> {
     guard: G,
     lock: usize,
@@ -65,7 +55,6 @@ impl Drop for Token {
 
 impl Actor {
     pub(super) fn new(world: &Arc<World>, client: &LockClient, task: &TaskPlan, program: &Program) -> Self {
-        let longest = program.longest();
         Self {
             world: Arc::clone(world),
             client: client.clone(),
@@ -75,13 +64,7 @@ impl Actor {
             guards: Vec::new(),
             detached: Vec::new(),
             has_detached: false,
-            expected: Expected {
-                no_answer: !program.is_healthy(),
-                denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
-                closed: program.has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
-                command_timeout: ms(program.command_ms),
-                latency: ms(longest),
-            },
+            expected: Expected::in_program(program),
         }
     }
 
