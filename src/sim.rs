@@ -16,6 +16,7 @@ mod lua;
 mod network;
 mod polls;
 mod program;
+mod releases;
 mod run;
 mod server;
 mod shrink;

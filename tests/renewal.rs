@@ -258,6 +258,19 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
 }
 
 #[tokio::test]
+async fn the_max_hold_of_the_builder_is_that_of_every_lock_that_does_not_say_otherwise() {
+    let bed = Bed::new();
+    let client = bed.client_with(|builder| builder.max_hold(ms(300))).await;
+    let other = client.lock("b").max_hold(ms(60_000)).lock().await.expect("free");
+    let guard = client.lock("a").lock().await.expect("free");
+    assert_eq!(told(&guard, ms(5000)).await, LossReason::MaxHold);
+    assert_eq!(other.state(), HoldState::Held);
+    other.unlock().await.expect("held");
+    drop(guard);
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
 async fn every_harm_to_the_key_is_told_with_its_reason() {
     let bed = Bed::new();
     let client = brisk(&bed).await;
