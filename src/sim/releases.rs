@@ -29,6 +29,8 @@ fn an_unlock_that_could_not_be_sent_is_carried_on() {
     play(true, async |stage| {
         let guard = stage.task(0).lock().await.expect("free");
         stage.world.down_for(ms(1_500));
+        // By now it is known that there is no connection.
+        tokio::time::sleep(ms(10)).await;
         let unlocked = guard.unlock().await;
         assert!(matches!(unlocked, Err(Error::NoAnswer { .. })), "{unlocked:?}");
         tokio::time::sleep(ms(2_500)).await;
