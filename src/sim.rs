@@ -18,6 +18,7 @@ mod network;
 mod owners;
 mod polls;
 mod program;
+mod releases;
 mod run;
 mod server;
 mod shown;

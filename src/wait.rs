@@ -256,6 +256,9 @@ impl Drop for Subscription {
 const LINGER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
+mod rules;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

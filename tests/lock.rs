@@ -287,6 +287,19 @@ async fn detached_holds_are_given_back_once_each_however_many_ask() {
 }
 
 #[tokio::test]
+async fn a_guard_shows_its_lock_its_owner_and_how_it_stands() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let guard = client.lock("stock").lock().await.expect("free");
+    let shown = format!("{guard:?}");
+    for part in ["stock", &guard.owner().to_string(), "Held"] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+    guard.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
 async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     let bed = Bed::new();
     let client = bed.client_with(|builder| builder.command_timeout(ms(300))).await;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::ground::Ground;
 use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RELEASE, RENEW, acquire_to, is_script, release_to};
 use common::{Bed, Control, eventually, ms, stalls};
-use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard};
+use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard, RefusedKind};
 
 /// The fence is not permitted to this user.
 async fn without_kill() -> Ground {
@@ -419,6 +419,39 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
     bed.server.resume();
     let again = other.lock().await.expect("back again");
     again.unlock().await.expect("held");
+    bed.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_attempts() {
+    let bed = Bed::new();
+    let client = bed.client().await;
+    let mut control = bed.control();
+    client.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+    let unlocked = client.lock("a").lock().await.expect("free");
+    let dropped = client.lock("b").lock().await.expect("free");
+    let short = client.lock("c").lease(ms(400)).lock().await.expect("free");
+    control.run(&["PERSIST", "c"]);
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let refused = unlocked.unlock().await.expect_err("too few replicas");
+    assert!(matches!(refused, Error::Refused { kind: RefusedKind::NotEnoughReplicas, .. }), "{refused:?}");
+    drop(short);
+    eventually("with its lease over it is given up", ms(5000), || client.stats().given_up_total == 1).await;
+
+    let before = control.calls("evalsha");
+    let start = Instant::now();
+    drop(dropped);
+    // In one second this one is tried six times at most, and the other one twice.
+    eventually("refused several times", ms(10_000), || control.calls("evalsha") >= before + 12).await;
+    assert!(start.elapsed() > ms(1000), "{:?}", start.elapsed());
+    assert_eq!((client.stats().releasing, client.stats().given_up_total), (2, 1));
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    control.run(&["DEL", "c"]);
+    eventually("given back long before the leases end", ms(5000), || {
+        control.run(&["KEYS", "*"]).is_empty() && client.stats().releasing == 0
+    })
+    .await;
+    assert_eq!((client.stats().reconciled_total, client.stats().given_up_total), (2, 1));
     bed.finish([client]).await;
 }
 

@@ -1,5 +1,5 @@
 //! The traces that broke weaker protocols, step by step: each was found by an exhaustive search of the protocol
-//! before this one, and each goes wrong again when its rule is switched off (`tests/mutants/`).
+//! before this one, and each goes wrong again when its rule is switched off (`mutants/`).
 //!
 //! A0, A1 are tasks of our client; Java is the peer. "Late" is what a connection that was replaced had not delivered.
 //! V2, V10 and V11 are about handing a lock from one task to the next, which this crate does not do yet.

@@ -30,7 +30,9 @@ usage: cargo xtask COMMAND
 
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
-  mutants [NAME]...   plants bugs in a copy of the tree, and sees whether the simulator finds them
+  mutants [NAME]... [--check]
+                      plants bugs in a copy of the tree, and sees whether the tests find them;
+                      --check only sees whether they can be planted
 
   --no-install        do not install anything; say what is missing and stop";
 
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest, install),
         Some((&"interop", rest)) => interop::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
-        Some((&"mutants", rest)) => mutants::run(rest),
+        Some((&"mutants", rest)) => mutants::run(rest, install),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -1,13 +1,14 @@
 //! `cargo xtask mutants`: plants bugs, one at a time, in a copy of the tree, and sees whether they are found.
-//!
-//! A bug is a patch in `tests/mutants/`. Above the patch stand the promise that it breaks and everything that has to
-//! find it: `seeds`, and names of tests of the simulator.
 
+mod bug;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use self::bug::{Bug, FOLDER, Finder};
 use crate::java::Java;
 use crate::{Problem, cargo, interop, sim, tools};
 
@@ -17,39 +18,49 @@ pub const FEW: [&str; 3] = ["release-steps-down-once", "no-fence", "dropped-acqu
 /// How many schedules a bug may hide in.
 const SEEDS: &str = "5000";
 
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    let mut mutants = mutants()?;
-    if !arguments.is_empty() {
-        if let Some(unknown) =
-            arguments.iter().find(|&&name| mutants.iter().all(|mutant| mutant.name != name))
-        {
-            return Err(Problem::to_do(format!("there is no tests/mutants/{unknown}.patch")));
-        }
-        mutants.retain(|mutant| arguments.contains(&mutant.name.as_str()));
+/// How long a bug may make a unit test, or one with a real server, stand still: it is red then.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let mut bugs = bug::all()?;
+    if arguments == ["--check"] {
+        bugs.iter().try_for_each(|bug| bug.planted(&tools::root()).map(|_| ()))?;
+        println!("{} bugs can be planted", bugs.len());
+        return Ok(());
     }
-    let tree = Tree::new()?;
-    println!("planting {} bugs in a copy of the tree, {}", mutants.len(), tree.folder.display());
+    if !arguments.is_empty() {
+        if let Some(unknown) = arguments.iter().find(|&&name| bugs.iter().all(|bug| bug.name != name)) {
+            return Err(Problem::to_do(format!("there is no {FOLDER}/{unknown}.txt")));
+        }
+        bugs.retain(|bug| arguments.contains(&bug.name.as_str()));
+    }
+    let finders: BTreeSet<&Finder> = bugs.iter().flat_map(|bug| &bug.found_by).collect();
+    let with_server = finders.iter().any(|finder| matches!(finder, Finder::Test(..)));
+    let server = if with_server { Some(tools::redis_server(install)?) } else { None };
+    let tree = Tree::new(server)?;
+    println!("planting {} bugs in a copy of the tree, {}", bugs.len(), tree.folder.display());
     tree.sync()?;
-    if !tree.test("sim::")?.passed {
-        return Err(Problem::failed("the simulator fails without a planted bug: run cargo xtask sim"));
+    // What is red without a bug finds none.
+    for finder in finders {
+        if !tree.test(finder)?.passed {
+            return Err(Problem::failed(format!("{finder} fails without a planted bug")));
+        }
     }
     println!("{:<42} {:<52} {:>9} {:>7}", "bug", "found by", "schedules", "time");
     let mut missed = Vec::new();
-    for mutant in &mutants {
+    for bug in &bugs {
         let start = Instant::now();
-        let result = tree.sync().and_then(|()| mutant.plant(&tree));
-        let found = result.and_then(|()| tree.find(mutant));
-        let (by, schedules) = match &found {
-            Ok(Some(schedules)) => (mutant.found_by.as_str(), schedules.to_string()),
-            Ok(None) => (mutant.found_by.as_str(), format!("> {SEEDS}")),
-            Err(problem) => (problem.text.as_str(), String::new()),
+        let found = tree.sync().and_then(|()| tree.plant(bug)).and_then(|()| tree.find(bug));
+        let (by, schedules) = match found {
+            Ok(schedules) => (bug.finders(), schedules.map_or_else(String::new, |many| many.to_string())),
+            Err(problem) => {
+                missed.push(bug.name.as_str());
+                (problem.text, String::new())
+            }
         };
-        println!("{:<42} {by:<52} {schedules:>9} {:>5.0} s", mutant.name, start.elapsed().as_secs_f64());
-        if found.is_err() {
-            missed.push(mutant.name.as_str());
-        }
+        println!("{:<42} {by:<52} {schedules:>9} {:>5.0} s", bug.name, start.elapsed().as_secs_f64());
     }
-    println!("{} of {} bugs found", mutants.len() - missed.len(), mutants.len());
+    println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
     if missed.is_empty() { Ok(()) } else { Err(Problem::failed(format!("not found: {}", missed.join(", ")))) }
 }
 
@@ -75,15 +86,13 @@ const FAULT: &str = "INTEROP_FAULT";
 /// Plants bugs on our side, and trouble on Java's, and has the tests with Java find them, to their end.
 pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
     java.build(newest())?;
-    let tree = Tree::new()?;
+    let tree = Tree::new(Some(server.to_owned()))?;
+    let bugs = bug::all()?;
     let mut missed = 0;
     for (name, finder) in FOR_JAVA {
-        let mutants = mutants()?;
-        let mutant = mutants.iter().find(|mutant| mutant.name == name);
+        let bug = bugs.iter().find(|bug| bug.name == name);
         tree.sync()?;
-        mutant
-            .ok_or_else(|| Problem::failed(format!("there is no tests/mutants/{name}.patch")))?
-            .plant(&tree)?;
+        tree.plant(bug.ok_or_else(|| Problem::failed(format!("there is no {FOLDER}/{name}.txt")))?)?;
         missed += u32::from(!caught(java, server, &tree, name, None, Some(finder))?);
     }
     tree.sync()?;
@@ -145,63 +154,12 @@ fn caught(
     Ok(found && !stuck)
 }
 
-/// A planted bug.
-#[derive(Debug, PartialEq, Eq)]
-struct Mutant {
-    name: String,
-    patch: PathBuf,
-    found_by: String,
-}
-
-/// Every patch, by name.
-fn mutants() -> Result<Vec<Mutant>, Problem> {
-    let folder = tools::root().join("tests/mutants");
-    let entries =
-        fs::read_dir(&folder).map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
-    let mut patches: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    patches.sort();
-    patches.into_iter().map(Mutant::read).collect()
-}
-
-impl Mutant {
-    fn read(patch: PathBuf) -> Result<Self, Problem> {
-        let text = fs::read_to_string(&patch).unwrap_or_default();
-        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        match header(&text) {
-            Some(found_by) => Ok(Self { name, patch, found_by: found_by.to_owned() }),
-            None => Err(Problem::failed(format!(
-                "{} must open with the lines `Breaks: …` and `Found by: …`",
-                patch.display()
-            ))),
-        }
-    }
-
-    fn plant(&self, tree: &Tree) -> Result<(), Problem> {
-        let planted = Command::new("git")
-            .args(["apply", "--whitespace=nowarn"])
-            .arg(&self.patch)
-            .current_dir(&tree.folder)
-            // The copy lies inside of this repository and is not a part of it.
-            .env("GIT_CEILING_DIRECTORIES", tree.folder.parent().unwrap_or(&tree.folder))
-            .status();
-        match planted {
-            Ok(status) if status.success() => Ok(()),
-            _ => Err(Problem::failed("THE PATCH DOES NOT APPLY")),
-        }
-    }
-}
-
-/// What has to find the bug.
-fn header(patch: &str) -> Option<&str> {
-    let mut lines = patch.lines();
-    lines.next()?.strip_prefix("Breaks: ")?;
-    lines.next()?.strip_prefix("Found by: ")
-}
-
 /// A copy of what git knows, or would.
 struct Tree {
     folder: PathBuf,
     files: Vec<PathBuf>,
+    /// For tests with a real server.
+    server: Option<PathBuf>,
 }
 
 struct Tested {
@@ -210,7 +168,7 @@ struct Tested {
 }
 
 impl Tree {
-    fn new() -> Result<Self, Problem> {
+    fn new(server: Option<PathBuf>) -> Result<Self, Problem> {
         let listed = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
             .current_dir(tools::root())
@@ -218,7 +176,7 @@ impl Tree {
             .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
         let listed = String::from_utf8_lossy(&listed.stdout);
         let files: Vec<PathBuf> = listed.lines().map(PathBuf::from).collect();
-        Ok(Self { folder: tools::root().join("target/mutants/tree"), files })
+        Ok(Self { folder: tools::root().join("target/mutants/tree"), files, server })
     }
 
     /// Makes the copy what the tree is. A file that has not changed keeps its time, so that little is built anew.
@@ -237,45 +195,93 @@ impl Tree {
         Ok(())
     }
 
-    /// How many schedules it took, if so few were enough. `Err`: one of those that have to find the bug has not.
-    fn find(&self, mutant: &Mutant) -> Result<Option<u64>, Problem> {
-        let seeds = self.test(sim::TEST)?;
-        for finder in mutant.found_by.split(", ") {
-            let passed =
-                if finder == "seeds" { seeds.passed } else { self.test(&format!("sim::{finder}"))?.passed };
-            if passed {
-                return Err(Problem::failed(format!("NOT FOUND by {finder}")));
-            }
+    fn plant(&self, bug: &Bug) -> Result<(), Problem> {
+        for (file, text) in bug.planted(&self.folder)? {
+            let file = self.folder.join(file);
+            fs::write(&file, text)
+                .map_err(|error| Problem::failed(format!("{}: {error}", file.display())))?;
         }
-        Ok(seeds.schedules.filter(|_| !seeds.passed))
+        Ok(())
     }
 
-    /// Runs tests of the simulator in the copy. A copy that does not build proves nothing.
-    fn test(&self, filter: &str) -> Result<Tested, Problem> {
-        let words = ["test", "--quiet", "--package", "redisson-lock", "--lib"];
-        let mut built = cargo(&words);
-        let built =
-            built.arg("--no-run").current_dir(&self.folder).env("CARGO_TARGET_DIR", target()).output();
-        if !built.is_ok_and(|built| built.status.success()) {
-            return Err(Problem::failed("IT DOES NOT BUILD"));
+    /// How many schedules it took, if they were looked through. `Err`: one of those that have to find it has not.
+    fn find(&self, bug: &Bug) -> Result<Option<u64>, Problem> {
+        let mut schedules = None;
+        for finder in &bug.found_by {
+            let tested = self.test(finder)?;
+            if tested.passed {
+                return Err(Problem::failed(format!("NOT FOUND by {finder}")));
+            }
+            schedules = schedules.or(tested.schedules);
         }
-        let output = cargo(&words)
-            .args([filter, "--", "--nocapture", "--skip", "crosscheck"])
+        Ok(schedules)
+    }
+
+    fn test(&self, finder: &Finder) -> Result<Tested, Problem> {
+        let (binary, filter, limit) = match finder {
+            Finder::Seeds => (self.build(&["--lib"])?, sim::TEST.to_owned(), None),
+            Finder::Sim(filter) => (self.build(&["--lib"])?, format!("sim::{filter}"), None),
+            Finder::Unit(filter) => (self.build(&["--lib"])?, filter.clone(), Some(LIMIT)),
+            Finder::Test(file, filter) => (self.build(&["--test", file])?, filter.clone(), Some(LIMIT)),
+        };
+        let said = target().join("said");
+        let failed = |error: std::io::Error| Problem::failed(format!("{finder}: {error}"));
+        let child = Command::new(binary)
+            .args([filter.as_str(), "--nocapture", "--skip", "crosscheck"])
             .current_dir(&self.folder)
-            .env("CARGO_TARGET_DIR", target())
             .env("RUST_BACKTRACE", "0")
             .env("SIM_BRIEF", "1")
             .env("SIM_SEEDS", SEEDS)
-            .output()
-            .map_err(|error| Problem::failed(error.to_string()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
+            .envs(self.server.iter().map(|server| ("REDIS_SERVER_BIN", server)))
+            .stdout(fs::File::create(&said).map_err(failed)?)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let ended = within(child, limit).map_err(failed)?;
+        let text = String::from_utf8_lossy(&fs::read(&said).map_err(failed)?).into_owned();
         if text.contains("running 0 tests") {
-            return Err(Problem::failed("THERE IS NO SUCH TEST"));
+            return Err(Problem::failed(format!("THERE IS NO TEST {finder}")));
         }
         let line = text.lines().find(|line| line.contains(" schedules, "));
         let schedules = line.and_then(|line| line.split(' ').next()?.parse().ok());
-        Ok(Tested { passed: output.status.success(), schedules })
+        Ok(Tested { passed: ended.is_some_and(|status| status.success()), schedules })
     }
+
+    /// Builds tests of the copy. A copy that does not build proves nothing.
+    fn build(&self, what: &[&str]) -> Result<PathBuf, Problem> {
+        let built = cargo(&["test", "--no-run", "--package", "redisson-lock"])
+            .args(what)
+            .current_dir(&self.folder)
+            .env("CARGO_TARGET_DIR", target())
+            .output()
+            .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        let said = String::from_utf8_lossy(&built.stderr);
+        // `  Executable tests/waiting.rs (target/…/waiting-8e1f…)`
+        let binary = said.lines().find(|line| line.trim_start().starts_with("Executable "));
+        match binary.and_then(|line| line.rsplit_once('(')?.1.strip_suffix(')')) {
+            Some(binary) if built.status.success() => Ok(self.folder.join(binary)),
+            _ => Err(Problem::failed("IT DOES NOT BUILD")),
+        }
+    }
+}
+
+/// How a test ended; `None` if it was still running at its limit. Then its servers are ended with it.
+fn within(mut child: Child, limit: Option<Duration>) -> std::io::Result<Option<ExitStatus>> {
+    let Some(limit) = limit else { return child.wait().map(Some) };
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let servers = Command::new("pgrep").args(["-P", &child.id().to_string()]).output()?.stdout;
+    child.kill()?;
+    child.wait()?;
+    for server in String::from_utf8_lossy(&servers).split_whitespace() {
+        Command::new("kill").args(["-KILL", server]).status()?;
+    }
+    Ok(None)
 }
 
 /// The copy builds into a folder of its own: what it builds has the names of what the tree builds, and must not be taken
@@ -286,12 +292,21 @@ fn target() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::header;
+    use super::*;
 
     #[test]
-    fn a_patch_says_what_it_breaks_and_what_finds_it() {
-        assert_eq!(header("Breaks: a promise.\nFound by: seeds\n\ndiff"), Some("seeds"));
-        assert_eq!(header("Found by: seeds\n\ndiff"), None);
-        assert_eq!(header("diff"), None);
+    fn bugs_that_are_named_elsewhere_exist() {
+        let bugs = bug::all().expect("they can be read");
+        for name in FEW.into_iter().chain(FOR_JAVA.map(|(name, _)| name)) {
+            assert!(bugs.iter().any(|bug| bug.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_test_that_does_not_end_is_ended() {
+        let start = |seconds: &str| Command::new("sleep").arg(seconds).spawn().expect("it starts");
+        let limit = Some(Duration::from_millis(300));
+        assert!(within(start("0"), limit).expect("it ends").is_some());
+        assert_eq!(within(start("600"), limit).expect("it is ended"), None);
     }
 }
