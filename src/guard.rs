@@ -67,7 +67,9 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once.
+    /// Dropping the future gives the hold back in the background, exactly once. A future that was begun and is kept
+    /// without being polled is taken over by the background after the command timeout, and then ends with
+    /// [`Error::NoAnswer`].
     ///
     /// # Examples
     ///
@@ -197,7 +199,9 @@ impl LockGuard {
     /// Lets go of the guard and keeps the hold: it is renewed until [`Lock::unlock`](crate::Lock::unlock) by the
     /// same owner gives it back, or [`LockClient::close`](crate::LockClient::close).
     ///
-    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew.
+    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew. With a fixed lease or a
+    /// `max_hold` it need not be given back: when that end has come it is forgotten, and a lease that has run out counts as
+    /// no loss. So `lease(d)`, `try_lock` and `detach` together do something at most once in `d`.
     ///
     /// # Examples
     ///

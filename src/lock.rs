@@ -90,8 +90,8 @@ impl Lock {
     /// The same lock with a limit on each hold, from its taking on: 10 milliseconds to ten years; default: the
     /// client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
-    /// The watchdog renews up to the limit; there the hold is lost with [`LossReason::MaxHold`](crate::LossReason::MaxHold) and its lease
-    /// ends. Nothing is taken away from under a running section.
+    /// The watchdog renews up to the limit; there the hold is lost with [`LossReason::MaxHold`](crate::LossReason::MaxHold).
+    /// Nothing is taken away from under a running section: the key stays until the guard is gone, or until the lease ends.
     ///
     /// # Examples
     ///
@@ -157,6 +157,8 @@ impl Lock {
     }
 
     /// Takes the lock if that is possible right now: one attempt, past the local queue. `None`: it is held.
+    ///
+    /// While another task of this client is giving the lock back, the first of the callers that queue attempts before it.
     ///
     /// # Errors
     ///
