@@ -155,18 +155,6 @@ async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole(
 }
 
 #[tokio::test]
-async fn a_forced_unlock_that_frees_nobody_does_not_say_that_it_did() {
-    let ground = Ground::new().await;
-    let guard = ground.theirs.lock("a").lock().await.expect("free");
-    ground.proxy.rule(Fate::Instead(":0"), usize::MAX, |words| is_script(words, FORCE_UNLOCK));
-    let forced = ground.ours.lock("a").force_unlock().await;
-    assert!(matches!(forced, Err(Error::UnexpectedReply { script: "force_unlock", .. })), "{forced:?}");
-    assert_eq!(ground.calls(FORCE_UNLOCK), 8);
-    guard.unlock().await.expect("held");
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
     // Trace V1 of the protocol model: two owners in 13 steps without the fence.
     let mut ground = Ground::new().await;
