@@ -43,9 +43,8 @@ impl Runtime {
         self.handle.enter()
     }
 
-    /// Whether the caller is polled by another runtime.
-    pub(crate) fn is_foreign_to_caller(&self) -> bool {
-        Handle::try_current().is_ok_and(|caller| caller.id() != self.handle.id())
+    pub(crate) fn is(&self, other: &Handle) -> bool {
+        self.handle.id() == other.id()
     }
 
     /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits for one of its

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::entry::{Entries, Tally};
@@ -74,12 +75,10 @@ impl Shared {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(Error::NoRuntime);
-        }
+        let Ok(caller) = Handle::try_current() else { return Err(Error::NoRuntime) };
         let limit = self.config.command_timeout;
-        let mut stands_still =
-            self.runtime.is_foreign_to_caller().then(|| Box::pin(self.runtime.stands_still(limit)));
+        let foreign = !self.runtime.is(&caller);
+        let mut stands_still = foreign.then(|| Box::pin(self.runtime.stands_still(limit)));
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
             // A timer of a runtime that has ended must not be polled.
             if self.gone.is_cancelled() && !self.is_closed() {

@@ -23,7 +23,7 @@ usage: cargo xtask COMMAND
   test [--long] [--busy LOOPS] [--without java]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
-                      --busy runs all of it beside so many busy loops
+                      --busy runs the tests beside so many busy loops
   interop [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
                       --planted sees whether planted bugs are found
