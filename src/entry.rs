@@ -101,7 +101,7 @@ struct State {
     slots: BTreeMap<i64, Slot>,
     /// Callers that want the lock, first come first.
     queue: VecDeque<Arc<Caller>>,
-    /// When an owner of this client freed the lock, until the head of the queue has attempted to take it.
+    /// When an owner of this client freed the lock, until it is taken or the head of the queue attempts to.
     freed_at: Option<Instant>,
     /// What the client's tally has of these books.
     counted: Census,
@@ -115,6 +115,8 @@ struct Caller {
     since: Instant,
     /// It waits for an operation of its own owner. Such callers are served in their order.
     waits_for_own: AtomicBool,
+    /// It did not look when it could have attempted: nobody lets it go first until it does.
+    absent: AtomicBool,
     notify: Notify,
 }
 
@@ -185,7 +187,7 @@ impl State {
     /// Until when an attempt past the queue lets the head go first. All share one connection, on which the first attempt
     /// behind a release gets the lock: with pollers enough that would never be the head's.
     fn head_goes_first_until(&self, owner: i64, limit: Duration) -> Option<Instant> {
-        self.head().filter(|head| head.owner != owner)?;
+        self.head().filter(|head| head.owner != owner && !head.absent.load(Ordering::Relaxed))?;
         let being_freed = |(&other, slot): (&i64, &Slot)| {
             let frees = other != owner && !slot.is_held() && (slot.releasing > 0 || slot.background);
             frees.then_some(slot.moved_at)

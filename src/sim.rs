@@ -13,6 +13,7 @@ mod harm;
 mod java;
 mod keyspace;
 mod lua;
+mod neighbours;
 mod network;
 mod owners;
 mod polls;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Caller, EntryRef};
+use super::{Caller, EntryRef, State};
 use crate::error::{Error, LossReason};
 use crate::hold::{Hold, Mode, Ticket};
 use crate::owner::{Origin, Owner, next_own_id};
@@ -72,10 +72,13 @@ impl Turn {
     /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
     pub(crate) async fn worth_trying(&mut self, subscription: &Subscription, before: u64, limit: Instant) {
         loop {
+            let stuck = self.entry.next_stuck();
             tokio::select! {
                 biased;
                 () = subscription.heard_since(before) => return,
                 () = tokio::time::sleep_until(limit) => break,
+                // An unlock of this client is not polled any more; looking again has the background take it over.
+                () = sleep_until(stuck) => return,
                 () = self.caller.notify.notified() => {
                     // Its own attempts are among what it is told of; they are no news.
                     if !self.entry.shared.is_open() || self.entry.concerns(&self.caller) {
@@ -184,6 +187,8 @@ impl Place {
                 entry.set_timer(slot, self.owner);
                 self.open = false;
                 Totals::add(&entry.shared.totals.acquired, 1);
+                // Whoever took it, there is nothing left to go first for.
+                state.freed_at = None;
                 state.tidy(self.owner);
                 return Ok(ticket);
             }
@@ -217,6 +222,28 @@ impl Drop for Place {
     }
 }
 
+impl State {
+    /// Has the next caller look again that waits for this owner.
+    fn tell_next_of(&self, owner: i64) {
+        let waits =
+            |caller: &&Arc<Caller>| caller.owner == owner && caller.waits_for_own.load(Ordering::Relaxed);
+        if let Some(next) = self.queue.iter().find(waits) {
+            next.notify.notify_one();
+        }
+    }
+
+    /// A head that has not looked for so long after a release is not polled: pollers would wait for it each time.
+    fn note_absence(&self, caller: &Caller, now: Instant, limit: Duration) {
+        caller.absent.store(false, Ordering::Relaxed);
+        if caller.past_queue
+            && self.freed_at.is_some_and(|since| since + limit <= now)
+            && let Some(head) = self.head()
+        {
+            head.absent.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl EntryRef {
     /// Joins the queue; the turn leaves it when it is dropped.
     pub(crate) fn queue_up(&self, owner: &Owner, lease: Duration, past_queue: bool) -> Turn {
@@ -225,6 +252,7 @@ impl EntryRef {
             past_queue,
             since: Instant::now(),
             waits_for_own: AtomicBool::new(false),
+            absent: AtomicBool::new(false),
             notify: Notify::new(),
         });
         self.state.lock().queue.push_back(Arc::clone(&caller));
@@ -242,6 +270,7 @@ impl EntryRef {
         self.expire(&mut state, id, now);
         self.take_over_stuck(&mut state, now);
         let limit = self.shared.config.command_timeout;
+        state.note_absence(caller, now, limit);
         if caller.past_queue
             && state.slots.get(&id).is_none_or(|slot| slot.is_free() && !slot.is_held())
             && let Some(until) = state.head_goes_first_until(id, limit).filter(|until| *until > now)
@@ -259,9 +288,13 @@ impl EntryRef {
         // Whoever came first may not be polled any more; it is not waited for longer than for a command.
         let behind = since + limit > now && state.is_behind_its_own(caller);
         let own_first = behind || slot.is_some_and(|slot| !slot.is_free());
-        caller.waits_for_own.store(own_first, Ordering::Relaxed);
+        let waited = caller.waits_for_own.swap(own_first, Ordering::Relaxed);
         if own_first {
             return Ok(Look::OwnPlace { since });
+        }
+        if waited {
+            // It may have to queue now; the next of its owner need not wait for that.
+            state.tell_next_of(id);
         }
         match state.slots.get_mut(&id) {
             None if may_contend => {
@@ -295,6 +328,10 @@ impl EntryRef {
                 None => Ok(queue),
             },
         }
+    }
+
+    fn next_stuck(&self) -> Option<Instant> {
+        self.state.lock().next_stuck(self.shared.config.command_timeout)
     }
 
     /// Whether the owner of this caller has holds, or lost ones, in this entry, or another one has just freed the lock.

@@ -8,6 +8,7 @@ use super::Lock;
 use crate::entry::EntryRef;
 use crate::error::{Error, LossReason};
 use crate::script::{self, Inspected};
+use crate::wire;
 
 impl Lock {
     /// Frees the lock whoever holds it, and wakes a waiter. `true`: it was locked.
@@ -42,13 +43,15 @@ impl Lock {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
                         return Ok(false);
                     };
-                    changed_hands |= named.is_some_and(|named| named != field);
+                    // An owner of this client that takes it anew each time has the same field each time.
+                    let taking = || std::str::from_utf8(&field).ok().and_then(|field| entry.taking_of(field));
+                    let before = taking();
                     let patience = script::Patience { copies: 1, ..shared.patience() };
                     let sent = AtomicBool::new(false);
                     let mut meant = None;
                     let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
                         // A field of this client is text.
-                        meant = std::str::from_utf8(&field).ok().and_then(|field| entry.taking_of(field));
+                        meant = taking();
                         script::force_unlock(&entry.name, &field)
                     })
                     .await;
@@ -70,6 +73,9 @@ impl Lock {
                         }
                         return Ok(true);
                     }
+                    let is_ours = wire::is_field_of(&shared.client_id, &String::from_utf8_lossy(&field));
+                    changed_hands |= is_ours && (before.is_none() || taking() != before);
+                    changed_hands |= named.is_some_and(|named| named != field);
                     named = Some(field);
                 }
                 if changed_hands {
