@@ -14,6 +14,7 @@ mod harm;
 mod java;
 mod keyspace;
 mod lua;
+mod neighbours;
 mod network;
 mod owners;
 mod polls;

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::future::Future;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::proxy::Proxy;
+use common::ground::Ground;
+use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
 use common::{Bed, Server, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient, RefusedKind};
 
@@ -149,4 +152,22 @@ async fn after_a_change_of_the_password_calls_say_so() {
     }
     eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     bed.finish([client]).await;
+}
+
+/// The limit of its question was over by then, and none at all.
+#[tokio::test]
+async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
+    let ground = Ground::with(|builder| builder.command_timeout(ms(300))).await;
+    let refusal = "-READONLY You can't write against a read only replica.";
+    ground.proxy.rule(Fate::Instead(refusal), 1, |words| is_script(words, ACQUIRE));
+    ground.proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
+    let lock = ground.ours.lock("a");
+    let mut call = Box::pin(lock.try_lock());
+    let polled = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+    assert!(polled.is_pending());
+    // Its answer comes, and nobody polls for it.
+    tokio::time::sleep(ms(400)).await;
+    let ended = tokio::time::timeout(ms(3000), call).await.expect("it hangs");
+    assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
+    ground.finish().await;
 }

@@ -56,6 +56,10 @@ impl EntryRef {
         if !slot.is_held() {
             self.shared.renewals.remove(slot.generation);
         }
+        if let Some(head) = state.head() {
+            // It waits no longer for this release than a command may take.
+            head.notify.notify_one();
+        }
         Ok(Begun::Release(release))
     }
 

@@ -17,7 +17,7 @@ pub(super) struct State {
     pub(super) slots: BTreeMap<i64, Slot>,
     /// Callers that want the lock, first come first.
     pub(super) queue: VecDeque<Arc<Caller>>,
-    /// When an owner of this client freed the lock, until the head of the queue has attempted to take it.
+    /// When an owner of this client freed the lock, until it is taken or the head of the queue attempts to.
     pub(super) freed_at: Option<Instant>,
     /// What the client's tally has of these books.
     pub(super) counted: Census,
@@ -31,6 +31,8 @@ pub(super) struct Caller {
     pub(super) since: Instant,
     /// It waits for an operation of its own owner. Such callers are served in their order.
     pub(super) waits_for_own: AtomicBool,
+    /// It did not look when it could have attempted: nobody lets it go first until it does.
+    pub(super) absent: AtomicBool,
     pub(super) notify: Notify,
 }
 
@@ -101,7 +103,7 @@ impl State {
     /// Until when an attempt past the queue lets the head go first. All share one connection, on which the first attempt
     /// behind a release gets the lock: with pollers enough that would never be the head's.
     pub(super) fn head_goes_first_until(&self, owner: i64, limit: Duration) -> Option<Instant> {
-        self.head().filter(|head| head.owner != owner)?;
+        self.head().filter(|head| head.owner != owner && !head.absent.load(Ordering::Relaxed))?;
         let being_freed = |(&other, slot): (&i64, &Slot)| {
             let frees = other != owner && !slot.is_held() && (slot.releasing > 0 || slot.background);
             frees.then_some(slot.moved_at)
@@ -113,5 +115,25 @@ impl State {
     pub(super) fn next_stuck(&self, limit: Duration) -> Option<Instant> {
         let releasing = self.slots.values().filter(|slot| slot.releasing > 0 && !slot.background);
         releasing.map(|slot| slot.moved_at + limit).min()
+    }
+
+    /// Has the next caller look again that waits for this owner.
+    pub(super) fn tell_next_of(&self, owner: i64) {
+        let waits =
+            |caller: &&Arc<Caller>| caller.owner == owner && caller.waits_for_own.load(Ordering::Relaxed);
+        if let Some(next) = self.queue.iter().find(waits) {
+            next.notify.notify_one();
+        }
+    }
+
+    /// A head that has not looked for so long after a release is not polled: pollers would wait for it each time.
+    pub(super) fn note_absence(&self, caller: &Caller, now: Instant, limit: Duration) {
+        caller.absent.store(false, Ordering::Relaxed);
+        if caller.past_queue
+            && self.freed_at.is_some_and(|since| since + limit <= now)
+            && let Some(head) = self.head()
+        {
+            head.absent.store(true, Ordering::Relaxed);
+        }
     }
 }

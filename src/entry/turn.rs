@@ -73,10 +73,13 @@ impl Turn {
     /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
     pub(crate) async fn worth_trying(&mut self, subscription: &Subscription, before: u64, limit: Instant) {
         loop {
+            let stuck = self.entry.next_stuck();
             tokio::select! {
                 biased;
                 () = subscription.heard_since(before) => return,
                 () = tokio::time::sleep_until(limit) => break,
+                // An unlock of this client is not polled any more; looking again has the background take it over.
+                () = sleep_until(stuck) => return,
                 () = self.caller.notify.notified() => {
                     // Its own attempts are among what it is told of; they are no news.
                     if !self.entry.shared.is_open() || self.entry.concerns(&self.caller) {
@@ -185,6 +188,8 @@ impl Place {
                 entry.set_timer(slot, self.owner);
                 self.open = false;
                 Totals::add(&entry.shared.totals.acquired, 1);
+                // Whoever took it, there is nothing left to go first for.
+                state.freed_at = None;
                 state.tidy(self.owner);
                 return Ok(ticket);
             }
@@ -226,6 +231,7 @@ impl EntryRef {
             past_queue,
             since: Instant::now(),
             waits_for_own: AtomicBool::new(false),
+            absent: AtomicBool::new(false),
             notify: Notify::new(),
         });
         self.state.lock().queue.push_back(Arc::clone(&caller));
@@ -243,6 +249,7 @@ impl EntryRef {
         self.expire(&mut state, id, now);
         self.take_over_stuck(&mut state, now);
         let limit = self.shared.config.command_timeout;
+        state.note_absence(caller, now, limit);
         if caller.past_queue
             && state.slots.get(&id).is_none_or(|slot| slot.is_free() && !slot.is_held())
             && let Some(until) = state.head_goes_first_until(id, limit).filter(|until| *until > now)
@@ -260,9 +267,13 @@ impl EntryRef {
         // Whoever came first may not be polled any more; it is not waited for longer than for a command.
         let behind = since + limit > now && state.is_behind_its_own(caller);
         let own_first = behind || slot.is_some_and(|slot| !slot.is_free());
-        caller.waits_for_own.store(own_first, Ordering::Relaxed);
+        let waited = caller.waits_for_own.swap(own_first, Ordering::Relaxed);
         if own_first {
             return Ok(Look::OwnPlace { since });
+        }
+        if waited {
+            // It may have to queue now; the next of its owner need not wait for that.
+            state.tell_next_of(id);
         }
         match state.slots.get_mut(&id) {
             None if may_contend => {
@@ -296,6 +307,10 @@ impl EntryRef {
                 None => Ok(queue),
             },
         }
+    }
+
+    fn next_stuck(&self) -> Option<Instant> {
+        self.state.lock().next_stuck(self.shared.config.command_timeout)
     }
 
     /// Whether the owner of this caller has holds, or lost ones, in this entry, or another one has just freed the lock.

@@ -103,6 +103,10 @@ impl Link {
     /// and goes on waiting: the answer may only be slow.
     async fn exchange(&self, command: &'static str, args: Vec<Arg>, limit: Limit) -> Result<Reply, Trouble> {
         let timeout = limit.until.saturating_duration_since(Instant::now());
+        if timeout.is_zero() {
+            // To fred that is no timeout at all.
+            return Err(Trouble::Timeout("no time left".to_owned()));
+        }
         let mut answer = pin!(self.connection.command(command, args, timeout));
         let mut heard = self.heard.load(Ordering::Relaxed);
         let mut doubt_at = Instant::now() + limit.silence;

@@ -87,8 +87,10 @@ pub(super) async fn happen(
                 tokio::time::advance(ms(time)).await;
             }
             Fault::Deny { client, right, .. } => world.deny(client, right, true),
-            Fault::Deafen { client, ms: time } | Fault::Lag { client, ms: time } => {
-                world.deafen(client, ms(time));
+            Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),
+            // The news of it comes at the moment that was planned, also when everything stood still before.
+            Fault::Lag { client, ms: time } => {
+                world.deafen(client, (start + ms(at + time)).saturating_duration_since(now));
             }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
