@@ -224,6 +224,9 @@ impl LockClient {
     /// Releases that are under way have the same `grace`, and at least the command timeout. After that they are
     /// waited for as long as they progress: until none has ended for a command timeout.
     ///
+    /// Where nothing can be sent (outside of a runtime, or when nobody drives the client's) all that is held is abandoned
+    /// at once, and named.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is closed again or
@@ -258,18 +261,18 @@ impl LockClient {
                 }
                 report.unconfirmed = settle(shared, grace).await;
             }
-            for entry in Entries::all(shared) {
-                let lock = entry.name.given().to_string();
-                let owners = entry.lose_all(LossReason::Closed).into_iter();
-                report.abandoned.extend(
-                    owners.map(|owner| AbandonedHold { lock: lock.clone(), owner: owner.to_string() }),
-                );
-            }
+            report.abandoned = abandon(shared);
             end(shared, &self.handle.stop).await;
             Ok(report)
         };
-        // Without a runtime there is nothing left to close.
-        shared.drive(pin!(closing)).await.unwrap_or_default()
+        match shared.drive(pin!(closing)).await {
+            Ok(report) => report,
+            // Nothing can be sent, here or by the client's own tasks.
+            Err(_) => {
+                shared.enter_phase(Phase::Closing);
+                CloseReport { abandoned: abandon(shared), ..CloseReport::default() }
+            }
+        }
     }
 }
 
@@ -277,6 +280,18 @@ impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockClient").field("id", &self.id()).finish_non_exhaustive()
     }
+}
+
+/// Ends every hold that is still open, and names it.
+fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
+    let mut abandoned = Vec::new();
+    for entry in Entries::all(shared) {
+        let lock = entry.name.given().to_string();
+        let owners = entry.lose_all(LossReason::Closed).into_iter();
+        abandoned.extend(owners.map(|owner| AbandonedHold { lock: lock.clone(), owner: owner.to_string() }));
+        entry.tell_all();
+    }
+    abandoned
 }
 
 /// Waits until the census is as wished.

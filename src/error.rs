@@ -143,8 +143,8 @@ pub enum Error {
     Closed,
 
     /// There is no tokio runtime here, or it has no timers or no sockets; or the one the client was made on has ended, or
-    /// nobody drives it. Nothing is held; what was on its way then is undone when that runtime goes on, or ends with its
-    /// lease.
+    /// nobody drives it: for a caller on another runtime that is so when it has run no task for about two command timeouts.
+    /// Nothing is held; what was on its way then is undone when that runtime goes on, or ends with its lease.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that made the \
          client running"

@@ -196,12 +196,14 @@ impl LockGuard {
         entry.shared.drive(pin!(extend(entry, owner.thread_id(), ticket, lease))).await
     }
 
-    /// Lets go of the guard and keeps the hold: it is renewed until [`Lock::unlock`](crate::Lock::unlock) by the
-    /// same owner gives it back, or [`LockClient::close`](crate::LockClient::close).
+    /// Lets go of the guard and keeps the hold: unless it has a fixed lease it is renewed until
+    /// [`Lock::unlock`](crate::Lock::unlock) by the same owner gives it back, or
+    /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle.
     ///
     /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew. With a fixed lease or a
-    /// `max_hold` it need not be given back: when that end has come it is forgotten, and a lease that has run out counts as
-    /// no loss. So `lease(d)`, `try_lock` and `detach` together do something at most once in `d`.
+    /// `max_hold` it need not be given back: when it has ended it is forgotten, an unlock finds nothing
+    /// ([`Error::NotHeld`]), and a lease that has run out counts as no loss. So `lease(d)`, `try_lock` and `detach` together
+    /// do something at most once in `d`, for as long as the client lives.
     ///
     /// # Examples
     ///
@@ -259,7 +261,7 @@ pub(crate) async fn give_back(
             Ok(Begun::Release(release)) => break release,
             Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
             // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
-            // longer than for a command: the guard is then dropped, and the background goes on.
+            // longer than for a command: the guard is then dropped, and the background goes on when that call ends.
             Ok(Begun::Wait { place, since }) => {
                 let patience = since.max(start) + entry.shared.config.command_timeout;
                 if tokio::time::timeout_at(patience, place).await.is_err() {

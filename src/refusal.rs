@@ -158,3 +158,36 @@ const NOT_EXECUTED: [&str; 4] =
     ["NOSCRIPT", "ERR unknown command", "ERR wrong number of arguments", "ERR Error compiling script"];
 
 const SHOWN_BYTES_MAX: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script;
+    use crate::wire::LockName;
+
+    #[test]
+    fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
+        let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
+        let certain = |text| is_certain(&explain(script, "a", text), text);
+        for text in [
+            "NOSCRIPT No matching script. Please use EVAL.",
+            // Redis 6.2 puts the name in backticks.
+            "ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `a`, ",
+            "ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'a' ",
+            "ERR wrong number of arguments for 'evalsha' command",
+            "ERR Error compiling script (new function): user_script:1: '=' expected",
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_0): @user_script:22: @user_script: 22: -OOM command not allowed",
+            "NOAUTH Authentication required.",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        ] {
+            assert!(certain(text), "{text}");
+        }
+        for text in
+            ["ERR upstream failure", "ERR Script killed by user with SCRIPT KILL.", "UPSTREAM gone", ""]
+        {
+            assert!(!certain(text), "{text}");
+        }
+    }
+}

@@ -34,7 +34,17 @@ async fn run(entry: EntryRef, owner: i64) {
             }
             Step::Send { field, lease_max } => (field, start + lease_max),
         };
-        let place = entry.shared.redis.place(entry.lane, Bulk::Releases).await;
+        let place = entry.shared.redis.place(entry.lane, Bulk::Releases);
+        // Behind a lease that is over there is nothing left to free.
+        let Ok(place) = tokio::time::timeout_at(give_up_at, place).await else {
+            give_up(
+                &entry,
+                owner,
+                &field,
+                &Error::no_answer("releasing", "earlier releases have no answer yet"),
+            );
+            continue;
+        };
         let patience = Patience { timeout: entry.shared.config.command_timeout, copies: 1 };
         let sent = AtomicBool::new(false);
         let mut target = 0;
@@ -62,17 +72,21 @@ async fn run(entry: EntryRef, owner: i64) {
         drop(place);
         tried = true;
         if Instant::now() >= give_up_at || is_final(&error) {
-            tracing::warn!(
-                target: "redisson_lock",
-                lock = %entry.name.given(), owner = %field, %error,
-                "background release failed: the lease frees the lock"
-            );
-            entry.abandon(owner);
+            give_up(&entry, owner, &field, &error);
             continue;
         }
         tokio::time::sleep(pause.min(give_up_at.saturating_duration_since(Instant::now()))).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+fn give_up(entry: &EntryRef, owner: i64, field: &str, error: &Error) {
+    tracing::warn!(
+        target: "redisson_lock",
+        lock = %entry.name.given(), owner = %field, %error,
+        "background release failed: the lease frees the lock"
+    );
+    entry.abandon(owner);
 }
 
 /// Whether trying again cannot help.

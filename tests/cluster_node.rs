@@ -115,7 +115,8 @@ async fn many_slots_do_not_mean_as_many_calls_at_once() {
 #[tokio::test]
 async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     let bed = node().await;
-    let client = bed.client_with(brisk).await;
+    let proxy = Proxy::start(bed.server.port).await;
+    let client = brisk(LockClient::builder()).connect(&proxy.url()).await.expect("the server answers");
     let mut guards = take(&client, (0..20).map(|nth| format!("lock:{nth}"))).await;
     let moved = guards.remove(10);
     let other = Server::start_with(&["--cluster-enabled", "yes"]);
@@ -134,10 +135,16 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     control.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &its_id]);
     let reason = tokio::time::timeout(ms(2 * WATCHDOG), moved.lost()).await.expect("told in time");
     assert!(matches!(reason, LossReason::NotRenewed | LossReason::Gone), "{reason}");
+    // Tried again every thirtieth of the watchdog timeout, and not as fast as it is refused.
+    let is_of_it = |words: &&Vec<String>| is_script(words, RENEW) && words.contains(&"lock:10".to_owned());
+    let calls = proxy.script_calls().iter().filter(is_of_it).count();
+    assert!(calls <= 2 * 30, "{calls} renewals of one lock");
     all_held_for(&guards, ms(WATCHDOG)).await;
     assert_eq!(client.stats().lost_total, 1);
     drop(moved);
     give_back(guards).await;
     drop(other);
-    bed.finish([client]).await;
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([]).await;
 }

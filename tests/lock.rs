@@ -396,3 +396,23 @@ async fn releases_of_one_owner_that_overlap_leave_the_count_of_the_holds_that_st
     }
     bed.finish([client]).await;
 }
+
+#[tokio::test]
+async fn closing_does_not_take_for_progress_that_releases_give_up() {
+    const LOCKS: usize = 1_000;
+    let bed = Bed::new();
+    let lease = ms(1500);
+    let client = bed.client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(450))).await;
+    let mut guards = Vec::new();
+    for nth in 0..LOCKS {
+        guards.push(client.lock(format!("lock:{nth}")).lock().await.expect("free"));
+    }
+    bed.server.pause();
+    drop(guards);
+    let start = std::time::Instant::now();
+    let report = client.close(2 * lease).await;
+    let took = start.elapsed();
+    bed.server.resume();
+    assert!(took < 3 * lease, "a close with a grace of {:?} took {took:?}: {report:?}", 2 * lease);
+    bed.finish([]).await;
+}

@@ -171,3 +171,27 @@ async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
     assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
     ground.finish().await;
 }
+
+#[tokio::test]
+async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any_more() {
+    let bed = Bed::new();
+    let mut control = bed.control();
+    control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);
+    let url = format!("redis://u:before@127.0.0.1:{}", bed.server.port);
+    let client = LockClient::builder().command_timeout(ms(400)).connect(&url).await.expect("accepted");
+    control.run(&["HSET", "a", "java:1", "1"]);
+    // A waiter that leaves again: its channel tells the connection that is to be lost.
+    assert!(client.lock("a").try_lock_for(ms(100)).await.expect("answered").is_none());
+    control.run(&["ACL", "SETUSER", "u", "<before", ">after"]);
+    assert_eq!(control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
+    let error = client.lock("a").lock().await.expect_err("there is nothing to wait on");
+    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    // And back again.
+    control.run(&["ACL", "SETUSER", "u", ">before"]);
+    let start = Instant::now();
+    while client.lock("a").try_lock_for(ms(500)).await.is_err() {
+        assert!(start.elapsed() < ms(3000) + stalls(start), "it does not come back");
+    }
+    control.run(&["DEL", "a"]);
+    bed.finish([client]).await;
+}

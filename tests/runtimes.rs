@@ -64,6 +64,13 @@ fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() 
         assert!(start.elapsed() >= ms(3 * COMMAND), "a slow answer is waited for: {:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     });
+    // A client that cannot send does not claim that nothing was held.
+    let (other_bed, other) = client_on(&home);
+    let other_guard = home.block_on(other.lock("a").lock()).expect("free");
+    let report = away.block_on(other.close(ms(10)));
+    assert_eq!(report.abandoned.len(), 1, "{report:?}");
+    assert_eq!(other_guard.state(), redisson_lock::HoldState::Lost(LossReason::Closed));
+    drop((other_guard, other, other_bed));
     // Driven again, it works off what was left, and serves calls from elsewhere, waits included.
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let driver = std::thread::spawn(move || {

@@ -525,3 +525,71 @@ async fn clients_that_lost_a_server_together_do_not_come_back_together() {
     proxy.stop().await;
     bed.finish([]).await;
 }
+
+#[tokio::test]
+async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_its_time() {
+    let bed = Bed::new();
+    let theirs = bed.client().await;
+    let proxy = Proxy::start(bed.server.port).await;
+    let command_timeout = ms(1000);
+    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = ours.expect("the server answers");
+    let guard = theirs.lock("a").lock().await.expect("free");
+    let before = proxy.arrivals().len();
+    // The only waiter leaves before the silence is noticed, so nobody asks anything of the replacement.
+    proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
+    assert!(ours.lock("a").try_lock_for(ms(200)).await.expect("answered").is_none());
+    eventually("it is replaced", ms(5000), || proxy.arrivals().len() > before).await;
+    eventually("nothing is listened to", ms(5000), || ours.stats().subscriptions == 0).await;
+    // Long after that the replacement falls silent as well.
+    tokio::time::sleep(2 * command_timeout).await;
+    proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
+    let lock = ours.lock("a");
+    let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+    let mut control = bed.control();
+    eventually("it waits or has failed", ms(5000), || {
+        waiter.is_finished()
+            || control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+    })
+    .await;
+    guard.unlock().await.expect("held");
+    waiter.await.expect("no panic").expect("it waited on the next connection");
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([theirs]).await;
+}
+
+#[tokio::test]
+async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeout() {
+    let bed = Bed::new();
+    let theirs = bed.client().await;
+    let proxy = Proxy::start(bed.server.port).await;
+    let command_timeout = ms(1000);
+    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = ours.expect("the server answers");
+    let guard = theirs.lock("a").lock().await.expect("free");
+    let before = proxy.arrivals().len();
+    proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
+    let error = ours.lock("a").lock().await.expect_err("nothing is confirmed");
+    assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
+    // The first got half of the time, the second, which got all of it, had nobody left to wait for it.
+    eventually("two replacements", ms(5000), || proxy.arrivals().len() == before + 2).await;
+    let start = Instant::now();
+    let lock = ours.lock("a");
+    let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+    tokio::time::sleep(command_timeout * 3 / 4).await;
+    let arrivals = proxy.arrivals();
+    let early = arrivals.iter().skip(before + 2).filter(|at| **at - start < command_timeout * 9 / 10).count();
+    assert_eq!(early, 0, "replaced before its time");
+    proxy.let_commands_go();
+    let mut control = bed.control();
+    eventually("it waits", ms(5000), || {
+        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+    })
+    .await;
+    guard.unlock().await.expect("held");
+    waiter.await.expect("no panic").expect("taken");
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    bed.finish([theirs]).await;
+}

@@ -165,6 +165,8 @@ impl Place {
         let refusal = match state.slots.get_mut(&self.owner) {
             None => Some(Error::Closed),
             Some(_) if !entry.shared.is_open() => Some(Error::Closed),
+            // Nobody is left who would tell of its loss.
+            Some(_) if entry.shared.gone.is_cancelled() => Some(Error::NoRuntime),
             Some(slot) if slot.losses != self.losses && !slot.is_held() => {
                 let reason = slot.lost_reason;
                 Some(Error::lost(entry.name.given(), reason))

@@ -169,9 +169,10 @@ impl Desk<'_> {
                     None => std::future::pending().await,
                 }
             };
-            // While there is something to miss, a silent connection is found out by a heartbeat.
+            // While there is something to miss, a silent connection is found out by a heartbeat. And one heartbeat shows
+            // whether a new connection is as slow as the last one was, before anybody waits for it.
             let heartbeat = async {
-                if waits.len() == 0 {
+                if waits.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
                 }
                 tokio::time::sleep(self.actor.settings.command_timeout).await;
