@@ -155,6 +155,19 @@ async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole(
 }
 
 #[tokio::test]
+async fn a_refusal_is_not_asked_for_a_second_time() {
+    let ground = Ground::new().await;
+    let refusal = "-OOM command not allowed when used memory > 'maxmemory'.";
+    ground.proxy.rule(Fate::Instead(refusal), 1, acquire_to(1));
+    let before = ground.proxy.script_calls().len();
+    let refused = ground.ours.lock("a").lock().await;
+    let expected = matches!(refused, Err(Error::Refused { kind: RefusedKind::OutOfMemory, .. }));
+    assert!(expected, "{refused:?}");
+    assert_eq!(ground.proxy.script_calls().len(), before + 1);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
     // Trace V1 of the protocol model: two owners in 13 steps without the fence.
     let mut ground = Ground::new().await;

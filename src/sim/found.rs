@@ -136,6 +136,22 @@ fn a_server_that_stood_still_keeps_its_connections() {
     });
 }
 
+/// A timer that fires late says that this process stood still, and nothing about the server.
+#[test]
+fn a_process_that_stood_still_does_not_doubt_its_connection() {
+    play(true, async |stage| {
+        stage.world.hold_answers(0, true);
+        let taking = begin(lock(&stage.task(0))).await;
+        tokio::time::sleep(ms(390)).await;
+        tokio::time::advance(ms(400)).await;
+        tokio::time::sleep(ms(100)).await;
+        stage.world.hold_answers(0, false);
+        let guard = end(taking).await.expect("answered after 900 of 1000 ms");
+        assert_eq!(stage.client.stats().reconnects_total, 0);
+        guard.unlock().await.expect("held");
+    });
+}
+
 fn close(stage: &Stage, grace: Duration) -> impl Future<Output = crate::stats::CloseReport> + Send + 'static {
     let client = stage.client.clone();
     async move { client.close(grace).await }
