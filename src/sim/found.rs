@@ -91,7 +91,7 @@ fn an_answer_that_takes_nearly_the_command_timeout_is_waited_for() {
         stage.world.set_latency(Latency { least: 400, usual: 400, seldom: 400, seldom_percent: 0 });
         let guard = end(begin(lock(&stage.task(0))).await).await.expect("answered after 800 of 1000 ms");
         // The second connection is ready by then, and not needed.
-        tokio::time::sleep(ms(2_000)).await;
+        tokio::time::sleep(ms(5_000)).await;
         assert_eq!(stage.client.stats().reconnects_total, 0);
         stage.world.set_latency(Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 });
         guard.unlock().await.expect("held");
