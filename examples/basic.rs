@@ -6,7 +6,9 @@ use redisson_lock::{Error, LockClient};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let client = LockClient::connect(&url).await?;
     let stock = client.lock("stock:42");
 

@@ -53,8 +53,8 @@ impl LockClientBuilder {
         }
     }
 
-    /// The lease of a hold without a fixed one; it is renewed every third of this. Default 30 s, as Redisson's
-    /// `lockWatchdogTimeout`; 300 ms to one day.
+    /// The lease of a hold without a fixed one; it is renewed every third of this. Default 30 s, as
+    /// Redisson's `lockWatchdogTimeout`; 300 ms to one day.
     ///
     /// A crashed holder keeps others waiting for at most this long.
     ///
@@ -65,11 +65,14 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().watchdog_timeout(Duration::from_secs(10));
     /// ```
     pub fn watchdog_timeout(self, watchdog_timeout: Duration) -> Self {
-        Self { watchdog_timeout, ..self }
+        Self {
+            watchdog_timeout,
+            ..self
+        }
     }
 
-    /// How long a command may take, one re-send included. Default 3 s; above zero, and below a third of the
-    /// watchdog timeout.
+    /// How long a command may take, one re-send included. Default 3 s; above zero, and below a
+    /// third of the watchdog timeout.
     ///
     /// # Examples
     ///
@@ -78,7 +81,10 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
     /// ```
     pub fn command_timeout(self, command_timeout: Duration) -> Self {
-        Self { command_timeout, ..self }
+        Self {
+            command_timeout,
+            ..self
+        }
     }
 
     /// Command connections; all commands of one lock use the same one. Default 1; 1 to 16.
@@ -89,13 +95,17 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().connections(2);
     /// ```
     pub fn connections(self, connections: usize) -> Self {
-        Self { connections, ..self }
+        Self {
+            connections,
+            ..self
+        }
     }
 
-    /// Whether a lost connection is killed at the server before its replacement is used. Default on.
+    /// Whether a lost connection is killed at the server before its replacement is used. Default
+    /// on.
     ///
-    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections between clients;
-    /// `docs/guarantees.md` says what remains without it.
+    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
+    /// between clients; `docs/guarantees.md` says what remains without it.
     ///
     /// # Examples
     ///
@@ -114,11 +124,14 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
     /// ```
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
-        Self { key_prefix: key_prefix.into(), ..self }
+        Self {
+            key_prefix: key_prefix.into(),
+            ..self
+        }
     }
 
-    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not say otherwise. Default none; 10 ms to ten
-    /// years.
+    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not say otherwise. Default
+    /// none; 10 ms to ten years.
     ///
     /// # Examples
     ///
@@ -127,15 +140,18 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
     /// ```
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        Self { max_hold: Some(max_hold), ..self }
+        Self {
+            max_hold: Some(max_hold),
+            ..self
+        }
     }
 
     /// Connects to `redis://[user:password@]host[:port][/database]`.
     ///
     /// # Errors
     ///
-    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a setting out of
-    /// bounds.
+    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a
+    /// setting out of bounds.
     ///
     /// # Cancel safety
     ///
@@ -195,14 +211,26 @@ impl LockClientBuilder {
         let shared = Arc::new(Shared::new(id, config, runtime, redis, Arc::clone(&waits)));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
-        let handle = Arc::new(ClientHandle { shared, stop: stop.clone() });
+        let handle = Arc::new(ClientHandle {
+            shared,
+            stop: stop.clone(),
+        });
         handle.shared.redis.subscribe_with(&settings, waits).await?;
-        handle.shared.runtime.spawn(renewal::run(Farewell::new(&handle.shared), stop));
+        handle
+            .shared
+            .runtime
+            .spawn(renewal::run(Farewell::new(&handle.shared), stop));
         Ok(LockClient { handle })
     }
 
     fn check(&self) -> Result<(), Error> {
-        let out_of_bounds = |what, given, problem| Err(Error::InvalidDuration { what, given, problem });
+        let out_of_bounds = |what, given, problem| {
+            Err(Error::InvalidDuration {
+                what,
+                given,
+                problem,
+            })
+        };
         if !(WATCHDOG_MIN..=WATCHDOG_MAX).contains(&self.watchdog_timeout) {
             let problem = "it must be at least 300 milliseconds and at most one day";
             return out_of_bounds("watchdog_timeout", self.watchdog_timeout, problem);
@@ -214,14 +242,19 @@ impl LockClientBuilder {
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             return Err(Error::InvalidConfig {
                 what: "connections",
-                problem: format!("{} is not between 1 and {CONNECTIONS_MAX}", self.connections),
+                problem: format!(
+                    "{} is not between 1 and {CONNECTIONS_MAX}",
+                    self.connections
+                ),
             });
         }
-        self.max_hold.map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
+        self.max_hold
+            .map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
     }
 }
 
-/// Whether this runtime has timers. tokio does not tell; it panics where one is made, which is said once on stderr.
+/// Whether this runtime has timers. tokio does not tell; it panics where one is made, which is said
+/// once on stderr.
 fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
@@ -263,10 +296,18 @@ mod tests {
     #[test]
     fn settings_past_their_bounds_are_refused_by_name() {
         let bad: [(&str, Set); 8] = [
-            ("watchdog_timeout", |builder| builder.watchdog_timeout(299 * MS).command_timeout(MS)),
-            ("watchdog_timeout", |builder| builder.watchdog_timeout(DAY + MS)),
-            ("command_timeout", |builder| builder.command_timeout(Duration::ZERO)),
-            ("command_timeout", |builder| builder.command_timeout(Duration::from_secs(10))),
+            ("watchdog_timeout", |builder| {
+                builder.watchdog_timeout(299 * MS).command_timeout(MS)
+            }),
+            ("watchdog_timeout", |builder| {
+                builder.watchdog_timeout(DAY + MS)
+            }),
+            ("command_timeout", |builder| {
+                builder.command_timeout(Duration::ZERO)
+            }),
+            ("command_timeout", |builder| {
+                builder.command_timeout(Duration::from_secs(10))
+            }),
             ("connections", |builder| builder.connections(0)),
             ("connections", |builder| builder.connections(17)),
             ("max_hold", |builder| builder.max_hold(9 * MS)),

@@ -20,9 +20,10 @@ use crate::stats::{AbandonedHold, ClientStats, CloseReport};
 
 /// A connection to Redis that makes locks. Cheap to clone; all clones are one client.
 ///
-/// A client is one half of every owner: its id stands in each lock hash it writes. It has one command connection
-/// (more with [`connections`](LockClientBuilder::connections)) and one subscriber connection, however many locks.
-/// When the last client, lock and guard of it are dropped, its tasks end and its sockets close within a second.
+/// A client is one half of every owner: its id stands in each lock hash it writes. It has one
+/// command connection (more with [`connections`](LockClientBuilder::connections)) and one
+/// subscriber connection, however many locks. When the last client, lock and guard of it are
+/// dropped, its tasks end and its sockets close within a second.
 ///
 /// # Examples
 ///
@@ -67,8 +68,9 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no server answers there
-    /// within the command timeout, [`Error::Auth`], [`Error::Refused`], [`Error::NoRuntime`].
+    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// server answers there within the command timeout, [`Error::Auth`], [`Error::Refused`],
+    /// [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
@@ -104,8 +106,8 @@ impl LockClient {
 
     /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
     ///
-    /// Connections of its own are opened; the given client is never used, reconnected or quit, and it need not be
-    /// connected.
+    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
+    /// it need not be connected.
     ///
     /// # Errors
     ///
@@ -167,8 +169,8 @@ impl LockClient {
 
     /// The owner with this thread id, for callers that need a fixed number on the wire.
     ///
-    /// Task ids count up from 1, and ids from 2^62 on are given out by the crate: choose another range (negative
-    /// numbers are free) unless you mean to share such an owner.
+    /// Task ids count up from 1, and ids from 2^62 on are given out by the crate: choose another
+    /// range (negative numbers are free) unless you mean to share such an owner.
     ///
     /// # Examples
     ///
@@ -216,21 +218,23 @@ impl LockClient {
 
     /// Closes the client: no new holds, `grace` for the guards that are open, then the end.
     ///
-    /// New calls and waiters get [`Error::Closed`] at once. Open guards have `grace` to be given back and are
-    /// renewed meanwhile; after it detached holds are released, and holds with an open guard are *not* taken away
-    /// from under their section: they become lost with [`LossReason::Closed`] and end with their lease. The report
-    /// names them. Closing a closed client does nothing.
+    /// New calls and waiters get [`Error::Closed`] at once. Open guards have `grace` to be given
+    /// back and are renewed meanwhile; after it detached holds are released, and holds with an open
+    /// guard are *not* taken away from under their section: they become lost with
+    /// [`LossReason::Closed`] and end with their lease. The report names them. Closing a closed
+    /// client does nothing.
     ///
-    /// Releases that are under way have the same `grace`, and at least the command timeout. After that they are
-    /// waited for as long as they progress: until none has ended for a command timeout.
+    /// Releases that are under way have the same `grace`, and at least the command timeout. After
+    /// that they are waited for as long as they progress: until none has ended for a command
+    /// timeout.
     ///
-    /// Where nothing can be sent (outside of a runtime, or when nobody drives the client's) all that is held is abandoned
-    /// at once, and named.
+    /// Where nothing can be sent (outside of a runtime, or when nobody drives the client's) all
+    /// that is held is abandoned at once, and named.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is closed again or
-    /// its last handle is dropped.
+    /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is
+    /// closed again or its last handle is dropped.
     ///
     /// # Examples
     ///
@@ -252,7 +256,8 @@ impl LockClient {
             }
             // No more waiting than anybody waits for.
             let grace = Instant::now() + grace.min(FOREVER);
-            let _ = tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
+            let _ =
+                tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
 
             let mut report = CloseReport::default();
             if !shared.is_closed() {
@@ -270,7 +275,10 @@ impl LockClient {
             // Nothing can be sent, here or by the client's own tasks.
             Err(_) => {
                 shared.enter_phase(Phase::Closing);
-                CloseReport { abandoned: abandon(shared), ..CloseReport::default() }
+                CloseReport {
+                    abandoned: abandon(shared),
+                    ..CloseReport::default()
+                }
             }
         }
     }
@@ -278,7 +286,9 @@ impl LockClient {
 
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockClient").field("id", &self.id()).finish_non_exhaustive()
+        f.debug_struct("LockClient")
+            .field("id", &self.id())
+            .finish_non_exhaustive()
     }
 }
 
@@ -288,7 +298,10 @@ fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
     for entry in Entries::all(shared) {
         let lock = entry.name.given().to_string();
         let owners = entry.lose_all(LossReason::Closed).into_iter();
-        abandoned.extend(owners.map(|owner| AbandonedHold { lock: lock.clone(), owner: owner.to_string() }));
+        abandoned.extend(owners.map(|owner| AbandonedHold {
+            lock: lock.clone(),
+            owner: owner.to_string(),
+        }));
         entry.tell_all();
     }
     abandoned
@@ -305,10 +318,11 @@ async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
     }
 }
 
-/// Waits for what is under way: until the grace is over, and on for as long as something ends in each command timeout.
-/// Answers how much was left.
+/// Waits for what is under way: until the grace is over, and on for as long as something ends in
+/// each command timeout. Answers how much was left.
 async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
-    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone too.
+    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
+    // too.
     let under_way = |census: &Census| census.acquiring + census.releasing;
     let mut limit = Instant::now() + shared.config.command_timeout;
     loop {

@@ -1,8 +1,8 @@
 //! One lock as this client sees it: its owners, its local queue, and who may talk to Redis next.
 //!
-//! An entry is one mutex around plain data. Every method here is a whole transition: it locks, changes, tells
-//! who has to look again, and unlocks; nothing waits under the mutex. The entry exists while somebody refers to
-//! it or an owner has something left in it.
+//! An entry is one mutex around plain data. Every method here is a whole transition: it locks,
+//! changes, tells who has to look again, and unlocks; nothing waits under the mutex. The entry
+//! exists while somebody refers to it or an owner has something left in it.
 
 mod books;
 mod release;
@@ -37,8 +37,8 @@ use state::State;
 /// Every entry of a client, by key.
 #[derive(Default)]
 pub(crate) struct Entries {
-    /// With the number of references to each. Ordered, here and below, so that what goes through all of them does
-    /// so in the same order in every run.
+    /// With the number of references to each. Ordered, here and below, so that what goes through
+    /// all of them does so in the same order in every run.
     by_key: Mutex<BTreeMap<Arc<str>, Counted>>,
     numbers: AtomicU64,
 }
@@ -52,10 +52,20 @@ impl Entries {
         let (entry, users) = by_key.entry(Arc::clone(name.key())).or_insert_with(|| {
             let lane = shared.redis.lane_of(name.key());
             let state = Books::new(Arc::clone(&shared.tally));
-            (Arc::new(Entry { name: name.clone(), lane, state }), 0)
+            (
+                Arc::new(Entry {
+                    name: name.clone(),
+                    lane,
+                    state,
+                }),
+                0,
+            )
         });
         *users += 1;
-        EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
+        EntryRef {
+            shared: Arc::clone(shared),
+            entry: Arc::clone(entry),
+        }
     }
 
     /// A number that was not given out before: for generations and epochs.
@@ -68,10 +78,14 @@ impl Entries {
         let mut by_key = shared.entries.by_key.lock();
         let (entry, users) = by_key.get_mut(key)?;
         *users += 1;
-        Some(EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) })
+        Some(EntryRef {
+            shared: Arc::clone(shared),
+            entry: Arc::clone(entry),
+        })
     }
 
-    /// Locks that are remembered: those that somebody refers to, or that an owner has something left in.
+    /// Locks that are remembered: those that somebody refers to, or that an owner has something
+    /// left in.
     pub(crate) fn len(&self) -> usize {
         self.by_key.lock().len()
     }
@@ -83,7 +97,10 @@ impl Entries {
             .values_mut()
             .map(|(entry, users)| {
                 *users += 1;
-                EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
+                EntryRef {
+                    shared: Arc::clone(shared),
+                    entry: Arc::clone(entry),
+                }
             })
             .collect()
     }
@@ -121,7 +138,9 @@ impl Drop for EntryRef {
     fn drop(&mut self) {
         let mut by_key = self.shared.entries.by_key.lock();
         let key = self.entry.name.key();
-        let Some((_, users)) = by_key.get_mut(key) else { return };
+        let Some((_, users)) = by_key.get_mut(key) else {
+            return;
+        };
         *users -= 1;
         if *users == 0 {
             let state = self.entry.state.lock();
@@ -144,7 +163,9 @@ pub(crate) struct View {
 impl EntryRef {
     /// Ends the holds of one owner whose promise is over by the local clock.
     fn expire(&self, state: &mut State, owner: i64, now: Instant) {
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            return;
+        };
         let reasons = slot.expire(now);
         if reasons.is_empty() {
             return;
@@ -156,8 +177,13 @@ impl EntryRef {
                 Totals::add(&self.shared.totals.lost, 1);
             }
         }
-        // A hold that reached its limit is not taken away from under its section; its lease ends by itself.
-        if slot.is_held() || reasons.iter().any(|&(reason, _)| reason != LossReason::MaxHold) {
+        // A hold that reached its limit is not taken away from under its section; its lease ends by
+        // itself.
+        if slot.is_held()
+            || reasons
+                .iter()
+                .any(|&(reason, _)| reason != LossReason::MaxHold)
+        {
             self.release_in_background(slot, owner);
         } else {
             slot.settled = true;
@@ -180,7 +206,9 @@ impl EntryRef {
     /// Ends every hold of an owner, if the books still mean the same taking of the lock.
     pub(crate) fn lose_owner(&self, owner: i64, generation: Option<u64>, reason: LossReason) {
         let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            return;
+        };
         if slot.is_held() && generation.is_none_or(|generation| generation == slot.generation) {
             self.lose(slot, reason);
             state.tidy(owner);
@@ -212,7 +240,10 @@ impl EntryRef {
     pub(crate) fn peek(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
         let state = self.state.lock();
         let slot = state.slots.get(&owner)?;
-        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+        let hold = slot
+            .holds
+            .iter()
+            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
         Some(View {
             deadline: slot.deadline,
             at_risk_from: match hold.mode {
@@ -227,15 +258,32 @@ impl EntryRef {
     pub(crate) fn hold(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<(Arc<str>, Mode)> {
         let state = self.state.lock();
         let slot = state.slots.get(&owner)?;
-        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+        let hold = slot
+            .holds
+            .iter()
+            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
         Some((Arc::clone(&slot.field), hold.mode))
     }
 
     /// A fixed lease was extended: the hold's end moves, never back.
-    pub(crate) fn extended(&self, owner: i64, ticket: &Arc<Ticket>, sent_at: Instant, lease: Duration) {
+    pub(crate) fn extended(
+        &self,
+        owner: i64,
+        ticket: &Arc<Ticket>,
+        sent_at: Instant,
+        lease: Duration,
+    ) {
         let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
-        let Some(hold) = slot.holds.iter_mut().find(|hold| Arc::ptr_eq(&hold.ticket, ticket)) else { return };
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            return;
+        };
+        let Some(hold) = slot
+            .holds
+            .iter_mut()
+            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))
+        else {
+            return;
+        };
         if let Mode::Fixed { until, .. } = &mut hold.mode {
             *until = (*until).max(local_end(sent_at, lease));
         }
@@ -282,7 +330,9 @@ impl EntryRef {
             let state = self.state.lock();
             let of = |(&owner, slot): (&i64, &Slot)| {
                 let tickets = slot.holds.iter().filter(|hold| hold.detached);
-                tickets.map(|hold| (owner, Arc::clone(&hold.ticket))).collect::<Vec<_>>()
+                tickets
+                    .map(|hold| (owner, Arc::clone(&hold.ticket)))
+                    .collect::<Vec<_>>()
             };
             state.slots.iter().flat_map(of).collect()
         };

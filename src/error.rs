@@ -33,7 +33,8 @@ pub enum Error {
         owner: String,
     },
 
-    /// The hold ended before; nothing is held. Whoever needed it must take the lock again and start over.
+    /// The hold ended before; nothing is held. Whoever needed it must take the lock again and start
+    /// over.
     #[error("the hold of lock `{lock}` was lost: {reason}")]
     Lost {
         /// The lock.
@@ -71,9 +72,12 @@ pub enum Error {
         problem: String,
     },
 
-    /// Redis could not be reached, or did not answer in time. The caller holds nothing; if the command took
-    /// effect after all, it is undone in the background, at the latest when its lease ends.
-    #[error("no answer from Redis while {while_doing}; nothing is held, check that the server is reachable")]
+    /// Redis could not be reached, or did not answer in time. The caller holds nothing; if the
+    /// command took effect after all, it is undone in the background, at the latest when its lease
+    /// ends.
+    #[error(
+        "no answer from Redis while {while_doing}; nothing is held, check that the server is reachable"
+    )]
     NoAnswer {
         /// What was being done.
         while_doing: &'static str,
@@ -119,8 +123,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script gave an answer that it never gives, or an error that is no refusal of Redis. Treated like a missing
-    /// answer: what may have been executed is undone in the background.
+    /// A script gave an answer that it never gives, or an error that is no refusal of Redis.
+    /// Treated like a missing answer: what may have been executed is undone in the background.
     #[error("script `{script}` answered {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.
@@ -130,7 +134,9 @@ pub enum Error {
     },
 
     /// The lock is nested deeper than a hold count reaches. Nothing changed.
-    #[error("lock `{lock}` is already held {depth} times by this owner: unlock before taking it again")]
+    #[error(
+        "lock `{lock}` is already held {depth} times by this owner: unlock before taking it again"
+    )]
     TooDeep {
         /// The lock.
         lock: String,
@@ -142,9 +148,10 @@ pub enum Error {
     #[error("the lock client is closed: make a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or it has no timers or no sockets; or the one the client was made on has ended, or
-    /// nobody drives it: for a caller on another runtime that is so when it has run no task for about two command timeouts.
-    /// Nothing is held; what was on its way then is undone when that runtime goes on, or ends with its lease.
+    /// There is no tokio runtime here, or it has no timers or no sockets; or the one the client was
+    /// made on has ended, or nobody drives it: for a caller on another runtime that is so when it
+    /// has run no task for about two command timeouts. Nothing is held; what was on its way then is
+    /// undone when that runtime goes on, or ends with its lease.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that made the \
          client running"
@@ -154,11 +161,17 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn lost(lock: &str, reason: LossReason) -> Self {
-        Self::Lost { lock: lock.to_owned(), reason }
+        Self::Lost {
+            lock: lock.to_owned(),
+            reason,
+        }
     }
 
     pub(crate) fn no_answer(while_doing: &'static str, source: impl Into<Source>) -> Self {
-        Self::NoAnswer { while_doing, source: source.into() }
+        Self::NoAnswer {
+            while_doing,
+            source: source.into(),
+        }
     }
 }
 
@@ -188,7 +201,8 @@ pub enum LossReason {
     Changed,
     /// The limit set with [`Lock::max_hold`](crate::Lock::max_hold) was reached.
     MaxHold,
-    /// The client was closed, or the runtime that it was made on has ended, while the hold was open.
+    /// The client was closed, or the runtime that it was made on has ended, while the hold was
+    /// open.
     Closed,
 }
 

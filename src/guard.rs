@@ -16,18 +16,20 @@ use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
 use crate::slot::local_end;
 
-/// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in the background.
+/// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in
+/// the background.
 ///
-/// A guard remembers its owner, so it may be moved to another task and given back there. It protects nothing by
-/// itself: a holder that must not act after the lock was lost watches [`lost`](Self::lost), or asks
-/// [`state`](Self::state) before each step.
+/// A guard remembers its owner, so it may be moved to another task and given back there. It
+/// protects nothing by itself: a holder that must not act after the lock was lost watches
+/// [`lost`](Self::lost), or asks [`state`](Self::state) before each step.
 ///
 /// # Dropping
 ///
-/// The hold counts as given back from the moment of the drop. A release is sent in the background and repeated
-/// until Redis confirms it, at most until the lease is over. If the runtime ends first, the lease frees the lock;
-/// [`LockClient::close`](crate::LockClient::close) waits for such releases. Dropping never blocks and never
-/// panics. A guard that is forgotten (`mem::forget`) keeps its lock for as long as the client lives.
+/// The hold counts as given back from the moment of the drop. A release is sent in the background
+/// and repeated until Redis confirms it, at most until the lease is over. If the runtime ends
+/// first, the lease frees the lock; [`LockClient::close`](crate::LockClient::close) waits for such
+/// releases. Dropping never blocks and never panics. A guard that is forgotten (`mem::forget`)
+/// keeps its lock for as long as the client lives.
 ///
 /// # Examples
 ///
@@ -50,26 +52,39 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
-    pub(crate) fn new(client: Arc<ClientHandle>, entry: EntryRef, owner: Owner, ticket: Arc<Ticket>) -> Self {
-        Self { held: Held { entry: Arc::new(entry), owner, ticket }, client, open: true }
+    pub(crate) fn new(
+        client: Arc<ClientHandle>,
+        entry: EntryRef,
+        owner: Owner,
+        ticket: Arc<Ticket>,
+    ) -> Self {
+        Self {
+            held: Held {
+                entry: Arc::new(entry),
+                owner,
+                ticket,
+            },
+            client,
+            open: true,
+        }
     }
 
     /// Gives this hold back, and says whether it was there until now.
     ///
-    /// The guard is used up in every case: a hold whose release has no answer is not renewed any more, and its
-    /// release goes on in the background.
+    /// The guard is used up in every case: a hold whose release has no answer is not renewed any
+    /// more, and its release goes on in the background.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`] if the hold had ended before; [`Error::NoAnswer`], [`Error::Refused`] and
-    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free at the latest when
-    /// its lease ends; [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free at
+    /// the latest when its lease ends; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once. A future that was begun and is kept
-    /// without being polled is taken over by the background after the command timeout, and then ends with
-    /// [`Error::NoAnswer`].
+    /// Dropping the future gives the hold back in the background, exactly once. A future that was
+    /// begun and is kept without being polled is taken over by the background after the command
+    /// timeout, and then ends with [`Error::NoAnswer`].
     ///
     /// # Examples
     ///
@@ -83,13 +98,16 @@ impl LockGuard {
         let entry = Arc::clone(&self.held.entry);
         let (owner, ticket) = (self.held.owner.thread_id(), Arc::clone(&self.held.ticket));
         let open = &mut self.open;
-        entry.shared.drive(pin!(give_back(&entry, owner, &ticket, || *open = false))).await
+        entry
+            .shared
+            .drive(pin!(give_back(&entry, owner, &ticket, || *open = false)))
+            .await
     }
 
     /// Ready when the hold is lost, with the reason; never after a normal unlock.
     ///
-    /// The loss is told at the latest at [`valid_until`](Self::valid_until), which lies before the server's own
-    /// expiry. The future does not borrow the guard.
+    /// The loss is told at the latest at [`valid_until`](Self::valid_until), which lies before the
+    /// server's own expiry. The future does not borrow the guard.
     ///
     /// # Cancel safety
     ///
@@ -107,7 +125,8 @@ impl LockGuard {
         self.held.lost()
     }
 
-    /// Ready when the hold has ended: `Some` with the reason if it was lost, `None` if it was given back.
+    /// Ready when the hold has ended: `Some` with the reason if it was lost, `None` if it was given
+    /// back.
     ///
     /// # Cancel safety
     ///
@@ -173,13 +192,14 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog keeps it;
-    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past the hold's
-    /// [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's refusals: the lease then ends
-    /// where it did before, or later.
+    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
+    /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's
+    /// refusals: the lease then ends where it did before, or later.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the longer lease at the server; the guard goes by the shorter one.
+    /// Dropping the future may leave the longer lease at the server; the guard goes by the shorter
+    /// one.
     ///
     /// # Examples
     ///
@@ -191,19 +211,27 @@ impl LockGuard {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let Held { entry, owner, ticket } = &self.held;
+        let Held {
+            entry,
+            owner,
+            ticket,
+        } = &self.held;
         check_lease("lease", lease)?;
-        entry.shared.drive(pin!(extend(entry, owner.thread_id(), ticket, lease))).await
+        entry
+            .shared
+            .drive(pin!(extend(entry, owner.thread_id(), ticket, lease)))
+            .await
     }
 
     /// Lets go of the guard and keeps the hold: unless it has a fixed lease it is renewed until
     /// [`Lock::unlock`](crate::Lock::unlock) by the same owner gives it back, or
     /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle.
     ///
-    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew. With a fixed lease or a
-    /// `max_hold` it need not be given back: when it has ended it is forgotten, an unlock finds nothing
-    /// ([`Error::NotHeld`]), and a lease that has run out counts as no loss. So `lease(d)`, `try_lock` and `detach` together
-    /// do something at most once in `d`, for as long as the client lives.
+    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew.
+    /// With a fixed lease or a `max_hold` it need not be given back: when it has ended it is
+    /// forgotten, an unlock finds nothing ([`Error::NotHeld`]), and a lease that has run out counts
+    /// as no loss. So `lease(d)`, `try_lock` and `detach` together do something at most once in
+    /// `d`, for as long as the client lives.
     ///
     /// # Examples
     ///
@@ -215,7 +243,9 @@ impl LockGuard {
     /// ```
     pub fn detach(mut self) {
         self.open = false;
-        self.held.entry.detach(self.held.owner.thread_id(), &self.held.ticket);
+        self.held
+            .entry
+            .detach(self.held.owner.thread_id(), &self.held.ticket);
     }
 
     pub(crate) fn held(&self) -> Held {
@@ -226,7 +256,9 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if std::mem::take(&mut self.open) {
-            self.held.entry.drop_hold(self.held.owner.thread_id(), &self.held.ticket);
+            self.held
+                .entry
+                .drop_hold(self.held.owner.thread_id(), &self.held.ticket);
         }
     }
 }
@@ -260,13 +292,13 @@ pub(crate) async fn give_back(
         match entry.begin_release(owner, ticket) {
             Ok(Begun::Release(release)) => break release,
             Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
-            // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
-            // longer than for a command: the guard is then dropped, and the background goes on when that call ends.
+            // A nested acquire is under way. Its caller may have stopped polling it, so it is not
+            // waited for longer than for a command: the guard is then dropped, and the background
+            // goes on when that call ends.
             Ok(Begun::Wait { place, since }) => {
                 let patience = since.max(start) + entry.shared.config.command_timeout;
                 if tokio::time::timeout_at(patience, place).await.is_err() {
-                    let source =
-                        "an acquire of the same owner is still under way; is its future being polled?";
+                    let source = "an acquire of the same owner is still under way; is its future being polled?";
                     return Err(Error::no_answer("unlocking", source));
                 }
             }
@@ -277,12 +309,17 @@ pub(crate) async fn give_back(
         }
     };
     begun();
-    send_release(release).await.map_err(|error| error.unwrap_or_else(lost))
+    send_release(release)
+        .await
+        .map_err(|error| error.unwrap_or_else(lost))
 }
 
 pub(crate) fn not_held(entry: &EntryRef, owner: i64) -> Error {
     let client_id = &entry.shared.client_id;
-    Error::NotHeld { lock: entry.name.given().to_string(), owner: format!("{client_id}:{owner}") }
+    Error::NotHeld {
+        lock: entry.name.given().to_string(),
+        owner: format!("{client_id}:{owner}"),
+    }
 }
 
 /// A refusal of the server, or what ended the hold.
@@ -306,22 +343,33 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
     let sent = AtomicBool::new(false);
     let mut target = 0;
     let patience = entry.shared.patience();
-    // Every copy goes to the count of its moment, so that a later release of the same owner is never undone.
-    let asking = script::ask(&entry.shared.redis, entry.lane, "unlocking", patience, &sent, || {
-        let (count, lease) = entry.release_target(owner);
-        target = count;
-        script::release(&entry.name, &field, count, lease)
-    });
+    // Every copy goes to the count of its moment, so that a later release of the same owner is
+    // never undone.
+    let asking = script::ask(
+        &entry.shared.redis,
+        entry.lane,
+        "unlocking",
+        patience,
+        &sent,
+        || {
+            let (count, lease) = entry.release_target(owner);
+            target = count;
+            script::release(&entry.name, &field, count, lease)
+        },
+    );
     let Some(answer) = release.unless_taken_over(pin!(asking)).await else {
-        let source =
-            "its future was not polled for longer than a command may take; the background went on with it";
+        let source = "its future was not polled for longer than a command may take; the background went on with it";
         return Err(ReleaseError::Server(Error::no_answer("unlocking", source)));
     };
     match answer {
-        Ok(answer) => release.answered(target, &answer).map_err(ReleaseError::Lost),
+        Ok(answer) => release
+            .answered(target, &answer)
+            .map_err(ReleaseError::Lost),
         Err(unanswered) => {
-            let hopeless =
-                matches!(unanswered.error, Error::PermissionDenied { .. } | Error::NotALock { .. });
+            let hopeless = matches!(
+                unanswered.error,
+                Error::PermissionDenied { .. } | Error::NotALock { .. }
+            );
             if hopeless && !unanswered.perhaps {
                 release.unanswered(false);
             } else {
@@ -336,7 +384,12 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
     }
 }
 
-async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Duration) -> Result<(), Error> {
+async fn extend(
+    entry: &EntryRef,
+    owner: i64,
+    ticket: &Arc<Ticket>,
+    lease: Duration,
+) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
     let ended = || match ticket.ending() {
         Some(Ending::Lost(reason)) => reason,
@@ -350,7 +403,8 @@ async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Durat
     let Mode::Fixed { limit, .. } = mode else {
         return Err(Error::InvalidConfig {
             what: "extend",
-            problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended".to_owned(),
+            problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended"
+                .to_owned(),
         });
     };
     if limit.is_some_and(|limit| local_end(tokio::time::Instant::now(), lease) > limit) {
@@ -360,18 +414,30 @@ async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Durat
             problem: "it reaches past the max_hold of this hold",
         });
     }
-    let renewal = [Renewal { key: Arc::clone(entry.name.key()), field, lease: Some(lease) }];
+    let renewal = [Renewal {
+        key: Arc::clone(entry.name.key()),
+        field,
+        lease: Some(lease),
+    }];
     let sent = AtomicBool::new(false);
     let patience = entry.shared.patience();
-    let answer = script::ask(&entry.shared.redis, entry.lane, "extending", patience, &sent, || {
-        script::renew(&renewal)
-    })
+    let answer = script::ask(
+        &entry.shared.redis,
+        entry.lane,
+        "extending",
+        patience,
+        &sent,
+        || script::renew(&renewal),
+    )
     .await
     .map_err(|unanswered| unanswered.error)?;
     let reason = match answer.value.first() {
         Some(Renewed::Held) => {
             entry.extended(owner, ticket, answer.sent_at, lease);
-            return entry.view(owner, ticket).map(|_| ()).ok_or_else(|| lost(ended()));
+            return entry
+                .view(owner, ticket)
+                .map(|_| ())
+                .ok_or_else(|| lost(ended()));
         }
         Some(Renewed::Taken) => LossReason::Taken,
         Some(Renewed::Changed) => LossReason::Changed,

@@ -47,11 +47,15 @@ impl Held {
     /// # async fn run(held: redisson_lock::Held) { println!("{}", held.lost().await) }
     /// ```
     pub fn lost(&self) -> Lost {
-        Lost { watch: Watch::new(&self.ticket) }
+        Lost {
+            watch: Watch::new(&self.ticket),
+        }
     }
 
     pub(crate) fn ended(&self) -> Ended {
-        Ended { watch: Watch::new(&self.ticket) }
+        Ended {
+            watch: Watch::new(&self.ticket),
+        }
     }
 
     /// How it stands with the hold; see [`LockGuard::state`](crate::LockGuard::state).
@@ -63,7 +67,11 @@ impl Held {
     /// ```
     pub fn state(&self) -> HoldState {
         match self.entry.view(self.owner.thread_id(), &self.ticket) {
-            Some(view) if view.at_risk_from.is_some_and(|from| from <= tokio::time::Instant::now()) => {
+            Some(view)
+                if view
+                    .at_risk_from
+                    .is_some_and(|from| from <= tokio::time::Instant::now()) =>
+            {
                 HoldState::AtRisk
             }
             Some(_) => HoldState::Held,
@@ -74,7 +82,8 @@ impl Held {
         }
     }
 
-    /// Until when the hold is certain; see [`LockGuard::valid_until`](crate::LockGuard::valid_until).
+    /// Until when the hold is certain; see
+    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     ///
     /// # Examples
     ///
@@ -83,7 +92,10 @@ impl Held {
     /// ```
     pub fn valid_until(&self) -> Instant {
         match self.entry.view(self.owner.thread_id(), &self.ticket) {
-            Some(view) => view.ends.map_or(view.deadline, |ends| ends.min(view.deadline)).into_std(),
+            Some(view) => view
+                .ends
+                .map_or(view.deadline, |ends| ends.min(view.deadline))
+                .into_std(),
             None => tokio::time::Instant::now().into_std(),
         }
     }
@@ -112,7 +124,8 @@ impl fmt::Debug for Held {
 pub enum HoldState {
     /// Held, and confirmed recently.
     Held,
-    /// Held still, but no renewal was confirmed for two thirds of the watchdog timeout: stop side effects.
+    /// Held still, but no renewal was confirmed for two thirds of the watchdog timeout: stop side
+    /// effects.
     AtRisk,
     /// Not held any more.
     Lost(LossReason),
@@ -173,13 +186,17 @@ impl Future for Ended {
 
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lost").field("ending", &self.watch.ticket.ending()).finish()
+        f.debug_struct("Lost")
+            .field("ending", &self.watch.ticket.ending())
+            .finish()
     }
 }
 
 impl fmt::Debug for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ended").field("ending", &self.watch.ticket.ending()).finish()
+        f.debug_struct("Ended")
+            .field("ending", &self.watch.ticket.ending())
+            .finish()
     }
 }
 
@@ -190,7 +207,10 @@ struct Watch {
 
 impl Watch {
     fn new(ticket: &Arc<Ticket>) -> Self {
-        Self { ticket: Arc::clone(ticket), ended: Box::pin(ticket.ended().clone().cancelled_owned()) }
+        Self {
+            ticket: Arc::clone(ticket),
+            ended: Box::pin(ticket.ended().clone().cancelled_owned()),
+        }
     }
 
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {

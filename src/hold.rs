@@ -13,7 +13,10 @@ pub(crate) enum Mode {
     /// The watchdog renews it, at most until `limit`.
     Watchdog { limit: Option<Instant> },
     /// It ends by itself; only `extend` moves the end, at most to `limit`.
-    Fixed { until: Instant, limit: Option<Instant> },
+    Fixed {
+        until: Instant,
+        limit: Option<Instant>,
+    },
 }
 
 impl Mode {
@@ -77,7 +80,8 @@ pub(crate) struct LostHold {
 }
 
 impl LostHold {
-    /// A hold that was detached with an end of its own is left to it: nobody needs to come back for it.
+    /// A hold that was detached with an end of its own is left to it: nobody needs to come back for
+    /// it.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.detached && self.bounded
     }

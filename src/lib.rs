@@ -17,17 +17,20 @@
 //!
 //! # What is promised, and what is not
 //!
-//! *Exactly-once holds*: a lost reply, a retry, a reconnect never leave a hold count too high or too low.
-//! *Dropping a future is safe* at any await point. *You are told*: a lost lock is signalled at the latest at a
-//! local deadline that lies before the server's own expiry. *No polling*: waiting costs one subscription.
+//! *Exactly-once holds*: a lost reply, a retry, a reconnect never leave a hold count too high or
+//! too low. *Dropping a future is safe* at any await point. *You are told*: a lost lock is
+//! signalled at the latest at a local deadline that lies before the server's own expiry. *No
+//! polling*: waiting costs one subscription.
 //!
-//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the server's clock;
-//! fencing of a resource; a guard that is forgotten. `docs/guarantees.md` has both lists with their tests.
+//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the
+//! server's clock; fencing of a resource; a guard that is forgotten. `docs/guarantees.md` has both
+//! lists with their tests.
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who holds: read it
-//! before locking inside `join!` or `select!`. [`Error`] lists everything that can go wrong.
+//! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who
+//! holds: read it before locking inside `join!` or `select!`. [`Error`] lists everything that can
+//! go wrong.
 
 #![deny(clippy::disallowed_methods)]
 

@@ -25,11 +25,12 @@ pub use inspect::Holder;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and remembers no hold.
 ///
-/// Without [`lease`](Self::lease) a hold is kept by the watchdog: its lease is the client's watchdog timeout and is
-/// renewed every third of it, until the hold is given back. The lock is reentrant by [`Owner`].
+/// Without [`lease`](Self::lease) a hold is kept by the watchdog: its lease is the client's
+/// watchdog timeout and is renewed every third of it, until the hold is given back. The lock is
+/// reentrant by [`Owner`].
 ///
-/// Not for: mutual exclusion that must survive the failover of an unreplicated server, or a resource that cannot
-/// bear two writers for a moment; see `docs/guarantees.md`.
+/// Not for: mutual exclusion that must survive the failover of an unreplicated server, or a
+/// resource that cannot bear two writers for a moment; see `docs/guarantees.md`.
 ///
 /// # Examples
 ///
@@ -53,7 +54,13 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
-        Self { max_hold: client.shared.config.max_hold, client, given: name.into(), lease: None, owner: None }
+        Self {
+            max_hold: client.shared.config.max_hold,
+            client,
+            given: name.into(),
+            lease: None,
+            owner: None,
+        }
     }
 
     /// The name as given, without the key prefix.
@@ -71,8 +78,9 @@ impl Lock {
 
     /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
-    /// The hold ends when the lease is over, however long the section takes; the lock is then given back and the
-    /// guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). A bad lease is the error of the first verb.
+    /// The hold ends when the lease is over, however long the section takes; the lock is then given
+    /// back and the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). A
+    /// bad lease is the error of the first verb.
     ///
     /// # Examples
     ///
@@ -84,14 +92,18 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
-        Self { lease: Some(lease), ..self.clone() }
+        Self {
+            lease: Some(lease),
+            ..self.clone()
+        }
     }
 
-    /// The same lock with a limit on each hold, from its taking on: 10 milliseconds to ten years; default: the
-    /// client's [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// The same lock with a limit on each hold, from its taking on: 10 milliseconds to ten years;
+    /// default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
-    /// The watchdog renews up to the limit; there the hold is lost with [`LossReason::MaxHold`](crate::LossReason::MaxHold).
-    /// Nothing is taken away from under a running section: the key stays until the guard is gone, or until the lease ends.
+    /// The watchdog renews up to the limit; there the hold is lost with
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). Nothing is taken away from under a
+    /// running section: the key stays until the guard is gone, or until the lease ends.
     ///
     /// # Examples
     ///
@@ -103,7 +115,10 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn max_hold(&self, limit: Duration) -> Self {
-        Self { max_hold: Some(limit), ..self.clone() }
+        Self {
+            max_hold: Some(limit),
+            ..self.clone()
+        }
     }
 
     /// The same lock for a given owner, whatever task calls it.
@@ -118,29 +133,33 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
-        Self { owner: Some(owner.clone()), ..self.clone() }
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
     }
 
     /// Takes the lock, waiting for as long as another owner holds it.
     ///
-    /// If this owner already holds it, one more hold is added at once. Waiting costs one subscription for the
-    /// whole process and no polling.
+    /// If this owner already holds it, one more hold is added at once. Waiting costs one
+    /// subscription for the whole process and no polling.
     ///
     /// # Errors
     ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing), [`Error::Refused`],
-    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`]; [`Error::Lost`] if an outer hold of this
-    /// owner was lost and its guard is still open; [`Error::TooDeep`]; [`Error::InvalidName`],
-    /// [`Error::InvalidDuration`], [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::NoRuntime`].
+    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing),
+    /// [`Error::Refused`], [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`];
+    /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
+    /// [`Error::TooDeep`]; [`Error::InvalidName`], [`Error::InvalidDuration`],
+    /// [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no hold, no subscription and no timer. An attempt that is on its way is undone
-    /// as soon as the connection lets it; until then others find the lock taken, and this owner's next call
-    /// waits for it. The place in the queue is lost.
+    /// Dropping the future leaves no hold, no subscription and no timer. An attempt that is on its
+    /// way is undone as soon as the connection lets it; until then others find the lock taken, and
+    /// this owner's next call waits for it. The place in the queue is lost.
     ///
-    /// As with tokio's own locks, a future that waits is to be polled or dropped: one that is kept without being
-    /// polled keeps its place, and the callers of this process behind it wait for it.
+    /// As with tokio's own locks, a future that waits is to be polled or dropped: one that is kept
+    /// without being polled keeps its place, and the callers of this process behind it wait for it.
     ///
     /// # Examples
     ///
@@ -156,9 +175,11 @@ impl Lock {
         taken.ok_or(Error::Closed)
     }
 
-    /// Takes the lock if that is possible right now: one attempt, past the local queue. `None`: it is held.
+    /// Takes the lock if that is possible right now: one attempt, past the local queue. `None`: it
+    /// is held.
     ///
-    /// While another task of this client is giving the lock back, the first of the callers that queue attempts before it.
+    /// While another task of this client is giving the lock back, the first of the callers that
+    /// queue attempts before it.
     ///
     /// # Errors
     ///
@@ -184,8 +205,8 @@ impl Lock {
 
     /// Takes the lock, waiting at most this long. `None`: it was held all the time.
     ///
-    /// A wait of zero makes one attempt. A reply that is under way when the time is over is still awaited, at
-    /// most for the command timeout.
+    /// A wait of zero makes one attempt. A reply that is under way when the time is over is still
+    /// awaited, at most for the command timeout.
     ///
     /// # Errors
     ///
@@ -235,8 +256,9 @@ impl Lock {
 
     /// Runs `body` with the lock held, and drops it if the lock is lost.
     ///
-    /// The body's value is returned if the hold was alive at its end, also when the unlock then has no answer: a
-    /// finished section is not spoiled by that. If the body panics, the lock is given back and the panic goes on.
+    /// The body's value is returned if the hold was alive at its end, also when the unlock then has
+    /// no answer: a finished section is not spoiled by that. If the body panics, the lock is given
+    /// back and the panic goes on.
     ///
     /// # Errors
     ///
@@ -282,8 +304,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once; dropped before it was polled, it
-    /// does nothing.
+    /// Dropping the future gives the hold back in the background, exactly once; dropped before it
+    /// was polled, it does nothing.
     ///
     /// # Examples
     ///
@@ -301,10 +323,19 @@ impl Lock {
                 let entry = self.entry()?;
                 let owner = owner.thread_id();
                 let Some(ticket) = entry.claim_detached(owner) else {
-                    return Err(if shared.is_closed() { Error::Closed } else { not_held(&entry, owner) });
+                    return Err(if shared.is_closed() {
+                        Error::Closed
+                    } else {
+                        not_held(&entry, owner)
+                    });
                 };
                 // Cancel safety: there is no guard whose drop would give the hold back.
-                let mut claim = Claim { entry: &entry, owner, ticket: &ticket, open: true };
+                let mut claim = Claim {
+                    entry: &entry,
+                    owner,
+                    ticket: &ticket,
+                    open: true,
+                };
                 let open = &mut claim.open;
                 give_back(&entry, owner, &ticket, || *open = false).await
             }))
@@ -324,8 +355,9 @@ impl Lock {
             Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
             Some(_) => Err(Error::InvalidConfig {
                 what: "owner",
-                problem: "it belongs to another client; use an owner of the client that made this lock"
-                    .to_owned(),
+                problem:
+                    "it belongs to another client; use an owner of the client that made this lock"
+                        .to_owned(),
             }),
         }
     }

@@ -1,10 +1,10 @@
-//! The one door to Redis: run a script, listen to channels, know what happened. Only this room knows fred, and in it only
-//! `connection.rs` and `settings.rs`.
+//! The one door to Redis: run a script, listen to channels, know what happened. Only this room
+//! knows fred, and in it only `connection.rs` and `settings.rs`.
 //!
-//! A lane is one command connection at a time; all commands of one lock use the same lane, in order. The
-//! subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies of everything that
-//! shares its connection. Neither lets fred reconnect or repeat anything: what happens to a command whose
-//! connection went away is decided by whoever sent it.
+//! A lane is one command connection at a time; all commands of one lock use the same lane, in
+//! order. The subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies
+//! of everything that shares its connection. Neither lets fred reconnect or repeat anything: what
+//! happens to a command whose connection went away is decided by whoever sent it.
 
 mod connection;
 mod fence;
@@ -41,7 +41,8 @@ pub(crate) use link::Limit;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
-    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes a new connection.
+    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes
+    /// a new connection.
     pub(crate) moved: Arc<Notify>,
     /// For each lane the places of what goes over it in bulk.
     bulk: Vec<[Semaphore; 2]>,
@@ -58,20 +59,29 @@ impl Redis {
     ) -> Result<Self, Error> {
         let redis = Self {
             lanes: Vec::new(),
-            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new)).take(lanes).collect(),
+            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new))
+                .take(lanes)
+                .collect(),
             moved: Arc::default(),
             stop: CancellationToken::new(),
-            tasks: Tasks { tracker: TaskTracker::new(), runtime: runtime.clone() },
+            tasks: Tasks {
+                tracker: TaskTracker::new(),
+                runtime: runtime.clone(),
+            },
         };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
         if let Some(redis) = redis.0.as_mut() {
             for nth in 0..lanes {
-                let lane = Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
+                let lane =
+                    Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
                 redis.lanes.push(lane);
             }
         }
-        Ok(redis.0.take().unwrap_or_else(|| unreachable!("only taken here")))
+        Ok(redis
+            .0
+            .take()
+            .unwrap_or_else(|| unreachable!("only taken here")))
     }
 
     /// Opens the subscriber connection, which works off what `waits` wants.
@@ -80,7 +90,14 @@ impl Redis {
         settings: &Arc<Settings>,
         waits: Arc<Waits>,
     ) -> Result<(), Error> {
-        subscriber::open(settings, waits, Arc::clone(&self.moved), &self.stop, &self.tasks).await
+        subscriber::open(
+            settings,
+            waits,
+            Arc::clone(&self.moved),
+            &self.stop,
+            &self.tasks,
+        )
+        .await
     }
 
     /// The lane that carries every command of this key.
@@ -91,8 +108,8 @@ impl Redis {
         (hash % self.lanes.len() as u64) as usize
     }
 
-    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be answered late; their
-    /// timeouts then make more of them.
+    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be
+    /// answered late; their timeouts then make more of them.
     pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
         let place = self.bulk[lane][bulk as usize].acquire().await;
         place.unwrap_or_else(|_| unreachable!("never closed"))
@@ -128,7 +145,11 @@ impl Redis {
 
     /// The weakest fence of all lanes.
     pub(crate) fn fence(&self) -> FenceState {
-        self.lanes.iter().map(Lane::fence).max().unwrap_or(FenceState::InForce)
+        self.lanes
+            .iter()
+            .map(Lane::fence)
+            .max()
+            .unwrap_or(FenceState::InForce)
     }
 
     /// Ends every connection and waits until their tasks are gone.
@@ -258,7 +279,9 @@ struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { pause: Duration::from_millis(20) }
+        Self {
+            pause: Duration::from_millis(20),
+        }
     }
 }
 
@@ -273,7 +296,8 @@ impl Backoff {
     }
 }
 
-/// Between half of the pause and all of it: clients that lost a server at the same time come back at different times.
+/// Between half of the pause and all of it: clients that lost a server at the same time come back
+/// at different times.
 fn scattered(pause: Duration, dice: u32) -> Duration {
     let half = pause / 2;
     half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))

@@ -1,7 +1,8 @@
 //! What the server's error texts mean. Text in, [`Error`] out; no I/O.
 //!
-//! Redis answers errors as text whose first word is the only stable part. An error inside a script carries the
-//! number of the line, which leads to the command that was refused and so to the missing right.
+//! Redis answers errors as text whose first word is the only stable part. An error inside a script
+//! carries the number of the line, which leads to the command that was refused and so to the
+//! missing right.
 
 use crate::error::{Error, RefusedKind, Source};
 use crate::script::Script;
@@ -10,25 +11,40 @@ use crate::script::Script;
 pub(crate) fn explain(script: &Script, key: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
-        return Error::Refused { kind, source: source() };
+        return Error::Refused {
+            kind,
+            source: source(),
+        };
     }
     if is_auth(text) {
         return Error::Auth { source: source() };
     }
     if let Some(right) = missing_right(script, text) {
-        return Error::PermissionDenied { right, source: source() };
+        return Error::PermissionDenied {
+            right,
+            source: source(),
+        };
     }
     if text.contains("WRONGTYPE") {
-        return Error::NotALock { key: key.to_owned(), found: "a key of another type".to_owned() };
+        return Error::NotALock {
+            key: key.to_owned(),
+            found: "a key of another type".to_owned(),
+        };
     }
     if text.contains("hash value is not an integer") || text.contains("would overflow") {
-        return Error::NotALock { key: key.to_owned(), found: "a hold count that is no number".to_owned() };
+        return Error::NotALock {
+            key: key.to_owned(),
+            found: "a hold count that is no number".to_owned(),
+        };
     }
-    Error::UnexpectedReply { script: script.name, reply: shorten(text) }
+    Error::UnexpectedReply {
+        script: script.name,
+        reply: shorten(text),
+    }
 }
 
-/// Whether nothing of the script was executed, or nothing that has changed anything. Any other error may be that of a
-/// proxy, which says nothing about what the server has done.
+/// Whether nothing of the script was executed, or nothing that has changed anything. Any other
+/// error may be that of a proxy, which says nothing about what the server has done.
 pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
     let is_known = !matches!(error, Error::UnexpectedReply { .. });
     is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
@@ -38,12 +54,18 @@ pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
 pub(crate) fn explain_plain(while_doing: &'static str, right: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
-        Error::Refused { kind, source: source() }
+        Error::Refused {
+            kind,
+            source: source(),
+        }
     } else if is_auth(text) {
         Error::Auth { source: source() }
     } else if is_permission(text) {
         let right = quoted_command(text).unwrap_or_else(|| right.to_owned());
-        Error::PermissionDenied { right, source: source() }
+        Error::PermissionDenied {
+            right,
+            source: source(),
+        }
     } else {
         Error::no_answer(while_doing, source())
     }
@@ -60,7 +82,10 @@ pub(crate) fn shorten(text: &str) -> String {
 
 /// Whether the server takes no writes and another one may: the connection led to the wrong place.
 pub(crate) fn is_misplaced(text: &str) -> bool {
-    matches!(kind(text), Some(RefusedKind::ReadOnly | RefusedKind::MasterDown))
+    matches!(
+        kind(text),
+        Some(RefusedKind::ReadOnly | RefusedKind::MasterDown)
+    )
 }
 
 /// Whether a client library may end the connection for this error.
@@ -69,7 +94,10 @@ pub(crate) fn may_end_the_connection(text: &str) -> bool {
         || is_auth(text)
         || kind(text).is_some_and(|kind| {
             use RefusedKind::{Busy, Loading, MasterDown, Misconf, NotEnoughReplicas, ReadOnly};
-            matches!(kind, ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas)
+            matches!(
+                kind,
+                ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas
+            )
         })
 }
 
@@ -86,17 +114,21 @@ fn kind(text: &str) -> Option<RefusedKind> {
         .find(|(start, _)| {
             text.starts_with(start)
                 || in_old_script
-                    && (text.contains(&format!(": -{start}")) || text.contains(&format!(": {start}")))
+                    && (text.contains(&format!(": -{start}"))
+                        || text.contains(&format!(": {start}")))
         })
         .map(|&(_, kind)| kind)
 }
 
 fn is_auth(text: &str) -> bool {
-    ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"].iter().any(|start| text.starts_with(start))
+    ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"]
+        .iter()
+        .any(|start| text.starts_with(start))
 }
 
 fn missing_right(script: &Script, text: &str) -> Option<String> {
-    let in_script = text.contains("user executing the script") || text.contains("ACL failure in script");
+    let in_script =
+        text.contains("user executing the script") || text.contains("ACL failure in script");
     if !text.starts_with("NOPERM") && !in_script {
         return None;
     }
@@ -117,14 +149,21 @@ fn quoted_command(text: &str) -> Option<String> {
     Some(format!("+{command}"))
 }
 
-/// The command that the script calls on the line of the error. Only what `pcall` has caught comes without a line.
+/// The command that the script calls on the line of the error. Only what `pcall` has caught comes
+/// without a line.
 fn command_at(script: &Script, text: &str) -> Option<String> {
     let line = match text.rsplit_once("@user_script:") {
         Some((_, rest)) => {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            script.source.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
+            script
+                .source
+                .lines()
+                .nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
         }
-        None => script.source.lines().find(|line| line.contains("pcall('"))?,
+        None => script
+            .source
+            .lines()
+            .find(|line| line.contains("pcall('"))?,
     };
     // A line with two calls names both: one of them is refused, the other is needed as well.
     let commands: Vec<_> = line
@@ -154,8 +193,12 @@ const KINDS: [(&str, RefusedKind); 14] = [
 ];
 
 /// How errors begin that a server gives before it looks at a script.
-const NOT_EXECUTED: [&str; 4] =
-    ["NOSCRIPT", "ERR unknown command", "ERR wrong number of arguments", "ERR Error compiling script"];
+const NOT_EXECUTED: [&str; 4] = [
+    "NOSCRIPT",
+    "ERR unknown command",
+    "ERR wrong number of arguments",
+    "ERR Error compiling script",
+];
 
 const SHOWN_BYTES_MAX: usize = 200;
 
@@ -184,9 +227,12 @@ mod tests {
         ] {
             assert!(certain(text), "{text}");
         }
-        for text in
-            ["ERR upstream failure", "ERR Script killed by user with SCRIPT KILL.", "UPSTREAM gone", ""]
-        {
+        for text in [
+            "ERR upstream failure",
+            "ERR Script killed by user with SCRIPT KILL.",
+            "UPSTREAM gone",
+            "",
+        ] {
             assert!(!certain(text), "{text}");
         }
     }

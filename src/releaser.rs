@@ -1,8 +1,9 @@
-//! Background work: brings Redis to the count that is left when a caller went away, gave up, or dropped a guard.
+//! Background work: brings Redis to the count that is left when a caller went away, gave up, or
+//! dropped a guard.
 //!
-//! At most one job an owner and lock. A job knows no history: every copy it sends is built from the count of
-//! that moment, so whatever happens meanwhile is included. It ends when Redis has confirmed the count, or when
-//! the lease is over and has done the work.
+//! At most one job an owner and lock. A job knows no history: every copy it sends is built from the
+//! count of that moment, so whatever happens meanwhile is included. It ends when Redis has
+//! confirmed the count, or when the lease is over and has done the work.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::redis::Bulk;
 use crate::script::{self, Patience};
 use crate::shared::Totals;
 
-/// Starts a job on the client's runtime. If that runtime is gone, so is the job: the lease frees the lock.
+/// Starts a job on the client's runtime. If that runtime is gone, so is the job: the lease frees
+/// the lock.
 pub(crate) fn start(entry: EntryRef, owner: i64) {
     let runtime = entry.shared.runtime.clone();
     runtime.spawn(run(entry, owner));
@@ -45,14 +47,24 @@ async fn run(entry: EntryRef, owner: i64) {
             );
             continue;
         };
-        let patience = Patience { timeout: entry.shared.config.command_timeout, copies: 1 };
+        let patience = Patience {
+            timeout: entry.shared.config.command_timeout,
+            copies: 1,
+        };
         let sent = AtomicBool::new(false);
         let mut target = 0;
-        let answer = script::ask(&entry.shared.redis, entry.lane, "releasing", patience, &sent, || {
-            let (count, lease) = entry.release_target(owner);
-            target = count;
-            script::release(&entry.name, &field, count, lease)
-        })
+        let answer = script::ask(
+            &entry.shared.redis,
+            entry.lane,
+            "releasing",
+            patience,
+            &sent,
+            || {
+                let (count, lease) = entry.release_target(owner);
+                target = count;
+                script::release(&entry.name, &field, count, lease)
+            },
+        )
         .await;
         let error = match answer {
             Ok(answer) => {

@@ -1,9 +1,10 @@
 //! The watchdog: which holds are kept alive, and when each is looked at again.
 //!
-//! One timer for every owner that holds a lock, in one queue; one task that sleeps until the first of them. Who
-//! falls due within a tenth of the period is renewed together, up to 100 locks a script call, the calls side by
-//! side. A node of a cluster takes only keys of one slot in a call: then each slot has calls of its own. The timers
-//! do not keep entries alive; a timer whose hold is gone means nothing.
+//! One timer for every owner that holds a lock, in one queue; one task that sleeps until the first
+//! of them. Who falls due within a tenth of the period is renewed together, up to 100 locks a
+//! script call, the calls side by side. A node of a cluster takes only keys of one slot in a call:
+//! then each slot has calls of its own. The timers do not keep entries alive; a timer whose hold is
+//! gone means nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +41,8 @@ pub(crate) struct Renewals {
 #[derive(Default)]
 struct Timers {
     queue: DelayQueue<Due>,
-    /// By generation. A key of the queue is used again once its timer has fired, so nobody else may keep one.
+    /// By generation. A key of the queue is used again once its timer has fired, so nobody else may
+    /// keep one.
     keys: HashMap<u64, delay_queue::Key>,
 }
 
@@ -69,7 +71,12 @@ impl Renewals {
     }
 
     /// Moves the timer of a generation, or makes it.
-    pub(crate) fn set(&self, generation: u64, at: Instant, whose: impl FnOnce() -> (Arc<str>, i64)) {
+    pub(crate) fn set(
+        &self,
+        generation: u64,
+        at: Instant,
+        whose: impl FnOnce() -> (Arc<str>, i64),
+    ) {
         if self.over.load(Ordering::Acquire) {
             return;
         }
@@ -80,14 +87,21 @@ impl Renewals {
             Some(timer) => queue.reset_at(timer, at),
             None => {
                 let (key, owner) = whose();
-                let timer = queue.insert_at(Due { key, owner, generation }, at);
+                let timer = queue.insert_at(
+                    Due {
+                        key,
+                        owner,
+                        generation,
+                    },
+                    at,
+                );
                 keys.insert(generation, timer);
             }
         }
     }
 
-    /// Removes the timer of a generation. The last one is left to fire for nothing: removing it would wake the
-    /// renewal task, and so would the next lock, on every single uncontended pair.
+    /// Removes the timer of a generation. The last one is left to fire for nothing: removing it
+    /// would wake the renewal task, and so would the next lock, on every single uncontended pair.
     pub(crate) fn remove(&self, generation: u64) {
         let mut timers = self.timers.lock();
         if let Some(timer) = timers.keys.remove(&generation)
@@ -120,8 +134,8 @@ impl Renewals {
         Poll::Ready(fired)
     }
 
-    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth of the period
-    /// have their timers at the same instant and are renewed together.
+    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth
+    /// of the period have their timers at the same instant and are renewed together.
     pub(crate) fn on_beat(&self, due: Instant) -> Instant {
         let beat = self.slack().as_nanos();
         let since = due.saturating_duration_since(self.epoch).as_nanos();
@@ -148,7 +162,9 @@ pub(crate) async fn run(farewell: Farewell, stop: CancellationToken) {
             },
             Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
         };
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
         for chunk in chunks {
             calls.spawn(renew(Arc::clone(&shared), chunk));
         }
@@ -156,11 +172,13 @@ pub(crate) async fn run(farewell: Farewell, stop: CancellationToken) {
 }
 
 async fn next_fired(shared: &Weak<Shared>) -> Option<(Arc<Shared>, Vec<Due>)> {
-    // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into small calls. The
-    // loop inside ends when no timer is due any more.
+    // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into
+    // small calls. The loop inside ends when no timer is due any more.
     coop::unconstrained(std::future::poll_fn(|context| {
         // Upgraded for each poll only: a sleeping watchdog does not keep its client alive.
-        let Some(shared) = shared.upgrade() else { return Poll::Ready(None) };
+        let Some(shared) = shared.upgrade() else {
+            return Poll::Ready(None);
+        };
         match shared.renewals.poll_fired(context) {
             Poll::Ready(fired) => Poll::Ready(Some((shared, fired))),
             Poll::Pending => Poll::Pending,
@@ -180,7 +198,8 @@ struct Item {
 /// The locks of one call, all of one connection.
 struct Chunk {
     items: Vec<Item>,
-    /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is under way.
+    /// By then its outcome is reported, so that the timer of a hold need not run while its renewal
+    /// is under way.
     limit: Instant,
 }
 
@@ -189,40 +208,68 @@ fn due(shared: &Arc<Shared>, fired: Vec<Due>) -> Vec<Chunk> {
     let now = Instant::now();
     let slack = shared.renewals.slack();
     let mut lanes: Vec<Vec<Item>> = Vec::new();
-    for Due { key, owner, generation } in fired {
-        let Some(entry) = Entries::find(shared, &key) else { continue };
-        let Some(due) = entry.due(owner, generation, now, slack) else { continue };
+    for Due {
+        key,
+        owner,
+        generation,
+    } in fired
+    {
+        let Some(entry) = Entries::find(shared, &key) else {
+            continue;
+        };
+        let Some(due) = entry.due(owner, generation, now, slack) else {
+            continue;
+        };
         if lanes.len() <= entry.lane {
             lanes.resize_with(entry.lane + 1, Vec::new);
         }
-        let renewal = Renewal { key, field: due.field, lease: due.lease };
-        lanes[entry.lane].push(Item { entry, owner, generation, renewal });
+        let renewal = Renewal {
+            key,
+            field: due.field,
+            lease: due.lease,
+        };
+        lanes[entry.lane].push(Item {
+            entry,
+            owner,
+            generation,
+            renewal,
+        });
     }
     let by_slot = shared.renewals.by_slot.load(Ordering::Relaxed);
     let limit = now + shared.config.command_timeout * 2;
-    lanes.into_iter().flat_map(|items| chunks(items, by_slot, limit)).collect()
+    lanes
+        .into_iter()
+        .flat_map(|items| chunks(items, by_slot, limit))
+        .collect()
 }
 
 /// Cuts what goes over one connection into calls.
 fn chunks(items: Vec<Item>, by_slot: bool, limit: Instant) -> Vec<Chunk> {
     let mut groups: BTreeMap<u16, Vec<Item>> = BTreeMap::new();
     for item in items {
-        let group = if by_slot { slot_of(&item.renewal.key) } else { 0 };
+        let group = if by_slot {
+            slot_of(&item.renewal.key)
+        } else {
+            0
+        };
         groups.entry(group).or_default().push(item);
     }
     let mut chunks = Vec::new();
     for mut items in groups.into_values() {
         while !items.is_empty() {
             let rest = items.split_off(items.len().min(CHUNK));
-            chunks.push(Chunk { items: std::mem::replace(&mut items, rest), limit });
+            chunks.push(Chunk {
+                items: std::mem::replace(&mut items, rest),
+                limit,
+            });
         }
     }
     chunks
 }
 
-/// Renews one chunk. What was refused for the company it was in comes back, in smaller chunks that are to be sent at
-/// once: by slot if the server is a node of a cluster; halved if it may be because of a key, so that one bad name costs
-/// no other its lease.
+/// Renews one chunk. What was refused for the company it was in comes back, in smaller chunks that
+/// are to be sent at once: by slot if the server is a node of a cluster; halved if it may be
+/// because of a key, so that one bad name costs no other its lease.
 async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
     let Chunk { mut items, limit } = chunk;
     match call(&shared, &items, limit).await {
@@ -230,9 +277,10 @@ async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
             Totals::add(&shared.totals.renewed, items.len());
             for (item, renewed) in items.iter().zip(answer.value) {
                 item.report(match renewed {
-                    Renewed::Held => {
-                        RenewalOutcome::Renewed { sent_at: answer.sent_at, lease: item.renewal.lease }
-                    }
+                    Renewed::Held => RenewalOutcome::Renewed {
+                        sent_at: answer.sent_at,
+                        lease: item.renewal.lease,
+                    },
                     Renewed::Gone => RenewalOutcome::Lost(LossReason::Gone),
                     Renewed::Taken => RenewalOutcome::Lost(LossReason::Taken),
                     Renewed::Changed => RenewalOutcome::Lost(LossReason::Changed),
@@ -245,7 +293,13 @@ async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
         }
         Err(unanswered) if items.len() > 1 && is_about_a_key(&unanswered.error) => {
             let other = items.split_off(items.len() / 2);
-            return vec![Chunk { items, limit }, Chunk { items: other, limit }];
+            return vec![
+                Chunk { items, limit },
+                Chunk {
+                    items: other,
+                    limit,
+                },
+            ];
         }
         answer => {
             let problem = answer.err().map(|unanswered| unanswered.error.to_string());
@@ -259,25 +313,46 @@ async fn renew(shared: Arc<Shared>, chunk: Chunk) -> Vec<Chunk> {
 }
 
 /// One call, as soon as there are few enough others.
-async fn call(shared: &Shared, items: &[Item], limit: Instant) -> Result<Answer<Vec<Renewed>>, Unanswered> {
+async fn call(
+    shared: &Shared,
+    items: &[Item],
+    limit: Instant,
+) -> Result<Answer<Vec<Renewed>>, Unanswered> {
     let timeout = shared.config.command_timeout;
     let lane = items[0].entry.lane;
     let place = tokio::time::timeout_at(limit - timeout, shared.redis.place(lane, Bulk::Renewals));
     let Ok(_place) = place.await else {
         let source = "earlier renewals have no answer yet";
-        return Err(Unanswered { error: Error::no_answer("renewing", source), perhaps: false });
+        return Err(Unanswered {
+            error: Error::no_answer("renewing", source),
+            perhaps: false,
+        });
     };
     let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let sent = AtomicBool::new(false);
     let copy = || script::renew(&renewals);
-    script::ask(&shared.redis, lane, "renewing", Patience { timeout, copies: 1 }, &sent, copy).await
+    script::ask(
+        &shared.redis,
+        lane,
+        "renewing",
+        Patience { timeout, copies: 1 },
+        &sent,
+        copy,
+    )
+    .await
 }
 
-/// Whether the server may have refused the whole call because its keys are in different slots: a slot that it does
-/// not serve, or keys that are not all in one.
+/// Whether the server may have refused the whole call because its keys are in different slots: a
+/// slot that it does not serve, or keys that are not all in one.
 fn is_about_slots(error: &Error) -> bool {
-    matches!(error, Error::Refused { kind: RefusedKind::Cluster, .. })
+    matches!(
+        error,
+        Error::Refused {
+            kind: RefusedKind::Cluster,
+            ..
+        }
+    )
 }
 
 fn has_many_slots(items: &[Item]) -> bool {
@@ -288,7 +363,10 @@ fn has_many_slots(items: &[Item]) -> bool {
 
 /// Whether the server may have refused the whole call because of one of its keys.
 fn is_about_a_key(error: &Error) -> bool {
-    matches!(error, Error::PermissionDenied { .. } | Error::NotALock { .. })
+    matches!(
+        error,
+        Error::PermissionDenied { .. } | Error::NotALock { .. }
+    )
 }
 
 impl Item {
@@ -310,10 +388,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn timers_of_one_beat_fire_together() {
-        let renewals = Renewals::new(Duration::from_secs(30), Runtime::current().expect("in a runtime"));
+        let renewals = Renewals::new(
+            Duration::from_secs(30),
+            Runtime::current().expect("in a runtime"),
+        );
         let now = Instant::now();
         for (generation, ms) in [(1, 10_100), (2, 10_900), (3, 11_000)] {
-            renewals.set(generation, renewals.on_beat(now + Duration::from_millis(ms)), whose);
+            renewals.set(
+                generation,
+                renewals.on_beat(now + Duration::from_millis(ms)),
+                whose,
+            );
         }
         let fired = std::future::poll_fn(|context| renewals.poll_fired(context)).await;
         assert_eq!(fired.len(), 2);
@@ -323,7 +408,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_last_timer_is_left_to_fire_and_a_moved_one_is_not_made_again() {
-        let renewals = Renewals::new(Duration::from_secs(30), Runtime::current().expect("in a runtime"));
+        let renewals = Renewals::new(
+            Duration::from_secs(30),
+            Runtime::current().expect("in a runtime"),
+        );
         let at = |secs| Instant::now() + Duration::from_secs(secs);
         renewals.set(1, at(1), whose);
         renewals.set(2, at(2), whose);
@@ -331,6 +419,10 @@ mod tests {
         renewals.set(2, at(3), || unreachable!("it is moved, not made"));
         renewals.remove(2);
         assert_eq!(renewals.len(), 0);
-        assert_eq!(renewals.timers.lock().queue.len(), 1, "nobody is woken for the last one");
+        assert_eq!(
+            renewals.timers.lock().queue.len(),
+            1,
+            "nobody is woken for the last one"
+        );
     }
 }

@@ -12,7 +12,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone)]
 pub(crate) struct Runtime {
     handle: Handle,
-    /// The simulator has many clients on one runtime, and ends that of a client by dropping its tasks.
+    /// The simulator has many clients on one runtime, and ends that of a client by dropping its
+    /// tasks.
     #[cfg(test)]
     ended: tokio_util::sync::CancellationToken,
 }
@@ -34,7 +35,11 @@ impl Runtime {
     }
 
     /// The same for a task whose end is waited for.
-    pub(crate) fn spawn_tracked(&self, tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_tracked(
+        &self,
+        tasks: &TaskTracker,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         tasks.spawn_on(self.bound(task), &self.handle);
     }
 
@@ -47,10 +52,12 @@ impl Runtime {
         self.handle.id() == other.id()
     }
 
-    /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits for one of its
-    /// tasks, sockets or timers waits for ever.
+    /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits
+    /// for one of its tasks, sockets or timers waits for ever.
     pub(crate) async fn stands_still(&self, limit: Duration) {
-        let Some(clock) = CLOCK.as_ref() else { return std::future::pending().await };
+        let Some(clock) = CLOCK.as_ref() else {
+            return std::future::pending().await;
+        };
         loop {
             sleep_on(clock, limit).await;
             let (ran, runs) = oneshot::channel();
@@ -95,12 +102,18 @@ async fn sleep_on(clock: &Handle, time: Duration) {
     sleep.await;
 }
 
-/// Timers that run whatever becomes of the caller's runtime, which may have none, and of the client's. The thread is
-/// started by the first call that is polled by another runtime than its client's.
+/// Timers that run whatever becomes of the caller's runtime, which may have none, and of the
+/// client's. The thread is started by the first call that is polled by another runtime than its
+/// client's.
 static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .ok()?;
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("redisson-lock-clock".to_owned());
-    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).ok()?;
+    thread
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .ok()?;
     Some(handle)
 });

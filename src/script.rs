@@ -1,7 +1,9 @@
-//! The files in `lua/` as typed calls: one function for each, with the header's replies as its answer.
+//! The files in `lua/` as typed calls: one function for each, with the header's replies as its
+//! answer.
 //!
-//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask` is also the one
-//! place where a script is repeated. Milliseconds exist in this file and on the wire only.
+//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask`
+//! is also the one place where a script is repeated. Milliseconds exist in this file and on the
+//! wire only.
 
 mod inspect;
 
@@ -56,7 +58,9 @@ scripts! {
 /// What the script with this hash is called.
 #[cfg(test)]
 pub(crate) fn name_of(sha: &str) -> &'static str {
-    ALL.iter().find(|script| script.sha() == sha).map_or("another script", |script| script.name)
+    ALL.iter()
+        .find(|script| script.sha() == sha)
+        .map_or("another script", |script| script.name)
 }
 
 /// One script call, not sent yet.
@@ -91,7 +95,12 @@ pub(crate) enum Acquired {
     NotALock(String),
 }
 
-pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Acquired> {
+pub(crate) fn acquire(
+    name: &LockName,
+    field: &Arc<str>,
+    target: u32,
+    lease: Duration,
+) -> Call<Acquired> {
     Call {
         script: &ACQUIRE,
         keys: vec![Arc::clone(name.key())],
@@ -103,7 +112,10 @@ pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Dur
                 [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
                 [Reply::Number(left), holder] => {
                     let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
-                    Some(Acquired::Busy { left: duration(*left), holder })
+                    Some(Acquired::Busy {
+                        left: duration(*left),
+                        holder,
+                    })
                 }
                 _ => None,
             },
@@ -121,11 +133,21 @@ pub(crate) enum Released {
     NotALock,
 }
 
-pub(crate) fn release(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Released> {
+pub(crate) fn release(
+    name: &LockName,
+    field: &Arc<str>,
+    target: u32,
+    lease: Duration,
+) -> Call<Released> {
     Call {
         script: &RELEASE,
         keys: vec![Arc::clone(name.key())],
-        args: vec![text(field), Arg::Number(target.into()), millis(lease), text(name.channel())],
+        args: vec![
+            text(field),
+            Arg::Number(target.into()),
+            millis(lease),
+            text(name.channel()),
+        ],
         decode: |reply| match reply {
             Reply::Number(1) => Some(Released::Done),
             Reply::Number(0) => Some(Released::Gone),
@@ -156,10 +178,18 @@ pub(crate) struct Renewal {
 pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
     Call {
         script: &RENEW,
-        keys: batch.iter().map(|renewal| Arc::clone(&renewal.key)).collect(),
+        keys: batch
+            .iter()
+            .map(|renewal| Arc::clone(&renewal.key))
+            .collect(),
         args: batch
             .iter()
-            .flat_map(|renewal| [text(&renewal.field), renewal.lease.map_or(Arg::Number(0), millis)])
+            .flat_map(|renewal| {
+                [
+                    text(&renewal.field),
+                    renewal.lease.map_or(Arg::Number(0), millis),
+                ]
+            })
             .collect(),
         decode: |reply| match reply {
             Reply::List(items) => items
@@ -204,10 +234,12 @@ pub(crate) struct Patience {
     pub(crate) copies: u32,
 }
 
-/// Sends a script and waits for its answer; a copy that was lost with its connection is repeated while patience lasts.
+/// Sends a script and waits for its answer; a copy that was lost with its connection is repeated
+/// while patience lasts.
 ///
-/// Each copy is built when it is sent, from the state of that moment. `sent` is set before the first copy is
-/// handed to the connection: from then on it will be executed even if this future is dropped.
+/// Each copy is built when it is sent, from the state of that moment. `sent` is set before the
+/// first copy is handed to the connection: from then on it will be executed even if this future is
+/// dropped.
 pub(crate) async fn ask<T>(
     redis: &Redis,
     lane: usize,
@@ -220,10 +252,15 @@ pub(crate) async fn ask<T>(
     let mut first_sent_at = None;
     let mut perhaps = false;
     let mut nth = 1;
-    // Half of the time is for finding out that a connection is dead, the other half for its replacement.
-    let limit = Limit { until: start + patience.timeout, silence: patience.timeout / patience.copies };
+    // Half of the time is for finding out that a connection is dead, the other half for its
+    // replacement.
+    let limit = Limit {
+        until: start + patience.timeout,
+        silence: patience.timeout / patience.copies,
+    };
     loop {
-        // Built only when it can be sent: a copy that waited for a connection would speak of a count that was.
+        // Built only when it can be sent: a copy that waited for a connection would speak of a
+        // count that was.
         let ready = redis.ready(lane, limit.until).await;
         let call = copy();
         let key = call.keys.first().cloned();
@@ -243,7 +280,10 @@ pub(crate) async fn ask<T>(
                 }
                 None => {
                     return Err(Unanswered {
-                        error: Error::UnexpectedReply { script: call.script.name, reply: reply.shown() },
+                        error: Error::UnexpectedReply {
+                            script: call.script.name,
+                            reply: reply.shown(),
+                        },
                         perhaps: true,
                     });
                 }
@@ -261,10 +301,23 @@ pub(crate) async fn ask<T>(
                 let error = refusal::explain_plain("connecting", "+@connection", &text);
                 return Err(Unanswered { error, perhaps });
             }
-            Failure::Closed => return Err(Unanswered { error: Error::Closed, perhaps }),
-            Failure::NoRuntime => return Err(Unanswered { error: Error::NoRuntime, perhaps }),
+            Failure::Closed => {
+                return Err(Unanswered {
+                    error: Error::Closed,
+                    perhaps,
+                });
+            }
+            Failure::NoRuntime => {
+                return Err(Unanswered {
+                    error: Error::NoRuntime,
+                    perhaps,
+                });
+            }
             Failure::NotSent(source) => {
-                return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
+                return Err(Unanswered {
+                    error: Error::no_answer(while_doing, source),
+                    perhaps,
+                });
             }
             Failure::Unknown { source, sent_at } => {
                 first_sent_at.get_or_insert(sent_at);
@@ -273,7 +326,10 @@ pub(crate) async fn ask<T>(
             }
         };
         if nth == patience.copies || limit.until <= Instant::now() {
-            return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
+            return Err(Unanswered {
+                error: Error::no_answer(while_doing, source),
+                perhaps,
+            });
         }
         nth += 1;
     }
@@ -299,13 +355,15 @@ mod tests {
 
     use super::*;
 
-    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in order, and
-    /// every integer that the body returns.
+    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in
+    /// order, and every integer that the body returns.
     #[test]
     fn every_header_agrees_with_its_body() {
         for script in ALL {
-            let (header, body): (Vec<_>, Vec<_>) =
-                script.source.lines().partition(|line| line.starts_with("--"));
+            let (header, body): (Vec<_>, Vec<_>) = script
+                .source
+                .lines()
+                .partition(|line| line.starts_with("--"));
             let (header, body) = (header.join("\n"), body.join("\n"));
             assert!(
                 header.starts_with(&format!("-- {}.lua: ", script.name)),
@@ -326,12 +384,18 @@ mod tests {
             }
             for code in returned_codes(&body) {
                 assert!(
-                    header.lines().any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
+                    header
+                        .lines()
+                        .any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
                     "{}: returns {code}, the header does not say so",
                     script.name
                 );
             }
-            assert!(script.source.lines().count() <= 45, "{} is too long", script.name);
+            assert!(
+                script.source.lines().count() <= 45,
+                "{} is too long",
+                script.name
+            );
         }
     }
 
@@ -347,7 +411,11 @@ mod tests {
             .collect::<Vec<_>>()
             .windows(2)
             .filter(|pair| pair[0] == "return")
-            .map(|pair| pair[1].trim_end_matches(|c: char| !c.is_ascii_digit()).to_owned())
+            .map(|pair| {
+                pair[1]
+                    .trim_end_matches(|c: char| !c.is_ascii_digit())
+                    .to_owned()
+            })
             .filter(|code| code.parse::<i64>().is_ok() || code.starts_with("{-"))
             .collect()
     }

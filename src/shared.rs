@@ -22,7 +22,8 @@ use crate::wait::Waits;
 pub(crate) struct Shared {
     pub(crate) client_id: Arc<str>,
     pub(crate) config: Config,
-    /// The runtime that the client was made on: its connections, timers and background work live there.
+    /// The runtime that the client was made on: its connections, timers and background work live
+    /// there.
     pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
     pub(crate) waits: Arc<Waits>,
@@ -69,13 +70,16 @@ impl Shared {
 
     /// Runs a future of this crate in the client's runtime, wherever the caller polls it from.
     ///
-    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be tokio's. The future
-    /// stays where the caller pinned it, because moving it in here would store it twice.
+    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be
+    /// tokio's. The future stays where the caller pinned it, because moving it in here would store
+    /// it twice.
     pub(crate) async fn drive<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let Ok(caller) = Handle::try_current() else { return Err(Error::NoRuntime) };
+        let Ok(caller) = Handle::try_current() else {
+            return Err(Error::NoRuntime);
+        };
         let limit = self.config.command_timeout;
         let foreign = !self.runtime.is(&caller);
         let mut stands_still = foreign.then(|| Box::pin(self.runtime.stands_still(limit)));
@@ -115,24 +119,32 @@ impl Shared {
 
     /// One re-send within the command timeout.
     pub(crate) fn patience(&self) -> Patience {
-        Patience { timeout: self.config.command_timeout, copies: 2 }
+        Patience {
+            timeout: self.config.command_timeout,
+            copies: 2,
+        }
     }
 }
 
-/// Dropped with the task that keeps the holds of a client: when the client ends, or its runtime does.
+/// Dropped with the task that keeps the holds of a client: when the client ends, or its runtime
+/// does.
 pub(crate) struct Farewell {
     pub(crate) shared: Weak<Shared>,
 }
 
 impl Farewell {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::downgrade(shared) }
+        Self {
+            shared: Arc::downgrade(shared),
+        }
     }
 }
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        let Some(shared) = self.shared.upgrade() else { return };
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
         // In this order: whoever is told finds that the client is gone.
         shared.gone.cancel();
         shared.renewals.end();

@@ -1,8 +1,9 @@
-//! The simulator: the whole client against a simulated server, under paused time, every schedule by its seed.
+//! The simulator: the whole client against a simulated server, under paused time, every schedule by
+//! its seed.
 //!
-//! Only [`connection`] stands in for something of the crate: it is one connection, as `redis/connection.rs` has it.
-//! Everything above it, the replacement of connections and the fence included, is the code that ships. The server
-//! runs the files in `lua/`.
+//! Only [`connection`] stands in for something of the crate: it is one connection, as
+//! `redis/connection.rs` has it. Everything above it, the replacement of connections and the fence
+//! included, is the code that ships. The server runs the files in `lua/`.
 
 mod actors;
 mod connection;
@@ -40,14 +41,21 @@ use program::Program;
 /// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
 #[test]
 fn every_schedule_keeps_the_promises() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect("a number"))
+    };
     if let Some(seed) = number("SIM_SEED") {
         return replay(seed);
     }
     let seeds = number("SIM_SEEDS").unwrap_or(300);
     let first = number("SIM_FIRST").unwrap_or(1);
     let end = number("SIM_SECONDS").map(Duration::from_secs);
-    #[expect(clippy::disallowed_methods, reason = "how long the simulation takes, in real time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long the simulation takes, in real time"
+    )]
     let start = Instant::now();
     let next = AtomicU64::new(first);
     let found = Mutex::new(Vec::new());
@@ -98,7 +106,8 @@ fn every_schedule_keeps_the_promises() {
     }
 }
 
-/// Ends the process when one schedule takes far too long: something spins, and paused time stands still.
+/// Ends the process when one schedule takes far too long: something spins, and paused time stands
+/// still.
 struct HangGuard(std::sync::mpsc::Sender<u64>);
 
 impl HangGuard {
@@ -131,7 +140,10 @@ fn replay(seed: u64) {
     let program = Program::roll(seed);
     let outcome = run::run(&program, true);
     let Some(violation) = outcome.violation.clone() else {
-        println!("seed {seed}: no violation\n{program}\n{}", outcome.history.join("\n"));
+        println!(
+            "seed {seed}: no violation\n{program}\n{}",
+            outcome.history.join("\n")
+        );
         return;
     };
     let (program, outcome) = shrink::shrink(program, outcome);
@@ -152,23 +164,30 @@ fn a_seed_is_the_same_schedule_every_time() {
             // Client ids are new in every run.
             words
                 .map(|word| {
-                    let id = word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+                    let id =
+                        word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
                     // So are owner ids that the crate gives out.
                     let own = id.len() == 19 && id.starts_with("46116860");
                     if id.len() != 36 && !own {
                         return word.to_owned();
                     }
-                    let nth = known.iter().position(|known| known == id).unwrap_or_else(|| {
-                        known.push(id.to_owned());
-                        known.len() - 1
-                    });
+                    let nth = known
+                        .iter()
+                        .position(|known| known == id)
+                        .unwrap_or_else(|| {
+                            known.push(id.to_owned());
+                            known.len() - 1
+                        });
                     format!("id{nth}{}", &word[id.len()..])
                 })
                 .collect::<String>()
         };
         let (first, second) = (ids(first), ids(second));
         if first != second {
-            let differs = first.lines().zip(second.lines()).find(|(one, other)| one != other);
+            let differs = first
+                .lines()
+                .zip(second.lines())
+                .find(|(one, other)| one != other);
             panic!("seed {seed} went two ways: {differs:#?}");
         }
     }

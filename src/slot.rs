@@ -1,6 +1,8 @@
-//! What one owner has of one lock: its holds, its lease, and the operation that is under way for it.
+//! What one owner has of one lock: its holds, its lease, and the operation that is under way for
+//! it.
 //!
-//! Plain data and whole transitions, always called under the mutex of the entry; no I/O, no waiting.
+//! Plain data and whole transitions, always called under the mutex of the entry; no I/O, no
+//! waiting.
 //!
 //! Invariants (numbers as in `docs/architecture.md`):
 //! I1  `deadline` lies before the server's expiry of the lock, and only moves forward.
@@ -28,7 +30,8 @@ pub(crate) struct Slot {
     pub(crate) deadline: Instant,
     /// Before the send of the last command that confirmed the lease.
     pub(crate) renewed_at: Instant,
-    /// The longest lease ever asked for: when a release is given up, the server frees the lock by itself.
+    /// The longest lease ever asked for: when a release is given up, the server frees the lock by
+    /// itself.
     pub(crate) lease_max: Duration,
     /// Lost holds whose guard is still open, or that were detached and nobody has asked for yet.
     lost_open: Vec<LostHold>,
@@ -48,15 +51,15 @@ pub(crate) struct Slot {
     pub(crate) past_queue: bool,
     /// Unlocks that are under way.
     pub(crate) releasing: u32,
-    /// Changes when the background takes over the unlocks that are under way: whoever began one earlier has no part in
-    /// the slot any more.
+    /// Changes when the background takes over the unlocks that are under way: whoever began one
+    /// earlier has no part in the slot any more.
     pub(crate) epoch: u64,
     /// When an operation of this owner last began or ended: what comes after it waits from then on.
     pub(crate) moved_at: Instant,
     /// The background releaser works on this slot.
     pub(crate) background: bool,
-    /// Releases were under way at once: the order in which the server got them is not known, and the one that finds
-    /// the field gone was served by another.
+    /// Releases were under way at once: the order in which the server got them is not known, and
+    /// the one that finds the field gone was served by another.
     pub(crate) overlapped: bool,
     /// The count in Redis is known to be `holds.len()`.
     pub(crate) settled: bool,
@@ -95,13 +98,14 @@ impl Slot {
         u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
     }
 
-    /// The count that a release goes to. A section whose hold reached its limit may still be running, and nothing is
-    /// unlocked under it: until its guard is gone the field stays.
+    /// The count that a release goes to. A section whose hold reached its limit may still be
+    /// running, and nothing is unlocked under it: until its guard is gone the field stays.
     pub(crate) fn target(&self) -> u32 {
         let runs_on = |lost: &LostHold| {
             !lost.detached && lost.ticket.ending() == Some(Ending::Lost(LossReason::MaxHold))
         };
-        self.count().max(u32::from(self.lost_open.iter().any(runs_on)))
+        self.count()
+            .max(u32::from(self.lost_open.iter().any(runs_on)))
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -113,13 +117,16 @@ impl Slot {
         !self.acquiring && self.releasing == 0 && !self.background
     }
 
-    /// Whether this owner keeps the head of the queue from attempting: it has the lock, or may be about to give it up.
+    /// Whether this owner keeps the head of the queue from attempting: it has the lock, or may be
+    /// about to give it up.
     pub(crate) fn keeps_others_waiting(&self) -> bool {
-        let attempting = self.acquiring && self.past_queue && self.releasing == 0 && !self.background;
+        let attempting =
+            self.acquiring && self.past_queue && self.releasing == 0 && !self.background;
         self.is_held() || !(self.is_free() || attempting)
     }
 
-    /// Unlocks are under way and nothing has happened since `limit` ago: their callers do not poll them.
+    /// Unlocks are under way and nothing has happened since `limit` ago: their callers do not poll
+    /// them.
     pub(crate) fn is_stuck_in_release(&self, now: Instant, limit: Duration) -> bool {
         self.releasing > 0 && !self.background && !self.acquiring && self.moved_at + limit <= now
     }
@@ -129,7 +136,8 @@ impl Slot {
         !self.is_held() && self.is_free() && self.lost_open.is_empty()
     }
 
-    /// Why an outer hold of this owner is no more, while its guard is still open and nothing else is held.
+    /// Why an outer hold of this owner is no more, while its guard is still open and nothing else
+    /// is held.
     pub(crate) fn lost(&self) -> Option<LossReason> {
         (!self.is_held() && !self.lost_open.is_empty()).then_some(self.lost_reason)
     }
@@ -142,7 +150,13 @@ impl Slot {
     }
 
     /// Adds a hold whose lease counts from `sent_at`.
-    pub(crate) fn add(&mut self, hold: Hold, sent_at: Instant, lease: Duration, watchdog_timeout: Duration) {
+    pub(crate) fn add(
+        &mut self,
+        hold: Hold,
+        sent_at: Instant,
+        lease: Duration,
+        watchdog_timeout: Duration,
+    ) {
         if !self.is_held() {
             self.renewed_at = sent_at;
         }
@@ -150,11 +164,19 @@ impl Slot {
         self.holds.push(hold);
     }
 
-    /// The server has confirmed at least `lease` from `sent_at` on, to somebody who took or extended a hold.
-    pub(crate) fn confirm(&mut self, sent_at: Instant, lease: Duration, watchdog_timeout: Duration) {
-        // A shorter lease than a renewal asks for must not put the renewal off: short nested holds would keep it
-        // from ever coming.
-        let renews = self.renewal(sent_at, watchdog_timeout).is_none_or(|asked| lease >= asked);
+    /// The server has confirmed at least `lease` from `sent_at` on, to somebody who took or
+    /// extended a hold.
+    pub(crate) fn confirm(
+        &mut self,
+        sent_at: Instant,
+        lease: Duration,
+        watchdog_timeout: Duration,
+    ) {
+        // A shorter lease than a renewal asks for must not put the renewal off: short nested holds
+        // would keep it from ever coming.
+        let renews = self
+            .renewal(sent_at, watchdog_timeout)
+            .is_none_or(|asked| lease >= asked);
         self.promise(sent_at, lease);
         if renews {
             self.looked_at(sent_at);
@@ -167,7 +189,8 @@ impl Slot {
         self.lease_max = self.lease_max.max(lease);
     }
 
-    /// The server was asked at `sent_at` and has what it should have: the next look is a period away.
+    /// The server was asked at `sent_at` and has what it should have: the next look is a period
+    /// away.
     pub(crate) fn looked_at(&mut self, sent_at: Instant) {
         self.renewed_at = self.renewed_at.max(sent_at);
         self.overdue = false;
@@ -176,7 +199,11 @@ impl Slot {
 
     /// Takes a hold out because its owner gives it back.
     pub(crate) fn give_back(&mut self, ticket: &Arc<Ticket>) -> bool {
-        let Some(nth) = self.holds.iter().position(|hold| Arc::ptr_eq(&hold.ticket, ticket)) else {
+        let Some(nth) = self
+            .holds
+            .iter()
+            .position(|hold| Arc::ptr_eq(&hold.ticket, ticket))
+        else {
             return false;
         };
         self.holds.remove(nth).ticket.end(Ending::Released);
@@ -184,14 +211,22 @@ impl Slot {
         true
     }
 
-    /// The latest detached hold that nobody is giving back yet, or a lost one that nobody has asked for.
+    /// The latest detached hold that nobody is giving back yet, or a lost one that nobody has asked
+    /// for.
     pub(crate) fn claim_detached(&mut self) -> Option<Arc<Ticket>> {
-        let held = self.holds.iter_mut().rev().find(|hold| hold.detached && !hold.claimed);
+        let held = self
+            .holds
+            .iter_mut()
+            .rev()
+            .find(|hold| hold.detached && !hold.claimed);
         if let Some(hold) = held {
             hold.claimed = true;
             return Some(Arc::clone(&hold.ticket));
         }
-        self.lost_open.iter().find(|lost| lost.detached).map(|lost| Arc::clone(&lost.ticket))
+        self.lost_open
+            .iter()
+            .find(|lost| lost.detached)
+            .map(|lost| Arc::clone(&lost.ticket))
     }
 
     pub(crate) fn detach(&mut self, ticket: &Arc<Ticket>) {
@@ -204,11 +239,12 @@ impl Slot {
         self.lost_open.retain(|lost| !lost.is_forgotten());
     }
 
-    /// The owner has seen that this hold was lost. Answers whether that was the last section that ran on behind its
-    /// limit, so that the field need not stay any longer.
+    /// The owner has seen that this hold was lost. Answers whether that was the last section that
+    /// ran on behind its limit, so that the field need not stay any longer.
     pub(crate) fn acknowledge(&mut self, ticket: &Arc<Ticket>) -> bool {
         let before = self.target();
-        self.lost_open.retain(|lost| !Arc::ptr_eq(&lost.ticket, ticket));
+        self.lost_open
+            .retain(|lost| !Arc::ptr_eq(&lost.ticket, ticket));
         self.target() != before
     }
 
@@ -217,7 +253,8 @@ impl Slot {
         self.lose_if(|_| Some(reason))
     }
 
-    /// Ends the holds whose promise is over; answers the reasons, and whether the hold was detached.
+    /// Ends the holds whose promise is over; answers the reasons, and whether the hold was
+    /// detached.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(LossReason, bool)> {
         let deadline = self.deadline;
         let mut reasons = Vec::new();
@@ -247,7 +284,11 @@ impl Slot {
                     hold.ticket.end(Ending::Lost(reason));
                     self.lost_reason = reason;
                     let bounded = hold.mode.ends().is_some();
-                    let lost = LostHold { ticket: hold.ticket, detached: hold.detached, bounded };
+                    let lost = LostHold {
+                        ticket: hold.ticket,
+                        detached: hold.detached,
+                        bounded,
+                    };
                     if !lost.is_forgotten() {
                         self.lost_open.push(lost);
                     }
@@ -285,24 +326,34 @@ impl Slot {
 
     /// Without a renewal since then, a watchdog hold is at risk.
     pub(crate) fn at_risk_from(&self, watchdog_timeout: Duration) -> Option<Instant> {
-        let renewed = self.holds.iter().any(|hold| matches!(hold.mode, Mode::Watchdog { .. }));
+        let renewed = self
+            .holds
+            .iter()
+            .any(|hold| matches!(hold.mode, Mode::Watchdog { .. }));
         renewed.then(|| self.renewed_at + watchdog_timeout * 2 / 3)
     }
 
     /// When the renewal registry has to look at this slot again, whatever is under way.
     pub(crate) fn watched_at(&self, watchdog_timeout: Duration) -> Instant {
         let ends = self.holds.iter().filter_map(|hold| hold.mode.ends()).min();
-        let risk = self.at_risk_from(watchdog_timeout).filter(|_| !self.overdue);
-        [ends, risk].into_iter().flatten().fold(self.deadline, Instant::min)
+        let risk = self
+            .at_risk_from(watchdog_timeout)
+            .filter(|_| !self.overdue);
+        [ends, risk]
+            .into_iter()
+            .flatten()
+            .fold(self.deadline, Instant::min)
     }
 
     /// When the next renewal is due.
     pub(crate) fn due_at(&self, watchdog_timeout: Duration) -> Instant {
-        self.retry_at.unwrap_or_else(|| self.renewed_at + watchdog_timeout / 3)
+        self.retry_at
+            .unwrap_or_else(|| self.renewed_at + watchdog_timeout / 3)
     }
 }
 
-/// The local end of a lease: before the server's own expiry, by a margin for the drift of two clocks.
+/// The local end of a lease: before the server's own expiry, by a margin for the drift of two
+/// clocks.
 pub(crate) fn local_end(sent_at: Instant, lease: Duration) -> Instant {
     sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
@@ -332,7 +383,12 @@ mod tests {
     const WATCHDOG: Duration = Duration::from_secs(30);
 
     fn hold(mode: Mode) -> Hold {
-        Hold { ticket: Arc::default(), mode, detached: false, claimed: false }
+        Hold {
+            ticket: Arc::default(),
+            mode,
+            detached: false,
+            claimed: false,
+        }
     }
 
     fn slot_of(modes: &[Mode], now: Instant) -> Slot {
@@ -361,7 +417,10 @@ mod tests {
         assert!(slot.expire(now).is_empty());
         assert_eq!(slot.expire(until), [(LossReason::LeaseOver, false)]);
         assert_eq!((slot.count(), slot.lost()), (1, None));
-        assert_eq!(slot.expire(slot.deadline), [(LossReason::NotRenewed, false)]);
+        assert_eq!(
+            slot.expire(slot.deadline),
+            [(LossReason::NotRenewed, false)]
+        );
         assert_eq!(slot.lost(), Some(LossReason::NotRenewed));
         assert!(!slot.is_spent(), "the guards of lost holds are still open");
     }
@@ -373,10 +432,24 @@ mod tests {
         let due = slot.due_at(WATCHDOG);
         let later = now + Duration::from_secs(9);
         let until = later + Duration::from_millis(10);
-        slot.add(hold(Mode::Fixed { until, limit: None }), later, Duration::from_millis(10), WATCHDOG);
+        slot.add(
+            hold(Mode::Fixed { until, limit: None }),
+            later,
+            Duration::from_millis(10),
+            WATCHDOG,
+        );
         assert_eq!(slot.due_at(WATCHDOG), due);
-        slot.add(hold(Mode::Watchdog { limit: None }), later, WATCHDOG, WATCHDOG);
-        assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3, "this one has renewed it");
+        slot.add(
+            hold(Mode::Watchdog { limit: None }),
+            later,
+            WATCHDOG,
+            WATCHDOG,
+        );
+        assert_eq!(
+            slot.due_at(WATCHDOG),
+            later + WATCHDOG / 3,
+            "this one has renewed it"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -390,16 +463,25 @@ mod tests {
         assert!(lease > Duration::from_secs(20) && lease < Duration::from_millis(20_300));
         slot.promise(later, lease);
         slot.looked_at(later);
-        assert!(slot.deadline >= now + Duration::from_secs(40), "the limit comes first");
+        assert!(
+            slot.deadline >= now + Duration::from_secs(40),
+            "the limit comes first"
+        );
         assert_eq!(slot.due_at(WATCHDOG), later + WATCHDOG / 3);
         assert_eq!(slot.watched_at(WATCHDOG), now + Duration::from_secs(40));
-        assert_eq!(slot.expire(now + Duration::from_secs(40))[0], (LossReason::MaxHold, false));
+        assert_eq!(
+            slot.expire(now + Duration::from_secs(40))[0],
+            (LossReason::MaxHold, false)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_promised_is_the_longest_of_the_holds_that_are_left() {
         let now = Instant::now();
-        let long = Mode::Fixed { until: now + Duration::from_secs(90), limit: None };
+        let long = Mode::Fixed {
+            until: now + Duration::from_secs(90),
+            limit: None,
+        };
         let mut slot = slot_of(&[Mode::Watchdog { limit: None }, long], now);
         assert_eq!(slot.promised(now, WATCHDOG), Duration::from_secs(90));
         let ticket = Arc::clone(&slot.holds[1].ticket);

@@ -25,7 +25,8 @@ pub struct ClientStats {
     pub renewals: usize,
     /// Releases under way now, in the background or by an unlock.
     pub releasing: usize,
-    /// Locks that the client remembers now: held, wanted, being released, or lost with a guard that is still open.
+    /// Locks that the client remembers now: held, wanted, being released, or lost with a guard that
+    /// is still open.
     pub entries: usize,
     /// Whether commands of a lost connection are known to be over before its replacement is used.
     pub fence: FenceState,
@@ -62,11 +63,11 @@ pub struct ClientStats {
 pub struct CloseReport {
     /// Detached holds that were released.
     pub released: usize,
-    /// Releases, and acquires to be undone, that Redis had not answered by the end; those locks are freed by their
-    /// leases.
+    /// Releases, and acquires to be undone, that Redis had not answered by the end; those locks are
+    /// freed by their leases.
     pub unconfirmed: usize,
-    /// Owners that still held with an open guard. Their leases go on for up to the watchdog timeout, or their
-    /// fixed lease.
+    /// Owners that still held with an open guard. Their leases go on for up to the watchdog
+    /// timeout, or their fixed lease.
     pub abandoned: Vec<AbandonedHold>,
 }
 

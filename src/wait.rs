@@ -1,7 +1,9 @@
-//! Who waits on which unlock channel, and what was heard there. Plain data; the subscriber connection works it off.
+//! Who waits on which unlock channel, and what was heard there. Plain data; the subscriber
+//! connection works it off.
 //!
-//! The first waiter makes a channel wanted; it lingers a while after the last one left, because a contended lock
-//! is contended again soon. A message only bumps a counter: it is a hint, which nobody can use up.
+//! The first waiter makes a channel wanted; it lingers a while after the last one left, because a
+//! contended lock is contended again soon. A message only bumps a counter: it is a hint, which
+//! nobody can use up.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,7 +92,9 @@ impl Waits {
 
     pub(crate) fn take_wanted(&self, max: usize) -> Vec<Arc<str>> {
         let mut channels = self.channels.lock();
-        let wanted = channels.iter_mut().filter(|(_, channel)| channel.phase == Phase::Wanted);
+        let wanted = channels
+            .iter_mut()
+            .filter(|(_, channel)| channel.phase == Phase::Wanted);
         wanted
             .take(max)
             .map(|(name, channel)| {
@@ -116,10 +120,15 @@ impl Waits {
     }
 
     pub(crate) fn next_unwanted(&self) -> Option<Instant> {
-        self.channels.lock().values().filter_map(Channel::lingers_until).min()
+        self.channels
+            .lock()
+            .values()
+            .filter_map(Channel::lingers_until)
+            .min()
     }
 
-    /// The subscription is in force. Whoever was asleep attempts again: a message may have come before.
+    /// The subscription is in force. Whoever was asleep attempts again: a message may have come
+    /// before.
     pub(crate) fn subscribed(&self, name: &str) {
         if let Some(channel) = self.channels.lock().get_mut(name)
             && channel.phase == Phase::Asked
@@ -212,7 +221,8 @@ impl Subscription {
         self.signal.refused.get().is_some()
     }
 
-    /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out of date.
+    /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out
+    /// of date.
     pub(crate) fn heard(&self) -> u64 {
         self.signal.heard.load(Ordering::Acquire)
     }
@@ -234,7 +244,9 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut channels = self.waits.channels.lock();
-        let Some(channel) = channels.get_mut(&self.name) else { return };
+        let Some(channel) = channels.get_mut(&self.name) else {
+            return;
+        };
         // A refused channel may have been replaced by a new one of the same name.
         if !Arc::ptr_eq(&channel.signal, &self.signal) {
             return;
@@ -303,7 +315,11 @@ mod tests {
         let before = subscription.heard();
         waits.disconnected();
         assert_eq!(waits.take_wanted(9), [channel()]);
-        assert_eq!(subscription.heard(), before, "not before the channel is heard again");
+        assert_eq!(
+            subscription.heard(),
+            before,
+            "not before the channel is heard again"
+        );
         waits.subscribed("c");
         subscription.heard_since(before).await;
     }
@@ -317,7 +333,11 @@ mod tests {
         assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
         let again = waits.subscribe(&channel());
         drop(refused);
-        assert_eq!(waits.take_wanted(9), [channel()], "the old user does not count as one of the new");
+        assert_eq!(
+            waits.take_wanted(9),
+            [channel()],
+            "the old user does not count as one of the new"
+        );
         drop(again);
     }
 
@@ -341,7 +361,9 @@ mod tests {
         // From here on UNSUBSCRIBE is on its way.
         waits.changed().await;
         let again = waits.subscribe(&channel());
-        tokio::time::timeout(LINGER, waits.changed()).await.expect("the subscriber is told");
+        tokio::time::timeout(LINGER, waits.changed())
+            .await
+            .expect("the subscriber is told");
         assert_eq!(waits.take_wanted(9), [channel()]);
         assert!(waits.take_unwanted(9).is_empty());
         waits.subscribed("c");

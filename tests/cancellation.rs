@@ -1,4 +1,5 @@
-//! Every public future dropped at every point: the caller holds nothing, nothing stays behind, the next gets it.
+//! Every public future dropped at every point: the caller holds nothing, nothing stays behind, the
+//! next gets it.
 
 mod common;
 
@@ -13,7 +14,8 @@ use common::proxy::{ACQUIRE, RELEASE, is_script};
 use common::{Bed, Control, eventually, ms, stalls};
 use redisson_lock::{Error, Lock, LockClient};
 
-/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to drop.
+/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to
+/// drop.
 struct Steps<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
     woken: Arc<Flag>,
@@ -29,7 +31,10 @@ impl Wake for Flag {
 
 impl<T> Steps<T> {
     fn of(future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { future: Box::pin(future), woken: Arc::new(Flag(AtomicBool::new(true))) }
+        Self {
+            future: Box::pin(future),
+            woken: Arc::new(Flag(AtomicBool::new(true))),
+        }
     }
 
     fn poll(&mut self) -> Poll<T> {
@@ -58,7 +63,10 @@ impl<T> Steps<T> {
         while !fact() {
             assert!(Instant::now() < limit, "stage not reached: {what}");
             if self.woken.0.load(Ordering::SeqCst) {
-                assert!(self.poll().is_pending(), "completed before the stage: {what}");
+                assert!(
+                    self.poll().is_pending(),
+                    "completed before the stage: {what}"
+                );
             }
             tokio::time::sleep(ms(1)).await;
         }
@@ -68,13 +76,24 @@ impl<T> Steps<T> {
 /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
 async fn free_for_the_next(ground: &Ground, what: &str) {
     let start = Instant::now();
-    let next = ground.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
+    let next = ground
+        .theirs
+        .lock("a")
+        .try_lock_for(ms(2000))
+        .await
+        .expect("asked");
     let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
-    assert!(start.elapsed() < ms(1000) + stalls(start), "{what}: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(1000) + stalls(start),
+        "{what}: {:?}",
+        start.elapsed()
+    );
     next.unlock().await.expect("held");
     let stats = || ground.ours.stats();
-    eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0)
-        .await;
+    eventually(what, ms(3000), || {
+        stats().held + stats().waiting + stats().releasing + stats().renewals == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -116,7 +135,10 @@ async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
         async move { lock.lock().await }
     });
     let stats = || ground.ours.stats();
-    eventually("it waits for the undo", ms(2000), || stats().waiting == 1 && stats().releasing == 1).await;
+    eventually("it waits for the undo", ms(2000), || {
+        stats().waiting == 1 && stats().releasing == 1
+    })
+    .await;
     ground.proxy.hold_replies(false);
     let guard = again.await.expect("no panic").expect("free again");
     assert_eq!(ground.control.count("a"), 1);
@@ -161,13 +183,18 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
             async move { lock.lock().await.map(drop) }
         });
         let subscribed = |control: &mut Control| {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with(" 1")
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with(" 1")
         };
         match stage {
             "subscribing" => {
-                // The attempt is answered; the subscription is sent, and its confirmation held back.
+                // The attempt is answered; the subscription is sent, and its confirmation held
+                // back.
                 let (ours, proxy) = (&ground.ours, &ground.proxy);
-                steps.until("contended", || ours.stats().contended_total == 1).await;
+                steps
+                    .until("contended", || ours.stats().contended_total == 1)
+                    .await;
                 proxy.hold_replies(true);
                 let control = &mut ground.control;
                 eventually("sent", ms(2000), || subscribed(control)).await;
@@ -178,11 +205,19 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
             }
             _ => {
                 let proxy = &ground.proxy;
-                let attempts =
-                    || proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count() - before;
+                let attempts = || {
+                    proxy
+                        .script_calls()
+                        .iter()
+                        .filter(|words| is_script(words, ACQUIRE))
+                        .count()
+                        - before
+                };
                 steps.until("tried again", || attempts() == 2).await;
                 let woken = Arc::clone(&steps.woken);
-                steps.until("asleep", || !woken.0.load(Ordering::SeqCst)).await;
+                steps
+                    .until("asleep", || !woken.0.load(Ordering::SeqCst))
+                    .await;
             }
         }
         let mut held = Some(held);
@@ -247,13 +282,22 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 }
             }),
         ),
-        ("try_lock", verb(|lock| async move { drop(lock.try_lock().await) })),
-        ("try_lock_for", verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) })),
+        (
+            "try_lock",
+            verb(|lock| async move { drop(lock.try_lock().await) }),
+        ),
+        (
+            "try_lock_for",
+            verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) }),
+        ),
         (
             "try_lock_until",
             verb(|lock| async move { drop(lock.try_lock_until(Instant::now() + ms(100)).await) }),
         ),
-        ("run", verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) })),
+        (
+            "run",
+            verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) }),
+        ),
         (
             "extend",
             verb(|lock| async move {
@@ -266,7 +310,8 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         (
             "detached unlock",
             verb(|lock| async move {
-                // Dropped between detach and unlock the hold stays, as documented; so both are in one poll.
+                // Dropped between detach and unlock the hold stays, as documented; so both are in
+                // one poll.
                 if let Ok(guard) = lock.lock().await {
                     guard.detach();
                     let _ = lock.unlock().await;
@@ -293,9 +338,18 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 drop((forced, nested, held));
             }),
         ),
-        ("force_unlock", verb(|lock| async move { drop(lock.force_unlock().await) })),
-        ("inspect", verb(|lock| async move { drop(lock.inspect().await) })),
-        ("hold_count", verb(|lock| async move { drop(lock.hold_count().await) })),
+        (
+            "force_unlock",
+            verb(|lock| async move { drop(lock.force_unlock().await) }),
+        ),
+        (
+            "inspect",
+            verb(|lock| async move { drop(lock.inspect().await) }),
+        ),
+        (
+            "hold_count",
+            verb(|lock| async move { drop(lock.hold_count().await) }),
+        ),
     ]
 }
 
@@ -305,8 +359,10 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
     for (name, verb) in verbs() {
         let mut polls = 0;
         loop {
-            let mut steps =
-                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            let mut steps = Steps {
+                future: verb(&ground.ours),
+                woken: Arc::new(Flag(AtomicBool::new(true))),
+            };
             let completed = steps.times(polls).await.is_some();
             drop(steps);
             free_for_the_next(&ground, &format!("{name} after {polls} polls")).await;
@@ -324,13 +380,19 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
 #[tokio::test]
 async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is_held() {
     let ground = Ground::new().await;
-    for (name, verb) in verbs().into_iter().filter(|(name, _)| !name.contains("force")) {
+    for (name, verb) in verbs()
+        .into_iter()
+        .filter(|(name, _)| !name.contains("force"))
+    {
         let mut polls = 0;
         loop {
             let held = ground.theirs.lock("a").lock().await.expect("free");
-            let mut steps =
-                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
-            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as well.
+            let mut steps = Steps {
+                future: verb(&ground.ours),
+                woken: Arc::new(Flag(AtomicBool::new(true))),
+            };
+            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as
+            // well.
             let before = polls.min(6);
             let mut completed = steps.times(before).await.is_some();
             held.unlock().await.expect("held");
@@ -385,7 +447,10 @@ async fn connect_dropped_at_any_point_closes_what_it_opened() {
         let completed = steps.times(polls).await;
         drop(steps);
         if let Some(client) = completed {
-            client.expect("the server answers").close(Duration::ZERO).await;
+            client
+                .expect("the server answers")
+                .close(Duration::ZERO)
+                .await;
             break;
         }
         polls += 1;
@@ -411,7 +476,10 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
             assert!(matches!(lock.lock().await, Err(Error::Closed)));
         }
         if !done {
-            guard.unlock().await.expect("open guards can still be given back");
+            guard
+                .unlock()
+                .await
+                .expect("open guards can still be given back");
         }
         client.close(Duration::ZERO).await;
         let mut control = bed.control();
@@ -437,17 +505,26 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
         let client = client.clone();
         async move { client.close(ms(300)).await }
     });
-    assert!(matches!(waiter.await.expect("no panic"), Err(Error::Closed)), "waiters are told at once");
+    assert!(
+        matches!(waiter.await.expect("no panic"), Err(Error::Closed)),
+        "waiters are told at once"
+    );
     given_back.unlock().await.expect("within the grace");
     let report = closing.await.expect("no panic");
     assert_eq!((report.released, report.unconfirmed), (1, 0));
     assert_eq!(report.abandoned.len(), 1);
     assert_eq!(report.abandoned[0].lock, "c");
     assert_eq!(control.run(&["EXISTS", "b"]), "0");
-    assert!(control.pttl("c") > 0, "not taken away from under its section; its lease ends it");
+    assert!(
+        control.pttl("c") > 0,
+        "not taken away from under its section; its lease ends it"
+    );
     assert_eq!(kept.lost().await, redisson_lock::LossReason::Closed);
     assert!(matches!(kept.unlock().await, Err(Error::Lost { .. })));
-    assert!(matches!(client.lock("d").is_locked().await, Err(Error::Closed)));
+    assert!(matches!(
+        client.lock("d").is_locked().await,
+        Err(Error::Closed)
+    ));
     assert_eq!(client.close(Duration::ZERO).await.abandoned.len(), 0);
     control.run(&["DEL", "c"]);
     bed.finish([]).await;
@@ -466,7 +543,10 @@ async fn two_hundred_clients_made_and_dropped_leave_no_connection_and_no_task() 
         }
         drop(guards);
         let mut control = bed.control();
-        eventually("given back", ms(1000), || control.run(&["KEYS", "*"]).is_empty()).await;
+        eventually("given back", ms(1000), || {
+            control.run(&["KEYS", "*"]).is_empty()
+        })
+        .await;
         eventually("closed", ms(1000), || control.connections() == 0).await;
     }
     bed.finish([]).await;

@@ -1,4 +1,5 @@
-//! The helper that proves that nothing is left has tests of its own: one deliberate leak of each kind is seen.
+//! The helper that proves that nothing is left has tests of its own: one deliberate leak of each
+//! kind is seen.
 
 mod common;
 
@@ -17,7 +18,14 @@ fn is_seen(leaks: &[String], what: &str) -> bool {
 async fn nothing_is_seen_where_nothing_is_left() {
     let bed = Bed::new();
     let client = bed.client().await;
-    client.lock("a").lock().await.expect("free").unlock().await.expect("held");
+    client
+        .lock("a")
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     assert_eq!(bed.leaks([client], PATIENCE).await, Vec::<String>::new());
 }
 
@@ -49,7 +57,10 @@ async fn a_waiter_and_its_subscription_are_seen() {
     let lock = client.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await });
     let mut control = bed.control();
-    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits", ms(2000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     let leaks = bed.leaks([client], PATIENCE).await;
     assert!(
         is_seen(&leaks, "waiting: 1") && is_seen(&leaks, "channels redisson_lock__channel:{a}"),
@@ -70,14 +81,19 @@ async fn an_entry_of_which_nothing_else_is_left_is_seen() {
     })
     .await;
     let leaks = bed.leaks([client], PATIENCE).await;
-    assert!(is_seen(&leaks, "held: 0") && is_seen(&leaks, "entries: 1"), "{leaks:?}");
+    assert!(
+        is_seen(&leaks, "held: 0") && is_seen(&leaks, "entries: 1"),
+        "{leaks:?}"
+    );
     drop(guard);
 }
 
 #[tokio::test]
 async fn a_release_that_does_not_end_is_seen() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(ms(200))).await;
+    let client = bed
+        .client_with(|builder| builder.command_timeout(ms(200)))
+        .await;
     let mut control = bed.control();
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["CLIENT", "PAUSE", "2500", "WRITE"]);

@@ -31,7 +31,9 @@ async fn nested_holds_count_up_and_down_and_the_last_unlock_tells_the_channel() 
     let mut control = bed.control();
     let mut listener = bed.control();
     let mut channel = listener.connection.as_pubsub();
-    channel.subscribe("redisson_lock__channel:{a}").expect("subscribed");
+    channel
+        .subscribe("redisson_lock__channel:{a}")
+        .expect("subscribed");
     channel.set_read_timeout(Some(ms(300))).expect("set");
 
     let lock = client.lock("a");
@@ -58,16 +60,29 @@ async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
     let bed = Bed::new();
     let client = bed.client().await;
     let lock = client.lock("a");
-    lock.lock().await.expect("free").unlock().await.expect("held");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
 
     let mut control = bed.control();
     let monitor = Monitor::start(bed.server.port);
     for _ in 0..100 {
-        lock.lock().await.expect("free").unlock().await.expect("held");
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     }
     let mut lines = monitor.take(&mut control);
     lines.retain(|line| !line.contains(" lua]"));
-    let scripts = lines.iter().filter(|line| line.contains("\"EVALSHA\"")).count();
+    let scripts = lines
+        .iter()
+        .filter(|line| line.contains("\"EVALSHA\""))
+        .count();
     assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
     bed.finish([client]).await;
 }
@@ -99,7 +114,11 @@ async fn sections_of_many_tasks_and_clients_never_overlap() {
     while let Some(done) = tasks.join_next().await {
         done.expect("no panic");
     }
-    assert_eq!(control.run(&["GETDEL", "counter"]), "300", "no update was lost");
+    assert_eq!(
+        control.run(&["GETDEL", "counter"]),
+        "300",
+        "no update was lost"
+    );
     bed.finish(clients).await;
 }
 
@@ -114,10 +133,18 @@ async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
         let start = std::time::Instant::now();
         assert!(lock.try_lock_for(ms(wait)).await.expect("asked").is_none());
         let took = start.elapsed();
-        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(start), "{wait} ms took {took:?}");
+        assert!(
+            took >= ms(wait) && took < ms(wait + 100) + stalls(start),
+            "{wait} ms took {took:?}"
+        );
     }
     let start = std::time::Instant::now();
-    assert!(lock.try_lock_until(start + ms(100)).await.expect("asked").is_none());
+    assert!(
+        lock.try_lock_until(start + ms(100))
+            .await
+            .expect("asked")
+            .is_none()
+    );
     assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls(start));
     guard.unlock().await.expect("held");
     let taken = lock.try_lock().await.expect("asked").expect("free");
@@ -154,7 +181,11 @@ async fn a_dropped_guard_gives_the_lock_back_and_its_owners_next_call_comes_afte
     for _ in 0..50 {
         drop(lock.lock().await.expect("free"));
         let guard = lock.lock().await.expect("ordered behind the release");
-        assert_eq!(control.count("a"), 1, "a new hold, not a re-entry into the dying one");
+        assert_eq!(
+            control.count("a"),
+            1,
+            "a new hold, not a re-entry into the dying one"
+        );
         guard.unlock().await.expect("held");
     }
     bed.finish([client]).await;
@@ -171,7 +202,10 @@ async fn detached_holds_stay_until_their_owner_unlocks() {
     assert_eq!(control.count("a"), 2);
     lock.unlock().await.expect("one detached");
     assert_eq!(control.count("a"), 1);
-    assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })), "the other has a guard");
+    assert!(
+        matches!(lock.unlock().await, Err(Error::NotHeld { .. })),
+        "the other has a guard"
+    );
     guarded.unlock().await.expect("held");
     assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })));
     bed.finish([client]).await;
@@ -182,15 +216,22 @@ async fn run_returns_the_value_and_gives_back_also_after_a_panic() {
     let bed = Bed::new();
     let client = bed.client().await;
     let lock = client.lock("a");
-    let value = lock.run(|held| async move { (held.state(), 7) }).await.expect("held");
+    let value = lock
+        .run(|held| async move { (held.state(), 7) })
+        .await
+        .expect("held");
     assert_eq!(value, (HoldState::Held, 7));
     assert!(!lock.is_locked().await.expect("asked"));
 
     let panicking = lock.clone();
-    let panicked = tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
+    let panicked =
+        tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
     assert!(panicked.await.expect_err("goes on unwinding").is_panic());
     let mut control = bed.control();
-    eventually("given back", Duration::from_secs(2), || control.run(&["EXISTS", "a"]) == "0").await;
+    eventually("given back", Duration::from_secs(2), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
     bed.finish([client]).await;
 }
 
@@ -206,7 +247,10 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     // A re-entry into a hold that was forced open makes no lock out of nothing.
     let outer = theirs.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
-    assert!(matches!(theirs.lock("a").lock().await, Err(Error::Lost { .. })));
+    assert!(matches!(
+        theirs.lock("a").lock().await,
+        Err(Error::Lost { .. })
+    ));
     assert_eq!(bed.control().run(&["EXISTS", "a"]), "0");
     drop(outer);
 
@@ -280,7 +324,12 @@ async fn detached_holds_are_given_back_once_each_however_many_ask() {
             let lock = lock.clone();
             asking.spawn(async move { lock.unlock().await.is_ok() });
         }
-        let given_back = asking.join_all().await.into_iter().filter(|given_back| *given_back).count();
+        let given_back = asking
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|given_back| *given_back)
+            .count();
         assert_eq!((given_back, control.count("a")), (3, 0));
     }
     bed.finish([client]).await;
@@ -302,41 +351,55 @@ async fn a_guard_shows_its_lock_its_owner_and_how_it_stands() {
 #[tokio::test]
 async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(ms(300))).await;
+    let client = bed
+        .client_with(|builder| builder.command_timeout(ms(300)))
+        .await;
     let mut control = bed.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     let guard = lock.lock().await.expect("free");
     let mut nested = Box::pin(lock.lock());
-    let once =
-        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    let once = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(nested.as_mut().poll(context).is_pending())
+    });
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
     assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
-    eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+    eventually("given back in the background", ms(2000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
     bed.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_detached_hold_is_given_back_also_by_an_unlock_that_had_no_answer() {
     let bed = Bed::new();
-    let set = |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
+    let set =
+        |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
     let client = bed.client_with(set).await;
     let mut control = bed.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     lock.lock().await.expect("free").detach();
     let mut nested = Box::pin(lock.lock());
-    let once =
-        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    let once = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(nested.as_mut().poll(context).is_pending())
+    });
     assert!(once.await, "sent, and not polled again");
     let unlocked = lock.unlock().await;
-    assert!(matches!(unlocked, Err(Error::NoAnswer { .. })), "{unlocked:?}");
+    assert!(
+        matches!(unlocked, Err(Error::NoAnswer { .. })),
+        "{unlocked:?}"
+    );
     drop(nested);
     // Nobody is left to ask again: it is not renewed any more, and given back.
-    eventually("given back", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
+    eventually("given back", ms(1000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
     assert_eq!((client.stats().held, client.stats().renewals), (0, 0));
     bed.finish([client]).await;
 }
@@ -402,10 +465,18 @@ async fn closing_does_not_take_for_progress_that_releases_give_up() {
     const LOCKS: usize = 1_000;
     let bed = Bed::new();
     let lease = ms(1500);
-    let client = bed.client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(450))).await;
+    let client = bed
+        .client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(450)))
+        .await;
     let mut guards = Vec::new();
     for nth in 0..LOCKS {
-        guards.push(client.lock(format!("lock:{nth}")).lock().await.expect("free"));
+        guards.push(
+            client
+                .lock(format!("lock:{nth}"))
+                .lock()
+                .await
+                .expect("free"),
+        );
     }
     bed.server.pause();
     drop(guards);
@@ -413,6 +484,10 @@ async fn closing_does_not_take_for_progress_that_releases_give_up() {
     let report = client.close(2 * lease).await;
     let took = start.elapsed();
     bed.server.resume();
-    assert!(took < 3 * lease, "a close with a grace of {:?} took {took:?}: {report:?}", 2 * lease);
+    assert!(
+        took < 3 * lease,
+        "a close with a grace of {:?} took {took:?}: {report:?}",
+        2 * lease
+    );
     bed.finish([]).await;
 }

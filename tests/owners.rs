@@ -1,6 +1,9 @@
 //! Who holds: tasks, scopes, threads, explicit owners, and calls from unusual places.
 
-#![allow(clippy::large_futures, reason = "whole test bodies are handed to `within`")]
+#![allow(
+    clippy::large_futures,
+    reason = "whole test bodies are handed to `within`"
+)]
 
 mod common;
 
@@ -35,13 +38,20 @@ async fn two_tasks_exclude_each_other_and_one_task_nests() {
         let lock = client.lock("a");
         let inside = tokio::spawn(async move {
             let outer = lock.lock().await.expect("free");
-            let inner = lock.try_lock().await.expect("asked").expect("the same task");
+            let inner = lock
+                .try_lock()
+                .await
+                .expect("asked")
+                .expect("the same task");
             assert_eq!(outer.owner(), inner.owner());
             let other = tokio::spawn({
                 let lock = lock.clone();
                 async move { lock.try_lock().await.expect("asked").is_none() }
             });
-            assert!(other.await.expect("no panic"), "a task spawned inside the section is another owner");
+            assert!(
+                other.await.expect("no panic"),
+                "a task spawned inside the section is another owner"
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
         });
@@ -59,13 +69,20 @@ async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
         let owner = client.owner();
         let lock = client.lock("a");
         let outer = lock.owned_by(&owner).lock().await.expect("free");
-        assert!(lock.try_lock().await.expect("asked").is_none(), "the task itself is another owner");
+        assert!(
+            lock.try_lock().await.expect("asked").is_none(),
+            "the task itself is another owner"
+        );
 
         let by_scope = tokio::spawn({
             let (owner, lock) = (owner.clone(), lock.clone());
             async move { owner.scope(async { lock.try_lock().await }).await }
         });
-        let inner = by_scope.await.expect("no panic").expect("asked").expect("re-entry");
+        let inner = by_scope
+            .await
+            .expect("no panic")
+            .expect("asked")
+            .expect("re-entry");
         assert_eq!(inner.owner(), &owner);
         assert_eq!(lock.owned_by(&owner).hold_count().await.expect("asked"), 2);
         inner.unlock().await.expect("held");
@@ -81,7 +98,12 @@ async fn owner_with_id_has_its_number_on_the_wire() {
         let bed = Bed::new();
         let client = bed.client().await;
         let owner = client.owner_with_id(-5);
-        let guard = client.lock("a").owned_by(&owner).lock().await.expect("free");
+        let guard = client
+            .lock("a")
+            .owned_by(&owner)
+            .lock()
+            .await
+            .expect("free");
         assert_eq!(bed.control().hash("a"), format!("{}:-5 1", client.id()));
         guard.unlock().await.expect("held");
         bed.finish([client]).await;
@@ -97,8 +119,9 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
         let lock = client.lock("a");
 
         // Documented trap: both branches are polled by one task, so both are inside at once.
-        let both =
-            async || -> Result<(LockGuard, LockGuard), Error> { tokio::try_join!(lock.lock(), lock.lock()) };
+        let both = async || -> Result<(LockGuard, LockGuard), Error> {
+            tokio::try_join!(lock.lock(), lock.lock())
+        };
         let (first, second) = both().await.expect("re-entered");
         assert_eq!(bed.control().count("a"), 2);
         first.unlock().await.expect("held");
@@ -131,11 +154,19 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
         let lock = client.lock("a");
 
         let guard = lock.lock().await.expect("free");
-        tokio::spawn(async move { guard.unlock().await }).await.expect("no panic").expect("held");
+        tokio::spawn(async move { guard.unlock().await })
+            .await
+            .expect("no panic")
+            .expect("held");
 
         let guard = lock.lock().await.expect("free");
-        std::thread::spawn(move || drop(guard)).join().expect("dropping outside a runtime is fine");
-        eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+        std::thread::spawn(move || drop(guard))
+            .join()
+            .expect("dropping outside a runtime is fine");
+        eventually("given back", ms(2000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
 
         let guard = lock.lock().await.expect("free");
         let panicked = tokio::spawn(async move {
@@ -143,7 +174,10 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
             panic!("on purpose");
         });
         assert!(panicked.await.expect_err("panicked").is_panic());
-        eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+        eventually("given back", ms(2000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
         bed.finish([client]).await;
     })
     .await;
@@ -151,9 +185,10 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
 
 #[test]
 fn a_main_body_nests_on_every_kind_of_runtime() {
-    for mut builder in
-        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-    {
+    for mut builder in [
+        tokio::runtime::Builder::new_current_thread(),
+        tokio::runtime::Builder::new_multi_thread(),
+    ] {
         let runtime = builder.enable_all().build().expect("runtime");
         runtime.block_on(within(async {
             let bed = Bed::new();
@@ -166,7 +201,10 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
                 let lock = lock.clone();
                 async move { lock.try_lock().await.expect("asked").is_none() }
             });
-            assert!(spawned.await.expect("no panic"), "a task is another owner than the body");
+            assert!(
+                spawned.await.expect("no panic"),
+                "a task is another owner than the body"
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
             bed.finish([client]).await;
@@ -236,18 +274,31 @@ fn a_client_made_on_one_runtime_works_from_another_and_from_another_executor() {
         });
         let lock = client.lock("a");
         // No timers and no I/O of its own.
-        let away = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let away = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime");
         away.block_on(async {
             let outer = lock.lock().await.expect("free");
             let inner = lock.lock().await.expect("nested");
-            assert!(client.lock("b").try_lock_for(ms(20)).await.expect("asked").is_some());
+            assert!(
+                client
+                    .lock("b")
+                    .try_lock_for(ms(20))
+                    .await
+                    .expect("asked")
+                    .is_some()
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
         });
-        // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner of its own.
+        // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner
+        // of its own.
         let _entered = home.enter();
         let guard = block_on(lock.lock()).expect("free");
-        assert!(block_on(lock.try_lock()).expect("asked").is_none(), "no re-entry by accident");
+        assert!(
+            block_on(lock.try_lock()).expect("asked").is_none(),
+            "no re-entry by accident"
+        );
         block_on(guard.unlock()).expect("held");
         home.block_on(bed.finish([client]));
     });
@@ -283,7 +334,10 @@ async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
         let bed = Bed::new();
         let (one, other) = (bed.client().await, bed.client().await);
         let lock = one.lock("a").owned_by(&other.owner());
-        assert!(matches!(lock.lock().await, Err(Error::InvalidConfig { what: "owner", .. })));
+        assert!(matches!(
+            lock.lock().await,
+            Err(Error::InvalidConfig { what: "owner", .. })
+        ));
         bed.finish([one, other]).await;
     })
     .await;
@@ -304,7 +358,10 @@ fn outside_a_runtime_calls_answer_no_runtime() {
         assert_eq!(guard.state(), redisson_lock::HoldState::Held);
         assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
         assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
-        assert!(matches!(block_on(LockClient::connect(&bed.server.url())), Err(Error::NoRuntime)));
+        assert!(matches!(
+            block_on(LockClient::connect(&bed.server.url())),
+            Err(Error::NoRuntime)
+        ));
         assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
         home.block_on(bed.finish([client]));
     });
@@ -312,21 +369,29 @@ fn outside_a_runtime_calls_answer_no_runtime() {
 
 #[test]
 fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_scope() {
-    for mut runtime in
-        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-    {
+    for mut runtime in [
+        tokio::runtime::Builder::new_current_thread(),
+        tokio::runtime::Builder::new_multi_thread(),
+    ] {
         let runtime = runtime.enable_all().build().expect("runtime");
         runtime.block_on(tokio::task::unconstrained(async {
             let bed = Bed::new();
             let client = bed.client().await;
             let lock = client.lock("a");
             let outer = lock.lock().await.expect("free");
-            assert!(lock.try_lock().await.expect("asked").is_none(), "another owner");
+            assert!(
+                lock.try_lock().await.expect("asked").is_none(),
+                "another owner"
+            );
             outer.unlock().await.expect("held");
 
             let nested = async |lock: &redisson_lock::Lock| {
                 let outer = lock.lock().await.expect("free");
-                let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                let inner = lock
+                    .try_lock()
+                    .await
+                    .expect("asked")
+                    .expect("the same owner");
                 inner.unlock().await.expect("held");
                 outer.unlock().await.expect("held");
             };
@@ -335,7 +400,11 @@ fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_
                 let lock = lock.clone();
                 async move {
                     let outer = lock.lock().await.expect("free");
-                    let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                    let inner = lock
+                        .try_lock()
+                        .await
+                        .expect("asked")
+                        .expect("the same owner");
                     inner.unlock().await.expect("held");
                     outer.unlock().await.expect("held");
                 }
@@ -350,9 +419,10 @@ fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_
 fn a_runtime_without_timers_or_without_sockets_is_refused() {
     let server = common::Server::start();
     for (time, io) in [(false, true), (true, false), (false, false), (true, true)] {
-        for mut runtime in
-            [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-        {
+        for mut runtime in [
+            tokio::runtime::Builder::new_current_thread(),
+            tokio::runtime::Builder::new_multi_thread(),
+        ] {
             if time {
                 runtime.enable_time();
             }
@@ -363,11 +433,16 @@ fn a_runtime_without_timers_or_without_sockets_is_refused() {
             let start = std::time::Instant::now();
             let connected = runtime.block_on(LockClient::connect(&server.url()));
             match connected {
-                Ok(client) if time && io => runtime.block_on(async { drop(client.close(ms(0)).await) }),
+                Ok(client) if time && io => {
+                    runtime.block_on(async { drop(client.close(ms(0)).await) })
+                }
                 Err(Error::NoRuntime) if !time || !io => {}
                 other => panic!("time: {time}, io: {io}: {other:?}"),
             }
-            assert!(start.elapsed() < ms(1000) + stalls(start), "at once, not after the command timeout");
+            assert!(
+                start.elapsed() < ms(1000) + stalls(start),
+                "at once, not after the command timeout"
+            );
         }
     }
 }

@@ -22,13 +22,19 @@ async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
             async move { lock.lock().await.expect("taken").unlock().await }
         });
         eventually("subscribed", ms(2000), || {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
         })
         .await;
         let start = Instant::now();
         guard.unlock().await.expect("held");
         waiter.await.expect("no panic").expect("held");
-        assert!(start.elapsed() < ms(250) + stalls(start), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < ms(250) + stalls(start),
+            "{:?}",
+            start.elapsed()
+        );
     }
     bed.finish([ours, theirs]).await;
 }
@@ -39,7 +45,9 @@ async fn a_message_between_attempt_and_subscription_is_not_missed() {
     let bed = Bed::new();
     let theirs = bed.client().await;
     let proxy = Proxy::start(bed.server.port).await;
-    let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let ours = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
     let waiter = tokio::spawn({
@@ -48,13 +56,28 @@ async fn a_message_between_attempt_and_subscription_is_not_missed() {
     });
     eventually("it subscribes", ms(2000), || proxy.stuck() == 1).await;
     guard.unlock().await.expect("held");
-    assert_eq!(bed.control().run(&["PUBSUB", "CHANNELS"]), "", "nobody has heard of it");
+    assert_eq!(
+        bed.control().run(&["PUBSUB", "CHANNELS"]),
+        "",
+        "nobody has heard of it"
+    );
     let start = Instant::now();
     proxy.let_commands_go();
     waiter.await.expect("no panic").expect("held");
-    assert!(start.elapsed() < ms(1000) + stalls(start), "{:?}", start.elapsed());
-    let attempts = proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count();
-    assert_eq!(attempts, 2, "one before the subscription, one after it is in force");
+    assert!(
+        start.elapsed() < ms(1000) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
+    let attempts = proxy
+        .script_calls()
+        .iter()
+        .filter(|words| is_script(words, ACQUIRE))
+        .count();
+    assert_eq!(
+        attempts, 2,
+        "one before the subscription, one after it is in force"
+    );
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
     bed.finish([theirs]).await;
@@ -87,7 +110,10 @@ async fn a_thousand_waiters_of_one_client_all_get_it_once() {
     }
     assert_eq!(done.load(Ordering::SeqCst), 1000);
     let calls = control.calls("evalsha") - before;
-    assert!(calls <= 2050, "only the head talks to Redis: {calls} script calls for 1000 sections");
+    assert!(
+        calls <= 2050,
+        "only the head talks to Redis: {calls} script calls for 1000 sections"
+    );
     bed.finish([client]).await;
 }
 
@@ -131,9 +157,16 @@ async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
 async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     const NAMES: usize = 5000;
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(Duration::from_secs(9))).await;
+    let client = bed
+        .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
+        .await;
     let mut control = bed.control();
-    let each = |what: &str| format!("for n = 0, {} do local key = 'a' .. n {what} end", NAMES - 1);
+    let each = |what: &str| {
+        format!(
+            "for n = 0, {} do local key = 'a' .. n {what} end",
+            NAMES - 1
+        )
+    };
     let take = each("redis.call('hset', key, 'java:1', 1) redis.call('pexpire', key, 60000)");
     control.run(&["EVAL", &take, "0"]);
     let connections = control.connections();
@@ -142,7 +175,10 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
     }
-    eventually("all want a channel", Duration::from_secs(30), || client.stats().subscriptions == NAMES).await;
+    eventually("all want a channel", Duration::from_secs(30), || {
+        client.stats().subscriptions == NAMES
+    })
+    .await;
     eventually("all are subscribed", Duration::from_secs(30), || {
         let last = format!("redisson_lock__channel:{{a{}}}", NAMES - 1);
         control.run(&["PUBSUB", "NUMSUB", &last]).ends_with('1')
@@ -176,7 +212,9 @@ async fn a_crashed_holder_is_waited_out_by_its_lease() {
 #[tokio::test]
 async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(600)).command_timeout(ms(150))).await;
+    let client = bed
+        .client_with(|builder| builder.watchdog_timeout(ms(600)).command_timeout(ms(150)))
+        .await;
     let mut control = bed.control();
     control.run(&["HSET", "a", "strange:1", "1"]);
     let waiter = tokio::spawn({
@@ -188,7 +226,11 @@ async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
     control.run(&["DEL", "a"]);
     let start = Instant::now();
     waiter.await.expect("no panic").expect("held");
-    assert!(start.elapsed() < ms(900) + stalls(start), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(900) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
     bed.finish([client]).await;
 }
 
@@ -206,8 +248,12 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
         let lock = client.lock(name);
         tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
     }
-    eventually("all wait", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == 3).await;
-    // The holders vanish in silence while the subscriber is away: only the wake-up after it can help.
+    eventually("all wait", ms(2000), || {
+        control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == 3
+    })
+    .await;
+    // The holders vanish in silence while the subscriber is away: only the wake-up after it can
+    // help.
     control.run(&["MULTI"]);
     control.run(&["DEL", "a", "b", "c"]);
     control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -216,7 +262,11 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic").expect("held");
     }
-    assert!(start.elapsed() < ms(1500) + stalls(start), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(1500) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
     bed.finish([client]).await;
 }
 
@@ -225,20 +275,25 @@ async fn a_lagging_message_stream_wakes_everyone() {
     let bed = Bed::new();
     let client = bed.client().await;
     let mut control = bed.control();
-    let names = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded"];
+    let names = [
+        "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded",
+    ];
     let mut waiters = Vec::new();
     for name in names {
         control.run(&["HSET", name, "java:1", "1"]);
         control.run(&["PEXPIRE", name, "60000"]);
         let lock = client.lock(name);
-        waiters.push(tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await }));
+        waiters.push(tokio::spawn(async move {
+            lock.lock().await.expect("taken").unlock().await
+        }));
     }
     eventually("all wait", ms(2000), || {
         control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == names.len()
     })
     .await;
-    // One thread runs everything here: while it is busy the stream overflows with messages for one channel. Among
-    // them is a single message for each of the others, and some of those are thrown away.
+    // One thread runs everything here: while it is busy the stream overflows with messages for one
+    // channel. Among them is a single message for each of the others, and some of those are thrown
+    // away.
     let flood = "for n = 0, 19999 do \
                    redis.call('publish', 'redisson_lock__channel:{flooded}', '0') \
                    if n % 2000 == 1000 then \
@@ -254,7 +309,11 @@ async fn a_lagging_message_stream_wakes_everyone() {
         waiter.await.expect("no panic").expect("held");
     }
     // A message that was lost for good would be made up for after the watchdog timeout.
-    assert!(start.elapsed() < ms(10_000) + stalls(start), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(10_000) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
     control.run(&["DEL", "flooded"]);
     control.run(&["PUBLISH", "redisson_lock__channel:{flooded}", "0"]);
     flooded.await.expect("no panic").expect("held");
@@ -299,7 +358,11 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
         });
         eventually("queued", ms(1000), || client.stats().waiting == nth).await;
     }
-    let nested = lock.owned_by(&owners[0]).lock().await.expect("a re-entry passes the queue");
+    let nested = lock
+        .owned_by(&owners[0])
+        .lock()
+        .await
+        .expect("a re-entry passes the queue");
     nested.unlock().await.expect("held");
     first.unlock().await.expect("held");
     while let Some(task) = tasks.join_next().await {
@@ -332,7 +395,8 @@ async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time()
         let (lock, tried) = (lock.clone(), Arc::clone(&tried));
         async move {
             loop {
-                // It may well get in between; it must not change who comes next, nor keep them from it.
+                // It may well get in between; it must not change who comes next, nor keep them from
+                // it.
                 if let Some(guard) = lock.try_lock().await.expect("asked") {
                     guard.unlock().await.expect("held");
                 }
@@ -342,7 +406,9 @@ async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time()
     });
     eventually("it tries", ms(2000), || tried.load(Ordering::SeqCst) >= 10).await;
     first.unlock().await.expect("held");
-    tokio::time::timeout(Duration::from_secs(20), tasks.join_all()).await.expect("all of them are served");
+    tokio::time::timeout(Duration::from_secs(20), tasks.join_all())
+        .await
+        .expect("all of them are served");
     poller.abort();
     let _ = poller.await;
     assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
@@ -393,7 +459,11 @@ async fn a_waiter_that_goes_away_leaves_its_turn_to_the_next() {
         head.abort();
         let start = Instant::now();
         next.await.expect("no panic").expect("held");
-        assert!(start.elapsed() < ms(1000) + stalls(start), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < ms(1000) + stalls(start),
+            "{:?}",
+            start.elapsed()
+        );
         let _ = head.await;
     }
     bed.finish([ours, theirs]).await;
@@ -404,18 +474,26 @@ async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
     let bed = Bed::new();
     let theirs = bed.client().await;
     let proxy = Proxy::start(bed.server.port).await;
-    let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let ours = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     let mut control = bed.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits", ms(2000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     proxy.refuse(true);
     proxy.cut_all();
     tokio::time::sleep(ms(500)).await;
     assert!(!waiter.is_finished());
     proxy.refuse(false);
-    eventually("it waits again", ms(4000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits again", ms(4000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("held");
     ours.close(Duration::ZERO).await;
@@ -429,7 +507,10 @@ async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replac
     let theirs = bed.client().await;
     let proxy = Proxy::start(bed.server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
     let mut control = bed.control();
     let guard = theirs.lock("a").lock().await.expect("free");
@@ -439,10 +520,15 @@ async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replac
     let start = Instant::now();
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
     eventually("it waits", command_timeout + stalls(start), || {
-        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+        control
+            .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+            .ends_with('1')
     })
     .await;
-    assert!(start.elapsed() >= command_timeout / 2, "the first connection was silent");
+    assert!(
+        start.elapsed() >= command_timeout / 2,
+        "the first connection was silent"
+    );
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("taken");
     ours.close(Duration::ZERO).await;
@@ -454,18 +540,25 @@ async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replac
 async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connections_get_rarer() {
     let bed = Bed::new();
     let mut control = bed.control();
-    for (missing, named) in
-        [("-ping", "+ping"), ("-subscribe", "+subscribe"), ("resetchannels", "&redisson_lock__channel:{a}")]
-    {
-        control.run(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"]);
+    for (missing, named) in [
+        ("-ping", "+ping"),
+        ("-subscribe", "+subscribe"),
+        ("resetchannels", "&redisson_lock__channel:{a}"),
+    ] {
+        control.run(&[
+            "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all",
+        ]);
         let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
         let client = LockClient::connect(&url).await.expect("the server answers");
         control.run(&["ACL", "SETUSER", "u", missing]);
         control.run(&["HSET", "a", "java:1", "1"]);
         let connections = |control: &mut common::Control| {
             let info = control.run(&["INFO", "stats"]);
-            let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-            line.and_then(|number| number.trim().parse::<usize>().ok()).expect("a number")
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix("total_connections_received:"));
+            line.and_then(|number| number.trim().parse::<usize>().ok())
+                .expect("a number")
         };
         let before = connections(&mut control);
         let start = Instant::now();
@@ -476,13 +569,19 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
             }
         }
         let made = connections(&mut control) - before;
-        assert!(made <= 15, "{missing}: {made} connections in {:?}", start.elapsed());
+        assert!(
+            made <= 15,
+            "{missing}: {made} connections in {:?}",
+            start.elapsed()
+        );
         // Granted again, it waits; and an unlock wakes it.
         control.run(&["ACL", "SETUSER", "u", "+@all", "&*"]);
         let lock = client.lock("a");
         let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
         eventually("it waits", ms(2500) + stalls(start), || {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
         })
         .await;
         control.run(&["DEL", "a"]);
@@ -500,24 +599,42 @@ async fn clients_that_lost_a_server_together_do_not_come_back_together() {
     let proxy = Proxy::start(bed.server.port).await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(LockClient::connect(&proxy.url()).await.expect("the server answers"));
+        clients.push(
+            LockClient::connect(&proxy.url())
+                .await
+                .expect("the server answers"),
+        );
     }
     let before = proxy.arrivals().len();
     proxy.refuse(true);
     let start = Instant::now();
     proxy.cut_all();
     // Eight attempts a connection, of which the last are a second apart at most.
-    eventually("eight rounds", Duration::from_secs(30), || proxy.arrivals().len() - before >= 16 * CLIENTS)
-        .await;
+    eventually("eight rounds", Duration::from_secs(30), || {
+        proxy.arrivals().len() - before >= 16 * CLIENTS
+    })
+    .await;
     let arrivals = proxy.arrivals();
     // The first attempts follow each other too closely to tell.
-    let late = arrivals.iter().skip(before).map(|at| *at - start).filter(|after| *after > ms(600));
+    let late = arrivals
+        .iter()
+        .skip(before)
+        .map(|at| *at - start)
+        .filter(|after| *after > ms(600));
     let moments: std::collections::BTreeSet<_> = late.map(|after| after.as_millis() / 20).collect();
-    // In step they come in three bursts, which fall into some thirty of these moments; scattered, into seventy.
-    assert!(moments.len() >= 45, "{} moments of 20 ms: {moments:?}", moments.len());
+    // In step they come in three bursts, which fall into some thirty of these moments; scattered,
+    // into seventy.
+    assert!(
+        moments.len() >= 45,
+        "{} moments of 20 ms: {moments:?}",
+        moments.len()
+    );
     proxy.refuse(false);
     for client in &clients {
-        eventually("back", Duration::from_secs(10), || client.stats().reconnects_total > 0).await;
+        eventually("back", Duration::from_secs(10), || {
+            client.stats().reconnects_total > 0
+        })
+        .await;
     }
     for client in clients {
         client.close(Duration::ZERO).await;
@@ -532,15 +649,31 @@ async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_i
     let theirs = bed.client().await;
     let proxy = Proxy::start(bed.server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = proxy.arrivals().len();
-    // The only waiter leaves before the silence is noticed, so nobody asks anything of the replacement.
+    // The only waiter leaves before the silence is noticed, so nobody asks anything of the
+    // replacement.
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
-    assert!(ours.lock("a").try_lock_for(ms(200)).await.expect("answered").is_none());
-    eventually("it is replaced", ms(5000), || proxy.arrivals().len() > before).await;
-    eventually("nothing is listened to", ms(5000), || ours.stats().subscriptions == 0).await;
+    assert!(
+        ours.lock("a")
+            .try_lock_for(ms(200))
+            .await
+            .expect("answered")
+            .is_none()
+    );
+    eventually("it is replaced", ms(5000), || {
+        proxy.arrivals().len() > before
+    })
+    .await;
+    eventually("nothing is listened to", ms(5000), || {
+        ours.stats().subscriptions == 0
+    })
+    .await;
     // Long after that the replacement falls silent as well.
     tokio::time::sleep(2 * command_timeout).await;
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
@@ -549,11 +682,16 @@ async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_i
     let mut control = bed.control();
     eventually("it waits or has failed", ms(5000), || {
         waiter.is_finished()
-            || control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            || control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
     })
     .await;
     guard.unlock().await.expect("held");
-    waiter.await.expect("no panic").expect("it waited on the next connection");
+    waiter
+        .await
+        .expect("no panic")
+        .expect("it waited on the next connection");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
     bed.finish([theirs]).await;
@@ -565,26 +703,43 @@ async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeou
     let theirs = bed.client().await;
     let proxy = Proxy::start(bed.server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = proxy.arrivals().len();
     proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
-    let error = ours.lock("a").lock().await.expect_err("nothing is confirmed");
+    let error = ours
+        .lock("a")
+        .lock()
+        .await
+        .expect_err("nothing is confirmed");
     assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
-    // The first got half of the time, the second, which got all of it, had nobody left to wait for it.
-    eventually("two replacements", ms(5000), || proxy.arrivals().len() == before + 2).await;
+    // The first got half of the time, the second, which got all of it, had nobody left to wait for
+    // it.
+    eventually("two replacements", ms(5000), || {
+        proxy.arrivals().len() == before + 2
+    })
+    .await;
     let start = Instant::now();
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
     tokio::time::sleep(command_timeout * 3 / 4).await;
     let arrivals = proxy.arrivals();
-    let early = arrivals.iter().skip(before + 2).filter(|at| **at - start < command_timeout * 9 / 10).count();
+    let early = arrivals
+        .iter()
+        .skip(before + 2)
+        .filter(|at| **at - start < command_timeout * 9 / 10)
+        .count();
     assert_eq!(early, 0, "replaced before its time");
     proxy.let_commands_go();
     let mut control = bed.control();
     eventually("it waits", ms(5000), || {
-        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+        control
+            .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+            .ends_with('1')
     })
     .await;
     guard.unlock().await.expect("held");

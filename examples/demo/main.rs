@@ -1,7 +1,9 @@
-//! The stock story: 4 processes with 8 buyers each sell a stock of 1,000, once for each way people lock.
+//! The stock story: 4 processes with 8 buyers each sell a stock of 1,000, once for each way people
+//! lock.
 //!
-//! Some sales are slower than the lease, and one process is killed while it holds the lock. What was really
-//! sold is counted by an INCR that no lock protects. `cargo xtask demo` starts a server and runs this.
+//! Some sales are slower than the lease, and one process is killed while it holds the lock. What
+//! was really sold is counted by an INCR that no lock protects. `cargo xtask demo` starts a server
+//! and runs this.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -34,10 +36,15 @@ async fn main() -> ExitCode {
         arguments.get(at + 1).cloned()
     };
     let Some(url) = value("--url") else {
-        eprintln!("usage: demo --url redis://… [--only WAY]; cargo xtask demo starts a server of its own");
+        eprintln!(
+            "usage: demo --url redis://… [--only WAY]; cargo xtask demo starts a server of its own"
+        );
         return ExitCode::from(2);
     };
-    if let (Some(way), Some(nth)) = (value("--seller").and_then(|way| Way::named(&way)), value("--process")) {
+    if let (Some(way), Some(nth)) = (
+        value("--seller").and_then(|way| Way::named(&way)),
+        value("--process"),
+    ) {
         return sell::process(&url, way, nth.parse().unwrap_or(0)).await;
     }
     let only = value("--only");
@@ -48,7 +55,9 @@ async fn main() -> ExitCode {
         eprintln!("no way is called `{name}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    let without_lock = arguments.iter().any(|argument| argument == "--take-out-the-lock");
+    let without_lock = arguments
+        .iter()
+        .any(|argument| argument == "--take-out-the-lock");
     match run(&url, only.as_deref(), without_lock).await {
         Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
         Ok(problems) => {
@@ -73,12 +82,18 @@ async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<St
         LEASE.as_secs()
     );
     let mut rows = Vec::new();
-    let ways: Vec<_> =
-        Way::ALL.into_iter().filter(|way| only.is_none_or(|only| only == way.name())).collect();
+    let ways: Vec<_> = Way::ALL
+        .into_iter()
+        .filter(|way| only.is_none_or(|only| only == way.name()))
+        .collect();
     for (nth, &way) in ways.iter().enumerate() {
         print!("{:>2}/{} {:<38}", nth + 1, ways.len(), way.title());
         let _ = std::io::stdout().flush();
-        let sellers = if without_lock && way == Way::RedissonLock { Way::NoLock } else { way };
+        let sellers = if without_lock && way == Way::RedissonLock {
+            Way::NoLock
+        } else {
+            way
+        };
         let row = row(&redis, url, way, sellers).await?;
         println!("{}", row.short());
         rows.push(row);
@@ -101,13 +116,23 @@ async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<St
 fn problems(rows: &[Row], all: bool) -> Vec<String> {
     let mut problems: Vec<String> = rows.iter().flat_map(|row| row.problems.clone()).collect();
     if let Some(ours) = rows.iter().find(|row| row.way == Way::RedissonLock)
-        && (ours.sold != STOCK || ours.foreign > 0 || ours.stuck.is_none_or(|stuck| stuck > LEASE * 3))
+        && (ours.sold != STOCK
+            || ours.foreign > 0
+            || ours.stuck.is_none_or(|stuck| stuck > LEASE * 3))
     {
-        problems.push(format!("the row of redisson-lock is not exact: {}", ours.line()));
+        problems.push(format!(
+            "the row of redisson-lock is not exact: {}",
+            ours.line()
+        ));
     }
-    let weak = rows.iter().filter(|row| row.way != Way::RedissonLock && row.is_weak()).count();
+    let weak = rows
+        .iter()
+        .filter(|row| row.way != Way::RedissonLock && row.is_weak())
+        .count();
     if all && weak < 6 {
-        problems.push(format!("only {weak} of the 7 other ways showed a weakness in this run"));
+        problems.push(format!(
+            "only {weak} of the 7 other ways showed a weakness in this run"
+        ));
     }
     problems
 }
@@ -160,21 +185,38 @@ impl Row {
     fn sentence(&self) -> String {
         let mut seen = Vec::new();
         if self.oversold() > 0 {
-            seen.push(format!("{} items were sold that did not exist", self.oversold()));
+            seen.push(format!(
+                "{} items were sold that did not exist",
+                self.oversold()
+            ));
         }
         if self.foreign > 0 {
-            seen.push(format!("{} times a seller deleted a lock that was somebody else's", self.foreign));
+            seen.push(format!(
+                "{} times a seller deleted a lock that was somebody else's",
+                self.foreign
+            ));
         }
         match self.stuck {
             None => seen.push("after the kill nothing was sold any more".to_owned()),
             Some(stuck) if stuck > Duration::from_millis(200) => {
-                seen.push(format!("after the kill the lease freed the lock in {:.2} s", stuck.as_secs_f64()));
+                seen.push(format!(
+                    "after the kill the lease freed the lock in {:.2} s",
+                    stuck.as_secs_f64()
+                ));
             }
             Some(_) => {}
         }
         if !self.is_weak() {
             let exact = self.sold == STOCK;
-            seen.insert(0, if exact { "exact" } else { "no weakness seen, but not all was sold" }.to_owned());
+            seen.insert(
+                0,
+                if exact {
+                    "exact"
+                } else {
+                    "no weakness seen, but not all was sold"
+                }
+                .to_owned(),
+            );
         }
         format!("{}.", seen.join("; "))
     }
@@ -183,7 +225,9 @@ impl Row {
 /// Sells the stock once.
 async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, String> {
     redis.run(&["FLUSHDB"]).await?;
-    redis.run(&["SET", "demo:stock", &STOCK.to_string()]).await?;
+    redis
+        .run(&["SET", "demo:stock", &STOCK.to_string()])
+        .await?;
     redis.run(&["SET", "demo:sold", "0"]).await?;
     let (mut children, announced) = sellers_of(url, sellers)?;
     let mut problems = Vec::new();
@@ -191,10 +235,18 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
 
     let (mut killed_at, mut sold_at_kill, mut stuck) = (None, 0, None);
     let (mut sold, mut last_sale) = (0, start);
-    // A row that still sells when its time is over goes on: a slow machine is no weakness of a lock.
-    let is_over = |last_sale: Instant| start.elapsed() > ROW_BUDGET && last_sale.elapsed() > ROW_BUDGET / 3;
-    while !is_over(last_sale) && start.elapsed() < ROW_BUDGET * 3 && children.iter_mut().any(Seller::runs) {
-        let said = announced.try_recv().ok().filter(|(_, line)| line == "holding");
+    // A row that still sells when its time is over goes on: a slow machine is no weakness of a
+    // lock.
+    let is_over =
+        |last_sale: Instant| start.elapsed() > ROW_BUDGET && last_sale.elapsed() > ROW_BUDGET / 3;
+    while !is_over(last_sale)
+        && start.elapsed() < ROW_BUDGET * 3
+        && children.iter_mut().any(Seller::runs)
+    {
+        let said = announced
+            .try_recv()
+            .ok()
+            .filter(|(_, line)| line == "holding");
         if let Some(nth) = holding.take().or_else(|| said.map(|(nth, _)| nth)) {
             children[nth].kill();
             killed_at = Some(Instant::now());
@@ -245,7 +297,9 @@ type Announced = mpsc::Receiver<(usize, String)>;
 ///
 /// With `DEMO_JAVA`, the class path of the Java seller, every other process is a JVM with Redisson.
 fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
-    let java = std::env::var("DEMO_JAVA").ok().filter(|_| way == Way::RedissonLock);
+    let java = std::env::var("DEMO_JAVA")
+        .ok()
+        .filter(|_| way == Way::RedissonLock);
     let program = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
     let (announce, announced) = mpsc::channel();
     let mut children = Vec::new();
@@ -254,7 +308,14 @@ fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
             Some(classes) if nth % 2 == 1 => java_seller(classes, url, nth),
             _ => {
                 let mut seller = Command::new(&program);
-                seller.args(["--url", url, "--seller", way.name(), "--process", &nth.to_string()]);
+                seller.args([
+                    "--url",
+                    url,
+                    "--seller",
+                    way.name(),
+                    "--process",
+                    &nth.to_string(),
+                ]);
                 seller
             }
         };
@@ -270,14 +331,17 @@ fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
                 let _ = announce.send((nth, line));
             }
         });
-        children.push(Seller { child, planned: false });
+        children.push(Seller {
+            child,
+            planned: false,
+        });
     }
     Ok((children, announced))
 }
 
 fn java_seller(classes: &str, url: &str, nth: usize) -> Command {
-    let java =
-        std::env::var("JAVA_HOME").map_or_else(|_| "java".to_owned(), |home| format!("{home}/bin/java"));
+    let java = std::env::var("JAVA_HOME")
+        .map_or_else(|_| "java".to_owned(), |home| format!("{home}/bin/java"));
     let mut seller = Command::new(java);
     seller
         .args(["-Xmx256m", "-cp", classes, "Seller", url, &nth.to_string()])
@@ -286,15 +350,19 @@ fn java_seller(classes: &str, url: &str, nth: usize) -> Command {
     seller
 }
 
-/// Waits until every process is connected, and starts the clock. Those that are quick sell already: one of them may
-/// say that it holds.
+/// Waits until every process is connected, and starts the clock. Those that are quick sell already:
+/// one of them may say that it holds.
 fn wait_ready(announced: &Announced) -> Result<(Instant, Option<usize>), String> {
     let (mut ready, mut holding) = (0, None);
     while ready < PROCESSES {
         match announced.recv_timeout(Duration::from_secs(20)) {
             Ok((_, line)) if line == "ready" => ready += 1,
             Ok((nth, line)) if line == "holding" => holding = Some(nth),
-            Ok((nth, line)) => return Err(format!("seller process {nth} said `{line}` instead of `ready`")),
+            Ok((nth, line)) => {
+                return Err(format!(
+                    "seller process {nth} said `{line}` instead of `ready`"
+                ));
+            }
             Err(_) => return Err("the sellers did not get ready within 20 s".to_owned()),
         }
     }
@@ -355,8 +423,13 @@ pub struct Redis {
 impl Redis {
     pub async fn connect(url: &str) -> Result<Self, String> {
         let config = Config::from_url(url).map_err(|error| error.to_string())?;
-        let client = Builder::from_config(config).build().map_err(|error| error.to_string())?;
-        client.init().await.map_err(|error| format!("cannot connect to Redis: {error}"))?;
+        let client = Builder::from_config(config)
+            .build()
+            .map_err(|error| error.to_string())?;
+        client
+            .init()
+            .await
+            .map_err(|error| format!("cannot connect to Redis: {error}"))?;
         Ok(Self { client })
     }
 
@@ -369,6 +442,9 @@ impl Redis {
 
     pub async fn number(&self, key: &str) -> Result<i64, String> {
         let value = self.run(&["GET", key]).await?;
-        Ok(value.as_string().and_then(|text| text.parse().ok()).unwrap_or(0))
+        Ok(value
+            .as_string()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0))
     }
 }

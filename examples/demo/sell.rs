@@ -154,14 +154,17 @@ impl Shop {
                     let lock = self.locks.lock("demo:lock");
                     match lock.run(|_held| self.sale()).await {
                         Ok(sale) => sale?,
-                        // A machine that stood still. What is left to sell, the next look at the stock says.
+                        // A machine that stood still. What is left to sell, the next look at the
+                        // stock says.
                         Err(Error::NoAnswer { .. } | Error::Lost { .. }) => true,
                         Err(error) => return Err(error.to_string()),
                     }
                 }
-                Way::SetnxDel | Way::SetnxExpire | Way::Getset | Way::SetNxEx | Way::SetNxPxToken => {
-                    self.hand_made().await?
-                }
+                Way::SetnxDel
+                | Way::SetnxExpire
+                | Way::Getset
+                | Way::SetNxEx
+                | Way::SetNxPxToken => self.hand_made().await?,
             };
             if !more {
                 return Ok(());
@@ -170,7 +173,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Reads the stock, thinks, writes the stock: right only if nobody else is in here. `false`: sold out.
+    /// Reads the stock, thinks, writes the stock: right only if nobody else is in here. `false`:
+    /// sold out.
     async fn sale(&self) -> Result<bool, String> {
         let stock = self.redis.number("demo:stock").await?;
         if stock <= 0 {
@@ -188,7 +192,9 @@ impl Shop {
         } else {
             tokio::task::yield_now().await;
         }
-        self.redis.run(&["SET", "demo:stock", &(stock - 1).to_string()]).await?;
+        self.redis
+            .run(&["SET", "demo:stock", &(stock - 1).to_string()])
+            .await?;
         self.redis.run(&["INCR", "demo:sold"]).await?;
         Ok(true)
     }
@@ -217,9 +223,12 @@ impl Shop {
     async fn take(&self, token: &str) -> Result<Option<String>, String> {
         let lease_ms = LEASE.as_millis().to_string();
         let taken = match self.way {
-            Way::SetnxDel => self.redis.run(&["SETNX", "demo:lock", token]).await? == Value::Integer(1),
+            Way::SetnxDel => {
+                self.redis.run(&["SETNX", "demo:lock", token]).await? == Value::Integer(1)
+            }
             Way::SetnxExpire => {
-                let taken = self.redis.run(&["SETNX", "demo:lock", token]).await? == Value::Integer(1);
+                let taken =
+                    self.redis.run(&["SETNX", "demo:lock", token]).await? == Value::Integer(1);
                 if taken {
                     if self.redis.number("demo:stock").await? < 700 {
                         // Between the two commands: the lock has no lease yet.
@@ -232,23 +241,39 @@ impl Shop {
             Way::Getset => return self.take_by_timestamp().await,
             Way::SetNxEx => {
                 let secs = LEASE.as_secs().to_string();
-                !self.redis.run(&["SET", "demo:lock", token, "NX", "EX", &secs]).await?.is_null()
+                !self
+                    .redis
+                    .run(&["SET", "demo:lock", token, "NX", "EX", &secs])
+                    .await?
+                    .is_null()
             }
-            _ => !self.redis.run(&["SET", "demo:lock", token, "NX", "PX", &lease_ms]).await?.is_null(),
+            _ => !self
+                .redis
+                .run(&["SET", "demo:lock", token, "NX", "PX", &lease_ms])
+                .await?
+                .is_null(),
         };
         Ok(taken.then(|| token.to_owned()))
     }
 
-    /// The value is the time at which the lock ends; whoever finds it over swaps in a time of its own.
+    /// The value is the time at which the lock ends; whoever finds it over swaps in a time of its
+    /// own.
     async fn take_by_timestamp(&self) -> Result<Option<String>, String> {
         // The time in nanoseconds, so that two takers rarely write the same value.
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_nanos()
+        };
         let mine = (now() + LEASE.as_nanos()).to_string();
         if self.redis.run(&["SETNX", "demo:lock", &mine]).await? == Value::Integer(1) {
             return Ok(Some(mine));
         }
         let ends = |value: Value| value.as_string().and_then(|text| text.parse::<u128>().ok());
-        let Some(end) = ends(self.redis.run(&["GET", "demo:lock"]).await?) else { return Ok(None) };
+        let Some(end) = ends(self.redis.run(&["GET", "demo:lock"]).await?) else {
+            return Ok(None);
+        };
         if end > now() {
             return Ok(None);
         }
@@ -257,15 +282,22 @@ impl Shop {
     }
 
     async fn give_back(&self, value: &str) -> Result<(), String> {
-        // What was deleted is looked at in the same moment, which changes nothing for the way that is shown.
-        let delete = "local found = redis.call('get', KEYS[1]) redis.call('del', KEYS[1]) return found";
-        let compare_and_delete =
-            "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+        // What was deleted is looked at in the same moment, which changes nothing for the way that
+        // is shown.
+        let delete =
+            "local found = redis.call('get', KEYS[1]) redis.call('del', KEYS[1]) return found";
+        let compare_and_delete = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
         if self.way == Way::SetNxPxToken {
-            self.redis.run(&["EVAL", compare_and_delete, "1", "demo:lock", value]).await?;
+            self.redis
+                .run(&["EVAL", compare_and_delete, "1", "demo:lock", value])
+                .await?;
             return Ok(());
         }
-        let found = self.redis.run(&["EVAL", delete, "1", "demo:lock"]).await?.as_string();
+        let found = self
+            .redis
+            .run(&["EVAL", delete, "1", "demo:lock"])
+            .await?
+            .as_string();
         if found.is_some_and(|found| found != value) {
             self.redis.run(&["INCR", "demo:foreign"]).await?;
         }
@@ -273,6 +305,10 @@ impl Shop {
     }
 
     fn token(&self) -> String {
-        format!("{}-{}", std::process::id(), self.tokens.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{}-{}",
+            std::process::id(),
+            self.tokens.fetch_add(1, Ordering::Relaxed)
+        )
     }
 }

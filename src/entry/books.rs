@@ -1,4 +1,5 @@
-//! The books of one lock under their mutex, and the client's running sum over those of all its locks.
+//! The books of one lock under their mutex, and the client's running sum over those of all its
+//! locks.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub(crate) struct Census {
     pub(crate) releasing: usize,
 }
 
-/// The sum over all locks of a client. It is kept up to date where the books change, so that nobody has to count.
+/// The sum over all locks of a client. It is kept up to date where the books change, so that nobody
+/// has to count.
 #[derive(Default)]
 pub(crate) struct Tally {
     sum: Mutex<Sum>,
@@ -52,7 +54,8 @@ impl Tally {
     fn change(&self, before: Census, after: Census) {
         {
             let Sum { census, ended } = &mut *self.sum.lock();
-            let change = |sum: &mut usize, before: usize, after: usize| *sum = *sum + after - before;
+            let change =
+                |sum: &mut usize, before: usize, after: usize| *sum = *sum + after - before;
             change(&mut census.held, before.held, after.held);
             change(&mut census.guarded, before.guarded, after.guarded);
             change(&mut census.waiting, before.waiting, after.waiting);
@@ -78,11 +81,18 @@ pub(super) struct Books {
 
 impl Books {
     pub(super) fn new(tally: Arc<Tally>) -> Self {
-        Self { state: Mutex::default(), tally }
+        Self {
+            state: Mutex::default(),
+            tally,
+        }
     }
 
     pub(super) fn lock(&self) -> OpenBooks<'_> {
-        OpenBooks { state: self.state.lock(), tally: &self.tally, touched: false }
+        OpenBooks {
+            state: self.state.lock(),
+            tally: &self.tally,
+            touched: false,
+        }
     }
 }
 

@@ -20,8 +20,13 @@ use crate::slot::Slot;
 impl EntryRef {
     /// Takes a hold out of the books and occupies the owner's place with its release.
     ///
-    /// `Begun::Wait`: an acquire of the same owner is under way, and its end is told. `Err`: the hold was lost.
-    pub(crate) fn begin_release(&self, owner: i64, ticket: &Arc<Ticket>) -> Result<Begun, LossReason> {
+    /// `Begun::Wait`: an acquire of the same owner is under way, and its end is told. `Err`: the
+    /// hold was lost.
+    pub(crate) fn begin_release(
+        &self,
+        owner: i64,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Begun, LossReason> {
         let now = Instant::now();
         let mut state = self.state.lock();
         self.expire(&mut state, owner, now);
@@ -33,11 +38,18 @@ impl EntryRef {
             return Err(reason);
         }
         // Somebody else gave the same detached hold back in between.
-        let Some(slot) = state.slots.get_mut(&owner).filter(|_| ticket.ending().is_none()) else {
+        let Some(slot) = state
+            .slots
+            .get_mut(&owner)
+            .filter(|_| ticket.ending().is_none())
+        else {
             return Ok(Begun::NotHeld);
         };
         if slot.acquiring {
-            return Ok(Begun::Wait { place: Arc::clone(&slot.place).notified_owned(), since: slot.moved_at });
+            return Ok(Begun::Wait {
+                place: Arc::clone(&slot.place).notified_owned(),
+                since: slot.moved_at,
+            });
         }
         let given_back = slot.give_back(ticket);
         debug_assert!(given_back, "a hold that has not ended is in the books");
@@ -63,11 +75,14 @@ impl EntryRef {
         Ok(Begun::Release(release))
     }
 
-    /// A guard was dropped: the hold counts as given back from here on, and the background does the rest.
+    /// A guard was dropped: the hold counts as given back from here on, and the background does the
+    /// rest.
     pub(crate) fn drop_hold(&self, owner: i64, ticket: &Arc<Ticket>) {
         let mut state = self.state.lock();
         self.expire(&mut state, owner, Instant::now());
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            return;
+        };
         if slot.give_back(ticket) {
             Totals::add(&self.shared.totals.released, 1);
             if !slot.is_held() {
@@ -80,15 +95,16 @@ impl EntryRef {
         state.tidy(owner);
     }
 
-    /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can go now.
+    /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field
+    /// can go now.
     fn acknowledge(&self, slot: &mut Slot, owner: i64, ticket: &Arc<Ticket>) {
         if slot.acknowledge(ticket) {
             self.release_in_background(slot, owner);
         }
     }
 
-    /// Has the background go on with unlocks whose callers have not polled them for longer than a command may take:
-    /// others wait for them.
+    /// Has the background go on with unlocks whose callers have not polled them for longer than a
+    /// command may take: others wait for them.
     pub(super) fn take_over_stuck(&self, state: &mut State, now: Instant) {
         let limit = self.shared.config.command_timeout;
         for (&owner, slot) in &mut state.slots {
@@ -117,22 +133,28 @@ impl EntryRef {
     /// What the next copy of a release has to say: field, count, lease still promised.
     pub(crate) fn release_target(&self, owner: i64) -> (u32, Duration) {
         let state = self.state.lock();
-        state.slots.get(&owner).map_or((0, Duration::from_millis(1)), |slot| {
-            let promised = slot.promised(Instant::now(), self.shared.config.watchdog_timeout);
-            (slot.target(), promised)
-        })
+        state
+            .slots
+            .get(&owner)
+            .map_or((0, Duration::from_millis(1)), |slot| {
+                let promised = slot.promised(Instant::now(), self.shared.config.watchdog_timeout);
+                (slot.target(), promised)
+            })
     }
 
     /// The releaser's view: what is left to do for this owner.
     pub(crate) fn releaser_step(&self, owner: i64) -> Step {
         let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&owner) else { return Step::Done };
+        let Some(slot) = state.slots.get_mut(&owner) else {
+            return Step::Done;
+        };
         if slot.acquiring {
             return Step::Wait(Arc::clone(&slot.place).notified_owned());
         }
         if slot.overlapped && slot.releasing == 0 {
-            // The copies of releases that overlapped may have been executed in another order than they were built.
-            // For holds that stay, the count is said once more, now that nobody else is under way.
+            // The copies of releases that overlapped may have been executed in another order than
+            // they were built. For holds that stay, the count is said once more, now that nobody
+            // else is under way.
             slot.overlapped = false;
             slot.settled &= !slot.is_held();
         }
@@ -141,7 +163,10 @@ impl EntryRef {
             state.tidy(owner);
             return Step::Done;
         }
-        Step::Send { field: Arc::clone(&slot.field), lease_max: slot.lease_max }
+        Step::Send {
+            field: Arc::clone(&slot.field),
+            lease_max: slot.lease_max,
+        }
     }
 
     /// The releaser's copy was answered.
@@ -176,7 +201,10 @@ impl EntryRef {
 /// What the releaser does next.
 pub(crate) enum Step {
     Wait(OwnedNotified),
-    Send { field: Arc<str>, lease_max: Duration },
+    Send {
+        field: Arc<str>,
+        lease_max: Duration,
+    },
     Done,
 }
 
@@ -191,7 +219,8 @@ pub(crate) enum Begun {
     },
 }
 
-/// A release that is under way. Dropped before it is answered, it leaves the rest to the background.
+/// A release that is under way. Dropped before it is answered, it leaves the rest to the
+/// background.
 pub(crate) struct Release {
     pub(crate) entry: EntryRef,
     pub(crate) owner: i64,
@@ -204,9 +233,12 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Polls `future`, but not any more when the background has taken this release over: a copy that is sent then would
-    /// not be in order with whatever came after. `None`: it was taken over.
-    pub(crate) async fn unless_taken_over<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+    /// Polls `future`, but not any more when the background has taken this release over: a copy
+    /// that is sent then would not be in order with whatever came after. `None`: it was taken over.
+    pub(crate) async fn unless_taken_over<F: Future>(
+        &self,
+        mut future: Pin<&mut F>,
+    ) -> Option<F::Output> {
         std::future::poll_fn(|context| {
             if self.is_taken_over() {
                 return Poll::Ready(None);
@@ -218,11 +250,18 @@ impl Release {
 
     fn is_taken_over(&self) -> bool {
         let state = self.entry.state.lock();
-        state.slots.get(&self.owner).is_none_or(|slot| slot.epoch != self.epoch)
+        state
+            .slots
+            .get(&self.owner)
+            .is_none_or(|slot| slot.epoch != self.epoch)
     }
 
     /// The release was answered; `Err` if the hold had ended before.
-    pub(crate) fn answered(mut self, target: u32, answer: &Answer<Released>) -> Result<(), LossReason> {
+    pub(crate) fn answered(
+        mut self,
+        target: u32,
+        answer: &Answer<Released>,
+    ) -> Result<(), LossReason> {
         // If it was taken over meanwhile, there is nobody left to ask.
         let mut all_given_back = true;
         let freed = target == 0 && answer.value == Released::Done;
@@ -230,8 +269,8 @@ impl Release {
             all_given_back = !slot.is_held();
             entry.apply(slot, target, answer.value);
         });
-        // An earlier copy may have done it, or another release of the same owner that went further and was quicker:
-        // then it is no loss.
+        // An earlier copy may have done it, or another release of the same owner that went further
+        // and was quicker: then it is no loss.
         let by_a_copy = answer.repeated && target == 0;
         let by_another = overlapped && all_given_back;
         let done_before = (by_a_copy || by_another) && answer.first_sent_at < self.deadline;
@@ -255,13 +294,16 @@ impl Release {
         });
     }
 
-    /// Gives the place up, together with what the answer changes. Answers whether releases overlapped.
+    /// Gives the place up, together with what the answer changes. Answers whether releases
+    /// overlapped.
     fn end(&mut self, freed: bool, change: impl FnOnce(&EntryRef, &mut Slot)) -> bool {
         if !std::mem::take(&mut self.open) {
             return false;
         }
         let mut state = self.entry.state.lock();
-        let Some(slot) = state.slots.get_mut(&self.owner) else { return true };
+        let Some(slot) = state.slots.get_mut(&self.owner) else {
+            return true;
+        };
         if slot.epoch != self.epoch {
             return true;
         }
@@ -269,7 +311,11 @@ impl Release {
         slot.moved_at = Instant::now();
         let overlapped = slot.overlapped;
         change(&self.entry, slot);
-        if slot.releasing == 0 && !slot.background && std::mem::take(&mut slot.overlapped) && slot.is_held() {
+        if slot.releasing == 0
+            && !slot.background
+            && std::mem::take(&mut slot.overlapped)
+            && slot.is_held()
+        {
             // As in the releaser: the last of several says the count once more.
             self.entry.release_in_background(slot, self.owner);
         }
@@ -285,7 +331,9 @@ impl Drop for Release {
     fn drop(&mut self) {
         // Cancel safety: whatever was sent so far, the background brings the count to what is left.
         let owner = self.owner;
-        self.end(false, |entry, slot| entry.release_in_background(slot, owner));
+        self.end(false, |entry, slot| {
+            entry.release_in_background(slot, owner)
+        });
     }
 }
 

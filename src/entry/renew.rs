@@ -11,7 +11,8 @@ use crate::slot::Slot;
 
 impl EntryRef {
     pub(super) fn set_timer(&self, slot: &Slot, owner: i64) {
-        let (renewals, watchdog_timeout) = (&self.shared.renewals, self.shared.config.watchdog_timeout);
+        let (renewals, watchdog_timeout) =
+            (&self.shared.renewals, self.shared.config.watchdog_timeout);
         if !slot.is_held() {
             renewals.remove(slot.generation);
             return;
@@ -28,7 +29,8 @@ impl EntryRef {
         renewals.set(slot.generation, at, || (Arc::clone(self.name.key()), owner));
     }
 
-    /// The timer of a slot has fired: ends what is over, and answers what is to be renewed or looked at.
+    /// The timer of a slot has fired: ends what is over, and answers what is to be renewed or
+    /// looked at.
     pub(crate) fn due(
         &self,
         owner: i64,
@@ -39,11 +41,18 @@ impl EntryRef {
         let watchdog_timeout = self.shared.config.watchdog_timeout;
         let mut state = self.state.lock();
         self.expire(&mut state, owner, now);
-        let slot = state.slots.get_mut(&owner).filter(|slot| slot.generation == generation)?;
+        let slot = state
+            .slots
+            .get_mut(&owner)
+            .filter(|slot| slot.generation == generation)?;
         if !slot.is_held() {
             return None;
         }
-        if !slot.overdue && slot.at_risk_from(watchdog_timeout).is_some_and(|from| from <= now) {
+        if !slot.overdue
+            && slot
+                .at_risk_from(watchdog_timeout)
+                .is_some_and(|from| from <= now)
+        {
             slot.overdue = true;
             tracing::warn!(
                 target: "redisson_lock",
@@ -53,7 +62,10 @@ impl EntryRef {
         }
         let renewal = (!slot.looking && slot.due_at(watchdog_timeout) <= now + slack).then(|| {
             slot.looking = true;
-            DueRenewal { field: Arc::clone(&slot.field), lease: slot.renewal(now, watchdog_timeout) }
+            DueRenewal {
+                field: Arc::clone(&slot.field),
+                lease: slot.renewal(now, watchdog_timeout),
+            }
         });
         self.set_timer(slot, owner);
         renewal
@@ -62,14 +74,23 @@ impl EntryRef {
     /// Which taking of the lock the books mean.
     #[cfg(test)]
     pub(crate) fn generation(&self, owner: i64) -> Option<u64> {
-        self.state.lock().slots.get(&owner).map(|slot| slot.generation)
+        self.state
+            .lock()
+            .slots
+            .get(&owner)
+            .map(|slot| slot.generation)
     }
 
     /// A renewal was answered, or has no answer.
     pub(crate) fn renewed(&self, owner: i64, generation: u64, outcome: RenewalOutcome) {
         let mut state = self.state.lock();
-        let slot = state.slots.get_mut(&owner).filter(|slot| slot.generation == generation);
-        let Some(slot) = slot.filter(|slot| slot.is_held()) else { return };
+        let slot = state
+            .slots
+            .get_mut(&owner)
+            .filter(|slot| slot.generation == generation);
+        let Some(slot) = slot.filter(|slot| slot.is_held()) else {
+            return;
+        };
         slot.looking = false;
         match outcome {
             RenewalOutcome::Renewed { sent_at, lease } => {
@@ -100,7 +121,10 @@ pub(crate) struct DueRenewal {
 /// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RenewalOutcome {
-    Renewed { sent_at: Instant, lease: Option<Duration> },
+    Renewed {
+        sent_at: Instant,
+        lease: Option<Duration>,
+    },
     Lost(LossReason),
     Unknown,
 }

@@ -39,8 +39,8 @@ impl Turn {
                     waits_since = None;
                     (again, false)
                 }
-                // The earlier operation waits for Redis: that is waited for as long as a command is. However many
-                // there are before this one, each has as long.
+                // The earlier operation waits for Redis: that is waited for as long as a command
+                // is. However many there are before this one, each has as long.
                 Look::OwnPlace { since } => {
                     let since = since.max(*waits_since.get_or_insert_with(Instant::now));
                     (Some(since + self.entry.shared.config.command_timeout), true)
@@ -69,16 +69,22 @@ impl Turn {
         }
     }
 
-    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on the
-    /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
-    pub(crate) async fn worth_trying(&mut self, subscription: &Subscription, before: u64, limit: Instant) {
+    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard
+    /// on the channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
+    pub(crate) async fn worth_trying(
+        &mut self,
+        subscription: &Subscription,
+        before: u64,
+        limit: Instant,
+    ) {
         loop {
             let stuck = self.entry.next_stuck();
             tokio::select! {
                 biased;
                 () = subscription.heard_since(before) => return,
                 () = tokio::time::sleep_until(limit) => break,
-                // An unlock of this client is not polled any more; looking again has the background take it over.
+                // An unlock of this client is not polled any more; looking again has the background
+                // take it over.
                 () = sleep_until(stuck) => return,
                 () = self.caller.notify.notified() => {
                     // Its own attempts are among what it is told of; they are no news.
@@ -108,7 +114,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.entry.state.lock();
         // Whoever leaves is at the front in nearly every case.
-        if let Some(nth) = state.queue.iter().position(|caller| Arc::ptr_eq(caller, &self.caller)) {
+        if let Some(nth) = state
+            .queue
+            .iter()
+            .position(|caller| Arc::ptr_eq(caller, &self.caller))
+        {
             state.queue.remove(nth);
         }
         // A notification that came too late for this caller must not end here.
@@ -116,15 +126,16 @@ impl Drop for Turn {
     }
 }
 
-/// The right to run one acquire for one owner. Whatever happens to it, the owner's place is given up in order:
-/// dropped after its script was sent, it leaves the rest to the background.
+/// The right to run one acquire for one owner. Whatever happens to it, the owner's place is given
+/// up in order: dropped after its script was sent, it leaves the rest to the background.
 pub(crate) struct Place {
     entry: EntryRef,
     owner: i64,
     pub(crate) field: Arc<str>,
     /// The count to go to.
     pub(crate) target: u32,
-    /// What is asked for: if the outcome stays unknown, the server frees the lock after this at the latest.
+    /// What is asked for: if the outcome stays unknown, the server frees the lock after this at the
+    /// latest.
     lease: Duration,
     losses: u64,
     pub(crate) sent: AtomicBool,
@@ -171,9 +182,10 @@ impl Place {
                 let reason = slot.lost_reason;
                 Some(Error::lost(entry.name.given(), reason))
             }
-            Some(_) if local_end(answer.sent_at, lease) <= now => {
-                Some(Error::no_answer("acquiring", "the answer came when the lease was already over"))
-            }
+            Some(_) if local_end(answer.sent_at, lease) <= now => Some(Error::no_answer(
+                "acquiring",
+                "the answer came when the lease was already over",
+            )),
             Some(slot) => {
                 let first = !slot.is_held();
                 let ticket = Arc::<Ticket>::default();
@@ -181,12 +193,25 @@ impl Place {
                     slot.generation = entry.shared.entries.next_number();
                     slot.looking = false;
                 }
-                let hold = Hold { ticket: Arc::clone(&ticket), mode, detached: false, claimed: false };
-                slot.add(hold, answer.sent_at, lease, entry.shared.config.watchdog_timeout);
+                let hold = Hold {
+                    ticket: Arc::clone(&ticket),
+                    mode,
+                    detached: false,
+                    claimed: false,
+                };
+                slot.add(
+                    hold,
+                    answer.sent_at,
+                    lease,
+                    entry.shared.config.watchdog_timeout,
+                );
                 slot.acquiring = false;
                 slot.moved_at = now;
                 slot.settled = slot.count() == self.target;
-                debug_assert!(slot.settled || slot.background, "a count that is off is being corrected");
+                debug_assert!(
+                    slot.settled || slot.background,
+                    "a count that is off is being corrected"
+                );
                 entry.set_timer(slot, self.owner);
                 self.open = false;
                 Totals::add(&entry.shared.totals.acquired, 1);
@@ -206,7 +231,9 @@ impl Place {
             return;
         }
         let mut state = self.entry.state.lock();
-        let Some(slot) = state.slots.get_mut(&self.owner) else { return };
+        let Some(slot) = state.slots.get_mut(&self.owner) else {
+            return;
+        };
         slot.acquiring = false;
         slot.moved_at = Instant::now();
         if perhaps {
@@ -219,7 +246,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Cancel safety: a script that was handed over is executed although nobody waits for it any more.
+        // Cancel safety: a script that was handed over is executed although nobody waits for it any
+        // more.
         let sent = self.sent.load(Ordering::Acquire);
         self.end(sent);
     }
@@ -237,7 +265,14 @@ impl EntryRef {
             notify: Notify::new(),
         });
         self.state.lock().queue.push_back(Arc::clone(&caller));
-        Turn { entry: self.clone(), caller, owner: owner.clone(), lease, since: Instant::now(), told: false }
+        Turn {
+            entry: self.clone(),
+            caller,
+            owner: owner.clone(),
+            lease,
+            since: Instant::now(),
+            told: false,
+        }
     }
 
     /// What a caller may do right now.
@@ -253,8 +288,13 @@ impl EntryRef {
         let limit = self.shared.config.command_timeout;
         state.note_absence(caller, now, limit);
         if caller.past_queue
-            && state.slots.get(&id).is_none_or(|slot| slot.is_free() && !slot.is_held())
-            && let Some(until) = state.head_goes_first_until(id, limit).filter(|until| *until > now)
+            && state
+                .slots
+                .get(&id)
+                .is_none_or(|slot| slot.is_free() && !slot.is_held())
+            && let Some(until) = state
+                .head_goes_first_until(id, limit)
+                .filter(|until| *until > now)
         {
             return Ok(Look::Queue { again: Some(until) });
         }
@@ -263,10 +303,13 @@ impl EntryRef {
             // The others may follow.
             state.tell(id);
         }
-        let queue = Look::Queue { again: state.next_stuck(limit) };
+        let queue = Look::Queue {
+            again: state.next_stuck(limit),
+        };
         let slot = state.slots.get(&id);
         let since = slot.map_or(caller.since, |slot| slot.moved_at.max(caller.since));
-        // Whoever came first may not be polled any more; it is not waited for longer than for a command.
+        // Whoever came first may not be polled any more; it is not waited for longer than for a
+        // command.
         let behind = since + limit > now && state.is_behind_its_own(caller);
         let own_first = behind || slot.is_some_and(|slot| !slot.is_free());
         let waited = caller.waits_for_own.swap(own_first, Ordering::Relaxed);
@@ -279,7 +322,8 @@ impl EntryRef {
         }
         match state.slots.get_mut(&id) {
             None if may_contend => {
-                let mut slot = Slot::new(self.field_of(owner), self.shared.entries.next_number(), now);
+                let mut slot =
+                    Slot::new(self.field_of(owner), self.shared.entries.next_number(), now);
                 slot.begin_acquire(caller.past_queue, now);
                 let place = self.place(id, &slot, 1, lease);
                 state.slots.insert(id, slot);
@@ -288,7 +332,10 @@ impl EntryRef {
             None => Ok(queue),
             Some(slot) if slot.is_held() => {
                 if slot.count() >= DEPTH_MAX {
-                    return Err(Error::TooDeep { lock: self.name.given().to_string(), depth: slot.count() });
+                    return Err(Error::TooDeep {
+                        lock: self.name.given().to_string(),
+                        depth: slot.count(),
+                    });
                 }
                 if owner.origin() == Origin::Task {
                     tracing::debug!(
@@ -312,10 +359,13 @@ impl EntryRef {
     }
 
     fn next_stuck(&self) -> Option<Instant> {
-        self.state.lock().next_stuck(self.shared.config.command_timeout)
+        self.state
+            .lock()
+            .next_stuck(self.shared.config.command_timeout)
     }
 
-    /// Whether the owner of this caller has holds, or lost ones, in this entry, or another one has just freed the lock.
+    /// Whether the owner of this caller has holds, or lost ones, in this entry, or another one has
+    /// just freed the lock.
     fn concerns(&self, caller: &Arc<Caller>) -> bool {
         let state = self.state.lock();
         let slot = state.slots.get(&caller.owner);
@@ -336,8 +386,8 @@ impl EntryRef {
         }
     }
 
-    /// After a reconnect without a fence a late copy of an earlier hold may still be executed, so every hold
-    /// begun since then has a field of its own.
+    /// After a reconnect without a fence a late copy of an earlier hold may still be executed, so
+    /// every hold begun since then has a field of its own.
     fn field_of(&self, owner: &Owner) -> Arc<str> {
         if self.shared.redis.unfenced(self.lane) == 0 {
             owner.field()
@@ -348,7 +398,11 @@ impl EntryRef {
 
     /// Whether some owner of this client holds, or works with, this field.
     pub(crate) fn knows_field(&self, field: &str) -> bool {
-        self.state.lock().slots.values().any(|slot| *slot.field == *field)
+        self.state
+            .lock()
+            .slots
+            .values()
+            .any(|slot| *slot.field == *field)
     }
 }
 

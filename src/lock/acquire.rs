@@ -25,11 +25,18 @@ impl Lock {
     pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner();
-        self.client.shared.drive(pin!(self.acquire_as(owner, wait))).await
+        self.client
+            .shared
+            .drive(pin!(self.acquire_as(owner, wait)))
+            .await
     }
 
     /// Takes the lock for `owner`. `None`: the deadline came first.
-    async fn acquire_as(&self, owner: Result<Owner, Error>, wait: Wait) -> Result<Option<LockGuard>, Error> {
+    async fn acquire_as(
+        &self,
+        owner: Result<Owner, Error>,
+        wait: Wait,
+    ) -> Result<Option<LockGuard>, Error> {
         let owner = owner?;
         let (lease, _) = self.terms()?;
         let entry = self.entry()?;
@@ -37,7 +44,9 @@ impl Lock {
         let mut turn = entry.queue_up(&owner, lease, matches!(wait, Wait::Never));
         let mut subscription: Option<Subscription> = None;
         loop {
-            let Some(place) = turn.next(deadline).await? else { return Ok(None) };
+            let Some(place) = turn.next(deadline).await? else {
+                return Ok(None);
+            };
             // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
             let heard = subscription.as_ref().map_or(0, Subscription::heard);
             let left = match self.attempt(&entry, &owner, place).await? {
@@ -45,9 +54,12 @@ impl Lock {
                 Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
                 Attempt::Busy { left } => left,
             };
-            let Some(listening) = subscription.as_ref().filter(|listening| !listening.is_refused()) else {
-                // Attempt again after subscribing: an unlock between the attempt above and the subscription
-                // was told to nobody.
+            let Some(listening) = subscription
+                .as_ref()
+                .filter(|listening| !listening.is_refused())
+            else {
+                // Attempt again after subscribing: an unlock between the attempt above and the
+                // subscription was told to nobody.
                 Totals::add(&self.client.shared.totals.contended, 1);
                 match Box::pin(self.subscribe(&entry, deadline)).await? {
                     Some(confirmed) => subscription = Some(confirmed),
@@ -67,16 +79,25 @@ impl Lock {
     }
 
     /// One run of `acquire.lua`, one more if a ghost of this client stood in the way.
-    async fn attempt(&self, entry: &EntryRef, owner: &Owner, place: Place) -> Result<Attempt, Error> {
+    async fn attempt(
+        &self,
+        entry: &EntryRef,
+        owner: &Owner,
+        place: Place,
+    ) -> Result<Attempt, Error> {
         let shared = &self.client.shared;
         let (lease, mode) = self.terms()?;
         let mut ghosts = 0;
         loop {
-            let answer =
-                script::ask(&shared.redis, entry.lane, "acquiring", shared.patience(), &place.sent, || {
-                    script::acquire(&entry.name, &place.field, place.target, lease)
-                })
-                .await;
+            let answer = script::ask(
+                &shared.redis,
+                entry.lane,
+                "acquiring",
+                shared.patience(),
+                &place.sent,
+                || script::acquire(&entry.name, &place.field, place.target, lease),
+            )
+            .await;
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(unanswered) => {
@@ -86,7 +107,8 @@ impl Lock {
             };
             match &answer.value {
                 Acquired::Taken => {
-                    let ticket = place.take(&answer, lease, |sent_at| mode.begin(sent_at, lease))?;
+                    let ticket =
+                        place.take(&answer, lease, |sent_at| mode.begin(sent_at, lease))?;
                     let client = Arc::clone(&self.client);
                     let guard = LockGuard::new(client, entry.clone(), owner.clone(), ticket);
                     return Ok(Attempt::Taken(guard));
@@ -109,16 +131,21 @@ impl Lock {
         }
     }
 
-    /// Frees the lock from a field of this client that nobody holds: a late copy from a connection that was
-    /// replaced without a fence.
+    /// Frees the lock from a field of this client that nobody holds: a late copy from a connection
+    /// that was replaced without a fence.
     async fn give_back_ghost(&self, entry: &EntryRef, holder: &str) {
         let shared = &self.client.shared;
         let field: Arc<str> = holder.into();
         let sent = AtomicBool::new(false);
         let patience = shared.patience();
-        let released = script::ask(&shared.redis, entry.lane, "releasing", patience, &sent, || {
-            script::release(&entry.name, &field, 0, Duration::from_millis(1))
-        });
+        let released = script::ask(
+            &shared.redis,
+            entry.lane,
+            "releasing",
+            patience,
+            &sent,
+            || script::release(&entry.name, &field, 0, Duration::from_millis(1)),
+        );
         let released = released.await.is_ok();
         tracing::info!(
             target: "redisson_lock",
@@ -171,7 +198,10 @@ impl Lock {
             }
             None => (watchdog_timeout, false),
         };
-        Ok((limit.map_or(lease, |limit| limit.min(lease)), Terms { fixed, limit }))
+        Ok((
+            limit.map_or(lease, |limit| limit.min(lease)),
+            Terms { fixed, limit },
+        ))
     }
 }
 
@@ -184,7 +214,8 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one without end.
+    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is
+    /// one without end.
     pub(super) fn of(wait: Duration) -> Self {
         match wait {
             Duration::ZERO => Self::Never,
@@ -217,7 +248,10 @@ impl Terms {
     fn begin(self, sent_at: Instant, lease: Duration) -> Mode {
         let limit = self.limit.map(|limit| local_end(sent_at, limit));
         if self.fixed {
-            Mode::Fixed { until: local_end(sent_at, lease), limit }
+            Mode::Fixed {
+                until: local_end(sent_at, lease),
+                limit,
+            }
         } else {
             Mode::Watchdog { limit }
         }

@@ -12,13 +12,14 @@ use crate::script::{self, Inspected};
 impl Lock {
     /// Frees the lock whoever holds it, and wakes a waiter. `true`: it was locked.
     ///
-    /// The holder is told by its next renewal, at the latest within a third of its watchdog timeout. The holder
-    /// is read first and named to the script, which is never sent twice: a holder that comes later is not hit.
+    /// The holder is told by its next renewal, at the latest within a third of its watchdog
+    /// timeout. The holder is read first and named to the script, which is never sent twice: a
+    /// holder that comes later is not hit.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if the answer is lost: the lock may or may not be free. Otherwise the refusals of
-    /// [`lock`](Self::lock).
+    /// [`Error::NoAnswer`] if the answer is lost: the lock may or may not be free. Otherwise the
+    /// refusals of [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
@@ -40,21 +41,34 @@ impl Lock {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
                         return Ok(false);
                     };
-                    let patience = script::Patience { copies: 1, ..shared.patience() };
+                    let patience = script::Patience {
+                        copies: 1,
+                        ..shared.patience()
+                    };
                     let sent = AtomicBool::new(false);
                     let mut meant = None;
-                    let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
-                        // A field of this client is text.
-                        meant = std::str::from_utf8(&field).ok().and_then(|field| entry.taking_of(field));
-                        script::force_unlock(&entry.name, &field)
-                    })
+                    let forced = script::ask(
+                        &shared.redis,
+                        entry.lane,
+                        "forcing",
+                        patience,
+                        &sent,
+                        || {
+                            // A field of this client is text.
+                            meant = std::str::from_utf8(&field)
+                                .ok()
+                                .and_then(|field| entry.taking_of(field));
+                            script::force_unlock(&entry.name, &field)
+                        },
+                    )
                     .await;
                     let forced = match forced {
                         Ok(forced) => forced.value,
                         Err(unanswered) => {
                             if unanswered.perhaps {
-                                // Once this is answered, by the same connection or by one behind the fence, the
-                                // copy without an answer cannot be executed any more.
+                                // Once this is answered, by the same connection or by one behind
+                                // the fence, the copy without an answer cannot be executed any
+                                // more.
                                 let _ = self.look(&entry).await;
                             }
                             return Err(unanswered.error);
@@ -68,7 +82,8 @@ impl Lock {
                         return Ok(true);
                     }
                 }
-                // It changed hands at every look, be it between takings of one owner: whoever was meant has given it back.
+                // It changed hands at every look, be it between takings of one owner: whoever was
+                // meant has given it back.
                 Ok(true)
             }))
             .await
@@ -196,7 +211,11 @@ impl Lock {
                 Ok(match self.look(&entry).await? {
                     Inspected::Held { left, field, count } => {
                         let owner = String::from_utf8_lossy(&field).into_owned();
-                        Some(Holder { owner, hold_count: count, lease_left: left })
+                        Some(Holder {
+                            owner,
+                            hold_count: count,
+                            lease_left: left,
+                        })
                     }
                     Inspected::Free | Inspected::NotALock(_) => None,
                 })
@@ -212,10 +231,17 @@ impl Lock {
         }
         let sent = AtomicBool::new(false);
         let call = || script::inspect(&entry.name);
-        let inspected = script::ask(&shared.redis, entry.lane, "inspecting", shared.patience(), &sent, call)
-            .await
-            .map_err(|unanswered| unanswered.error)?
-            .value;
+        let inspected = script::ask(
+            &shared.redis,
+            entry.lane,
+            "inspecting",
+            shared.patience(),
+            &sent,
+            call,
+        )
+        .await
+        .map_err(|unanswered| unanswered.error)?
+        .value;
         match inspected {
             Inspected::NotALock(found) => Err(not_a_lock(entry, &found)),
             inspected => Ok(inspected),
@@ -224,7 +250,10 @@ impl Lock {
 }
 
 pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
-    Error::NotALock { key: entry.name.key().to_string(), found: found.to_owned() }
+    Error::NotALock {
+        key: entry.name.key().to_string(),
+        found: found.to_owned(),
+    }
 }
 
 /// Who holds a lock, as Redis has it.
@@ -239,8 +268,8 @@ pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart. What is not UTF-8 in the
-    /// field of another program is shown as `\u{fffd}`.
+    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart. What
+    /// is not UTF-8 in the field of another program is shown as `\u{fffd}`.
     pub owner: String,
     /// How often it holds the lock.
     pub hold_count: u32,

@@ -1,7 +1,9 @@
-//! One connection as the rest of this room sees it: commands with a timeout, channels, messages, an end.
+//! One connection as the rest of this room sees it: commands with a timeout, channels, messages, an
+//! end.
 //!
-//! Besides the settings this is the only file that knows fred. What comes back is ours: a [`Reply`], or a
-//! [`Trouble`] that tells a server that said no from a connection that said nothing.
+//! Besides the settings this is the only file that knows fred. What comes back is ours: a
+//! [`Reply`], or a [`Trouble`] that tells a server that said no from a connection that said
+//! nothing.
 
 use std::fmt;
 use std::future::Future;
@@ -45,8 +47,9 @@ impl Connection {
         }
     }
 
-    /// Sends one command, once, and waits for its answer. Handed over by the first poll, it is executed even if
-    /// this future is dropped; not written by then, it is not written after the timeout either.
+    /// Sends one command, once, and waits for its answer. Handed over by the first poll, it is
+    /// executed even if this future is dropped; not written by then, it is not written after the
+    /// timeout either.
     pub(super) async fn command(
         &self,
         name: &'static str,
@@ -66,7 +69,8 @@ impl Connection {
         }
     }
 
-    /// Sends a change of the channels and a PING in one pipeline; answers with what the PING brought back.
+    /// Sends a change of the channels and a PING in one pipeline; answers with what the PING
+    /// brought back.
     pub(super) async fn barrier(
         &self,
         change: Change,
@@ -185,7 +189,8 @@ impl From<fred::error::Error> for Trouble {
     }
 }
 
-/// Whether these are the server's own words: its errors open with a word in capitals; fred's own never do.
+/// Whether these are the server's own words: its errors open with a word in capitals; fred's own
+/// never do.
 fn is_from_server(text: &str) -> bool {
     let word = text.split(' ').next().unwrap_or_default();
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
@@ -207,7 +212,8 @@ impl Task {
         }
     }
 
-    /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is no way to ask before.
+    /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is
+    /// no way to ask before.
     async fn panicked(&mut self) -> Trouble {
         let ended = match &mut self.0 {
             Some(task) => task.await,
@@ -243,7 +249,8 @@ impl Drop for Task {
 /// fred's own `init` leaves its task behind when it is dropped.
 async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
     let mut connected = std::pin::pin!(client.wait_for_connect());
-    // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
+    // Its first poll registers for the outcome; a connection that is quicker than that would not be
+    // heard of.
     let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
     debug_assert!(early.is_pending(), "nothing is connected yet");
     let mut task = Task(Some(client.connect()));
@@ -260,7 +267,11 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
 
 /// One write, and a timeout that also stops a late first write.
 fn options(timeout: Duration) -> Options {
-    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+    Options {
+        max_attempts: Some(1),
+        timeout: Some(timeout),
+        ..Options::default()
+    }
 }
 
 pub(super) fn slot_of(key: &str) -> u16 {

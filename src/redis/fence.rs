@@ -1,4 +1,5 @@
-//! The fence: `CLIENT KILL` for the connection before, so that nothing of it is executed after its repetition.
+//! The fence: `CLIENT KILL` for the connection before, so that nothing of it is executed after its
+//! repetition.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +31,8 @@ impl fmt::Display for FenceState {
     }
 }
 
-/// What a connection is called at the server. Ids start again when a server restarts, hence the address.
+/// What a connection is called at the server. Ids start again when a server restarts, hence the
+/// address.
 #[derive(Clone)]
 pub(super) struct Identity {
     id: i64,
@@ -38,8 +40,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix socket's clients is the
-    /// socket's path, which may contain spaces: it ends where the next field begins, by its place `laddr`.
+    /// Reads a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix socket's
+    /// clients is the socket's path, which may contain spaces: it ends where the next field begins,
+    /// by its place `laddr`.
     fn read(line: &str) -> Option<Self> {
         let line = line.trim_end();
         let after = |name: &str| {
@@ -49,11 +52,16 @@ impl Identity {
         };
         let id = after("id=")?.split(' ').next()?.parse().ok()?;
         let rest = after("addr=")?;
-        let end = rest.find(" laddr=").or_else(|| next_field(rest)).unwrap_or(rest.len());
+        let end = rest
+            .find(" laddr=")
+            .or_else(|| next_field(rest))
+            .unwrap_or(rest.len());
         let address = rest[..end].to_owned();
-        // Killing by a wrong address is answered like killing somebody who is gone; so better no name than half one.
+        // Killing by a wrong address is answered like killing somebody who is gone; so better no
+        // name than half one.
         let (_, port) = address.rsplit_once(':')?;
-        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(Self { id, address })
+        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+            .then_some(Self { id, address })
     }
 }
 
@@ -61,10 +69,15 @@ impl Identity {
 fn next_field(text: &str) -> Option<usize> {
     let is_field = |word: &str| {
         word.split_once('=').is_some_and(|(name, _)| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
         })
     };
-    text.match_indices(' ').map(|(at, _)| at).find(|&at| is_field(&text[at + 1..]))
+    text.match_indices(' ')
+        .map(|(at, _)| at)
+        .find(|&at| is_field(&text[at + 1..]))
 }
 
 /// Kills a connection. The answer, 0 or 1, says that nothing of it is executed any more.
@@ -92,7 +105,10 @@ pub(super) async fn identify(
     connection: &Connection,
     timeout: Duration,
 ) -> Result<Option<Identity>, Trouble> {
-    let text = match connection.command("CLIENT", vec![Arg::Fixed("INFO")], timeout).await {
+    let text = match connection
+        .command("CLIENT", vec![Arg::Fixed("INFO")], timeout)
+        .await
+    {
         Ok(Reply::Text(text)) => text,
         Ok(_) | Err(Trouble::Refused(_)) => return Ok(None),
         Err(trouble) => return Err(trouble),
@@ -106,7 +122,10 @@ pub(super) async fn may_kill(
     own: &Identity,
     timeout: Duration,
 ) -> Result<FenceState, Trouble> {
-    let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
+    let nobody = Identity {
+        id: own.id,
+        address: "0.0.0.0:0".to_owned(),
+    };
     kill(connection, &nobody, timeout).await
 }
 
@@ -119,18 +138,41 @@ mod tests {
         let rest = "name= age=0 idle=0 flags=N db=0 sub=0 psub=0 cmd=client|info user=default";
         let table = [
             // Redis 6.2, 7 and 8, Valkey: the order of the first three fields is the same.
-            (format!("id=7 addr=127.0.0.1:52555 laddr=127.0.0.1:6379 fd=8 {rest}\n"), "127.0.0.1:52555"),
-            (format!("id=7 addr=[::1]:52555 laddr=[::1]:6379 fd=8 {rest} redir=-1 resp=2\n"), "[::1]:52555"),
-            (format!("id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0 fd=8 {rest}\n"), "/run/r.sock:0"),
             (
-                format!("id=7 addr=/run/my redis/r.sock:0 laddr=/run/my redis/r.sock:0 fd=8 {rest}\n"),
+                format!("id=7 addr=127.0.0.1:52555 laddr=127.0.0.1:6379 fd=8 {rest}\n"),
+                "127.0.0.1:52555",
+            ),
+            (
+                format!("id=7 addr=[::1]:52555 laddr=[::1]:6379 fd=8 {rest} redir=-1 resp=2\n"),
+                "[::1]:52555",
+            ),
+            (
+                format!("id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0 fd=8 {rest}\n"),
+                "/run/r.sock:0",
+            ),
+            (
+                format!(
+                    "id=7 addr=/run/my redis/r.sock:0 laddr=/run/my redis/r.sock:0 fd=8 {rest}\n"
+                ),
                 "/run/my redis/r.sock:0",
             ),
-            (format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"), "/a  b c=d/s:0"),
+            (
+                format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"),
+                "/a  b c=d/s:0",
+            ),
             // Servers that only speak like Redis may leave `laddr` out, or put a field in between.
-            (format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"), "/run/my redis/s:0"),
-            (format!("id=7 addr=10.0.0.1:1 fd=8 {rest} lib-name= lib-ver=\n"), "10.0.0.1:1"),
-            ("id=7 laddr=1.1.1.1:1 addr=10.0.0.1:1".to_owned(), "10.0.0.1:1"),
+            (
+                format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"),
+                "/run/my redis/s:0",
+            ),
+            (
+                format!("id=7 addr=10.0.0.1:1 fd=8 {rest} lib-name= lib-ver=\n"),
+                "10.0.0.1:1",
+            ),
+            (
+                "id=7 laddr=1.1.1.1:1 addr=10.0.0.1:1".to_owned(),
+                "10.0.0.1:1",
+            ),
         ];
         for (line, address) in table {
             let identity = Identity::read(&line).unwrap_or_else(|| panic!("{line}"));
@@ -140,9 +182,14 @@ mod tests {
 
     #[test]
     fn what_is_no_name_is_no_identity() {
-        for line in
-            ["", "id=7", "id=x addr=127.0.0.1:1", "addr=127.0.0.1:1", "id=7 addr= laddr=1", "id=7 laddr=a:1"]
-        {
+        for line in [
+            "",
+            "id=7",
+            "id=x addr=127.0.0.1:1",
+            "addr=127.0.0.1:1",
+            "id=7 addr= laddr=1",
+            "id=7 laddr=a:1",
+        ] {
             assert!(Identity::read(line).is_none(), "{line}");
         }
     }

@@ -1,8 +1,9 @@
-//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used again.
+//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used
+//! again.
 //!
-//! Invariant: a script is handed to a connection only after every predecessor of that connection was killed at
-//! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
-//! therefore not be executed after its repetition.
+//! Invariant: a script is handed to a connection only after every predecessor of that connection
+//! was killed at the server (or the fence is known not to be in force). A command left unanswered
+//! on a lost connection can therefore not be executed after its repetition.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -45,7 +46,10 @@ impl Lane {
         };
         let opened = supervisor.open().await.map_err(connect_error)?;
         let first = supervisor.take_over(opened).await.map_err(connect_error)?;
-        let current = Arc::new(Current { state: Mutex::new(State::Down(None)), changed: Notify::new() });
+        let current = Arc::new(Current {
+            state: Mutex::new(State::Down(None)),
+            changed: Notify::new(),
+        });
         let last_word = LastWord(Arc::clone(&current));
         tasks.spawn(supervisor.run(first, last_word, stop.clone()));
         Ok(Self { current, figures })
@@ -62,8 +66,12 @@ impl Lane {
         sent: &AtomicBool,
     ) -> Result<(Reply, Instant), Failure> {
         let link = self.link(limit.until).await?;
-        match link.send("EVALSHA", call.script.sha(), call, limit, sent).await {
-            // Not executed, so the same copy may go out again; EVAL also loads the script for the next call.
+        match link
+            .send("EVALSHA", call.script.sha(), call, limit, sent)
+            .await
+        {
+            // Not executed, so the same copy may go out again; EVAL also loads the script for the
+            // next call.
             Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
                 Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
             }
@@ -88,12 +96,14 @@ impl Lane {
         if let Some(link) = self.current.look() {
             return link;
         }
-        tokio::time::timeout_at(limit, self.current.wait()).await.unwrap_or_else(|_| {
-            Err(match &*self.current.state.lock() {
-                State::Down(Some(text)) => Failure::NotAccepted(text.clone()),
-                _ => Failure::NotSent("not connected".into()),
+        tokio::time::timeout_at(limit, self.current.wait())
+            .await
+            .unwrap_or_else(|_| {
+                Err(match &*self.current.state.lock() {
+                    State::Down(Some(text)) => Failure::NotAccepted(text.clone()),
+                    _ => Failure::NotSent("not connected".into()),
+                })
             })
-        })
     }
 }
 
@@ -163,7 +173,8 @@ struct Supervisor {
     settings: Arc<Settings>,
     nth: usize,
     figures: Arc<Figures>,
-    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the server.
+    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the
+    /// server.
     predecessor: Option<Option<Identity>>,
     /// Told when the connection led to the wrong place.
     moved: Arc<Notify>,
@@ -174,14 +185,22 @@ impl Supervisor {
         let mut connected = first;
         let mut misplaced = Backoff::default();
         loop {
-            let Connected { link, mut task, _ended } = connected;
+            let Connected {
+                link,
+                mut task,
+                _ended,
+            } = connected;
             current.0.set(State::Up(Arc::clone(&link)));
             let successor = tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
                 successor = self.watch(&link, &mut task, &mut misplaced) => Some(successor),
             };
-            current.0.set(if successor.is_none() { State::Stopped } else { State::Down(None) });
+            current.0.set(if successor.is_none() {
+                State::Stopped
+            } else {
+                State::Down(None)
+            });
             drop(_ended);
             task.end().await;
             let Some(successor) = successor else { return };
@@ -207,10 +226,12 @@ impl Supervisor {
         }
     }
 
-    /// Waits until a connection is to be replaced. Answers with its successor if there is one already.
+    /// Waits until a connection is to be replaced. Answers with its successor if there is one
+    /// already.
     async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
-        // A connection that is only silent stays in use until another one has shown that the server answers: a
-        // server that stands still is not met by everybody's new connections at the moment when it goes on.
+        // A connection that is only silent stays in use until another one has shown that the server
+        // answers: a server that stands still is not met by everybody's new connections at the
+        // moment when it goes on.
         let doubted = async {
             loop {
                 link.doubt.notified().await;
@@ -294,12 +315,21 @@ impl Supervisor {
             true => fence::identify(&connection, self.settings.command_timeout).await?,
             false => None,
         };
-        Ok(Opened { connection, task, identity })
+        Ok(Opened {
+            connection,
+            task,
+            identity,
+        })
     }
 
-    /// Makes sure that the predecessor of a connection is over, and that it can itself be killed one day.
+    /// Makes sure that the predecessor of a connection is over, and that it can itself be killed
+    /// one day.
     async fn take_over(&mut self, opened: Opened) -> Result<Connected, Trouble> {
-        let Opened { connection, task, identity } = opened;
+        let Opened {
+            connection,
+            task,
+            identity,
+        } = opened;
         let fence = match (self.fence(&connection).await?, &identity) {
             (FenceState::InForce, Some(identity)) => {
                 fence::may_kill(&connection, identity, self.settings.command_timeout).await?
@@ -319,18 +349,29 @@ impl Supervisor {
         self.predecessor = None;
         let link = Arc::new(Link::new(connection, identity));
         let ended = link.ended.clone().drop_guard();
-        Ok(Connected { link, task, _ended: ended })
+        Ok(Connected {
+            link,
+            task,
+            _ended: ended,
+        })
     }
 
-    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed any more.
+    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed
+    /// any more.
     async fn fence(&mut self, connection: &Connection) -> Result<FenceState, Trouble> {
         let Some(predecessor) = &self.predecessor else {
-            return Ok(if self.settings.fence { FenceState::InForce } else { FenceState::Off });
+            return Ok(if self.settings.fence {
+                FenceState::InForce
+            } else {
+                FenceState::Off
+            });
         };
         let fence = match predecessor {
             _ if !self.settings.fence => FenceState::Off,
             None => FenceState::NotPermitted,
-            Some(identity) => fence::kill(connection, identity, self.settings.command_timeout).await?,
+            Some(identity) => {
+                fence::kill(connection, identity, self.settings.command_timeout).await?
+            }
         };
         if fence != FenceState::InForce {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);

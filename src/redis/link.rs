@@ -1,4 +1,5 @@
-//! One connection that carries scripts: a copy goes out once, and its answer is told from a silence.
+//! One connection that carries scripts: a copy goes out once, and its answer is told from a
+//! silence.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,15 +79,22 @@ impl Link {
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
-        // The next poll hands the command over; from then on it is executed whatever becomes of this future.
+        // The next poll hands the command over; from then on it is executed whatever becomes of
+        // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |source: String| Err(Failure::Unknown { source: source.into(), sent_at });
+        let unknown = |source: String| {
+            Err(Failure::Unknown {
+                source: source.into(),
+                sent_at,
+            })
+        };
         match self.exchange(command, args, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(Trouble::Refused(text)) => {
                 let fatal = refusal::may_end_the_connection(&text);
-                // A client library that ends a connection for such an error hands the same error to every command
-                // in flight on it, executed or not. If the connection is still there, the error was meant for this one.
+                // A client library that ends a connection for such an error hands the same error to
+                // every command in flight on it, executed or not. If the connection is still there,
+                // the error was meant for this one.
                 if fatal && !self.is_alive(limit).await {
                     return unknown(text);
                 }
@@ -99,9 +107,14 @@ impl Link {
         }
     }
 
-    /// One command and its answer. Whoever waits in vain for a while has the supervisor look after the connection,
-    /// and goes on waiting: the answer may only be slow.
-    async fn exchange(&self, command: &'static str, args: Vec<Arg>, limit: Limit) -> Result<Reply, Trouble> {
+    /// One command and its answer. Whoever waits in vain for a while has the supervisor look after
+    /// the connection, and goes on waiting: the answer may only be slow.
+    async fn exchange(
+        &self,
+        command: &'static str,
+        args: Vec<Arg>,
+        limit: Limit,
+    ) -> Result<Reply, Trouble> {
         let timeout = limit.until.saturating_duration_since(Instant::now());
         if timeout.is_zero() {
             // To fred that is no timeout at all.
@@ -137,8 +150,9 @@ impl Link {
         answer
     }
 
-    /// Nothing was answered until `due`. That speaks against the connection only if nobody else was answered either,
-    /// and if this process did not itself stand still. Answers what was heard by now.
+    /// Nothing was answered until `due`. That speaks against the connection only if nobody else was
+    /// answered either, and if this process did not itself stand still. Answers what was heard by
+    /// now.
     fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
         let heard = self.heard.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;

@@ -1,4 +1,5 @@
-//! The settings of every connection: the user's address and credentials, our rules for everything else.
+//! The settings of every connection: the user's address and credentials, our rules for everything
+//! else.
 
 use std::time::Duration;
 
@@ -6,7 +7,9 @@ use fred::error::ErrorKind;
 use fred::interfaces::ClientLike;
 use fred::prelude::{Builder, Client, Config};
 use fred::socket2::TcpKeepalive;
-use fred::types::config::{Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig};
+use fred::types::config::{
+    Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
+};
 
 use super::Role;
 use crate::error::Error;
@@ -35,11 +38,23 @@ pub(super) struct Server {
 
 impl Settings {
     #[cfg(test)]
-    pub(crate) fn simulated(access: crate::sim::Access, command_timeout: Duration, fence: bool) -> Self {
-        Self { target: Target::Simulated(access), command_timeout, fence }
+    pub(crate) fn simulated(
+        access: crate::sim::Access,
+        command_timeout: Duration,
+        fence: bool,
+    ) -> Self {
+        Self {
+            target: Target::Simulated(access),
+            command_timeout,
+            fence,
+        }
     }
 
-    pub(crate) fn from_url(url: &str, command_timeout: Duration, fence: bool) -> Result<Self, Error> {
+    pub(crate) fn from_url(
+        url: &str,
+        command_timeout: Duration,
+        fence: bool,
+    ) -> Result<Self, Error> {
         let config = parse(url)?;
         Self::new(config, &ConnectionConfig::default(), command_timeout, fence)
     }
@@ -49,11 +64,17 @@ impl Settings {
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
-        Self::new(client.client_config(), client.connection_config(), command_timeout, fence)
+        Self::new(
+            client.client_config(),
+            client.connection_config(),
+            command_timeout,
+            fence,
+        )
     }
 
-    /// Whom to ask, and as whom, is the user's to say. All else starts from fred's defaults: a setting that exists
-    /// only with a feature that some other crate has enabled cannot be named here, let alone set.
+    /// Whom to ask, and as whom, is the user's to say. All else starts from fred's defaults: a
+    /// setting that exists only with a feature that some other crate has enabled cannot be named
+    /// here, let alone set.
     fn new(
         mut config: Config,
         given: &ConnectionConfig,
@@ -76,10 +97,14 @@ impl Settings {
         let connection = ConnectionConfig {
             connection_timeout: command_timeout,
             internal_command_timeout: command_timeout,
-            // A repetition is ours to decide: a script that fred sends twice by itself is a script of unknown fate.
+            // A repetition is ours to decide: a script that fred sends twice by itself is a script
+            // of unknown fate.
             max_command_attempts: 1,
             max_command_buffer_len: 0,
-            unresponsive: UnresponsiveConfig { max_timeout: None, ..UnresponsiveConfig::default() },
+            unresponsive: UnresponsiveConfig {
+                max_timeout: None,
+                ..UnresponsiveConfig::default()
+            },
             // With it one refusal is told to every command under way, executed or not.
             reconnect_on_auth_error: false,
             auto_client_setname: given.auto_client_setname,
@@ -91,8 +116,16 @@ impl Settings {
             broadcast_channel_capacity: 32,
             ..PerformanceConfig::default()
         };
-        let server = Server { config, connection, performance };
-        Ok(Self { target: Target::Server(Box::new(server)), command_timeout, fence })
+        let server = Server {
+            config,
+            connection,
+            performance,
+        };
+        Ok(Self {
+            target: Target::Server(Box::new(server)),
+            command_timeout,
+            fence,
+        })
     }
 }
 
@@ -104,18 +137,26 @@ impl Server {
             performance.broadcast_channel_capacity = MESSAGES_BUFFERED;
         }
         let mut builder = Builder::from_config(self.config.clone());
-        builder.set_connection_config(self.connection.clone()).set_performance_config(performance);
+        builder
+            .set_connection_config(self.connection.clone())
+            .set_performance_config(performance);
         builder.build()
     }
 }
 
-/// Reads an address. No sentence quotes more of it than its scheme: the rest may contain a password.
+/// Reads an address. No sentence quotes more of it than its scheme: the rest may contain a
+/// password.
 fn parse(url: &str) -> Result<Config, Error> {
     let malformed = || invalid("expected redis://[user:password@]host[:port][/database]");
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    let scheme = url
+        .split_once("://")
+        .map(|(scheme, _)| scheme)
+        .filter(|scheme| is_scheme(scheme));
     let scheme = scheme.ok_or_else(malformed)?;
     // The parser takes whatever it does not know for a plain connection, `redis+tls` as well.
-    let known = SCHEMES.iter().find(|(known, _)| scheme.eq_ignore_ascii_case(known));
+    let known = SCHEMES
+        .iter()
+        .find(|(known, _)| scheme.eq_ignore_ascii_case(known));
     let Some((_, kind)) = known else {
         return Err(invalid(&format!(
             "there is no {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
@@ -125,26 +166,31 @@ fn parse(url: &str) -> Result<Config, Error> {
     };
     match (kind, Config::from_url(url)) {
         (Kind::Several, _) => Err(invalid(NOT_YET)),
-        (Kind::Tls, Ok(config)) if !config.uses_tls() => {
-            Err(invalid("TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls"))
-        }
+        (Kind::Tls, Ok(config)) if !config.uses_tls() => Err(invalid(
+            "TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls",
+        )),
         (_, Ok(config)) => Ok(config),
-        (Kind::Socket, Err(error)) if *error.kind() == ErrorKind::Config => {
-            Err(invalid("Unix sockets are not compiled in: enable fred's feature unix-sockets"))
-        }
+        (Kind::Socket, Err(error)) if *error.kind() == ErrorKind::Config => Err(invalid(
+            "Unix sockets are not compiled in: enable fred's feature unix-sockets",
+        )),
         (Kind::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
         (_, Err(_)) => Err(malformed()),
     }
 }
 
-/// Whether this is a scheme by the grammar of addresses. A password with `://` in it is not to be quoted as one.
+/// Whether this is a scheme by the grammar of addresses. A password with `://` in it is not to be
+/// quoted as one.
 fn is_scheme(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
         && text.starts_with(|first: char| first.is_ascii_alphabetic())
 }
 
 fn invalid(problem: &str) -> Error {
-    Error::InvalidConfig { what: "address", problem: problem.to_owned() }
+    Error::InvalidConfig {
+        what: "address",
+        problem: problem.to_owned(),
+    }
 }
 
 /// What the scheme of an address asks for.
@@ -175,7 +221,8 @@ const SCHEMES: [(&str, Kind); 14] = [
     ("valkeys-sentinel", Kind::Several),
 ];
 
-const NOT_YET: &str = "Redis Cluster and Sentinel are not supported yet: name one server, redis://host:port";
+const NOT_YET: &str =
+    "Redis Cluster and Sentinel are not supported yet: name one server, redis://host:port";
 
 /// More than this many unread unlock messages count as lag, which wakes every waiter.
 const MESSAGES_BUFFERED: usize = 4096;
@@ -209,7 +256,11 @@ mod tests {
         for scheme in ["redis", "valkey", "REDIS", "redis+unix", "valkey+unix"] {
             let url = format!("{scheme}://user:hidden@host/7");
             let config = made(Settings::from_url(&url, TIMEOUT, true)).config;
-            assert_eq!(config.server.is_unix_socket(), scheme.ends_with("+unix"), "{scheme}");
+            assert_eq!(
+                config.server.is_unix_socket(),
+                scheme.ends_with("+unix"),
+                "{scheme}"
+            );
             assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
         }
         let no_tls = "TLS is not compiled in";
@@ -229,7 +280,10 @@ mod tests {
         ];
         for (scheme, sentence) in table {
             let told = refused(&format!("{scheme}://user:hidden@host:1"));
-            assert!(told.contains(sentence) && !told.contains("hidden"), "{scheme}: {told}");
+            assert!(
+                told.contains(sentence) && !told.contains("hidden"),
+                "{scheme}: {told}"
+            );
         }
         let unknown = [
             "redis+tls",
@@ -250,29 +304,59 @@ mod tests {
         ];
         for scheme in unknown {
             let told = refused(&format!("{scheme}://user:hidden@host:1"));
-            assert!(told.contains(&format!("there is no {scheme}://")), "{scheme}: {told}");
-            assert!(told.contains("rediss:// or valkeys://") && !told.contains("hidden"), "{scheme}: {told}");
+            assert!(
+                told.contains(&format!("there is no {scheme}://")),
+                "{scheme}: {told}"
+            );
+            assert!(
+                told.contains("rediss:// or valkeys://") && !told.contains("hidden"),
+                "{scheme}: {told}"
+            );
         }
-        for url in
-            ["", "host", "user:hidden@host", "user:hid://den@host", "://hidden@host", "redis:hidden@host"]
-        {
+        for url in [
+            "",
+            "host",
+            "user:hidden@host",
+            "user:hid://den@host",
+            "://hidden@host",
+            "redis:hidden@host",
+        ] {
             let told = refused(url);
-            assert!(told.contains("expected redis://") && !told.contains("hid"), "{url}: {told}");
+            assert!(
+                told.contains("expected redis://") && !told.contains("hid"),
+                "{url}: {told}"
+            );
         }
-        for url in
-            ["redis://:hidden@", "redis://:hidden@[::1", "valkey://:hidden@h:99999", "redis://:hidden@h/x/y"]
-        {
+        for url in [
+            "redis://:hidden@",
+            "redis://:hidden@[::1",
+            "valkey://:hidden@h:99999",
+            "redis://:hidden@h/x/y",
+        ] {
             let told = refused(url);
-            assert!(told.contains("expected redis://") && !told.contains("hidden"), "{url}: {told}");
+            assert!(
+                told.contains("expected redis://") && !told.contains("hidden"),
+                "{url}: {told}"
+            );
         }
     }
 
     /// What fred is told about a connection, whatever was given.
     fn our_rules(server: &Server) {
-        let Server { config, connection, performance } = server;
+        let Server {
+            config,
+            connection,
+            performance,
+        } = server;
         assert!(config.fail_fast);
         assert_eq!(config.blocking, Blocking::Block);
-        assert_eq!((connection.connection_timeout, connection.internal_command_timeout), (TIMEOUT, TIMEOUT));
+        assert_eq!(
+            (
+                connection.connection_timeout,
+                connection.internal_command_timeout
+            ),
+            (TIMEOUT, TIMEOUT)
+        );
         assert_eq!(connection.max_command_attempts, 1);
         assert_eq!(connection.max_command_buffer_len, 0);
         assert_eq!(connection.unresponsive, UnresponsiveConfig::default());
@@ -284,23 +368,47 @@ mod tests {
             "closing never blocks, and nothing that was sent is taken back"
         );
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10));
-        assert_eq!(format!("{:?}", connection.tcp.keepalive), format!("{:?}", Some(keepalive)));
+        assert_eq!(
+            format!("{:?}", connection.tcp.keepalive),
+            format!("{:?}", Some(keepalive))
+        );
         #[cfg(target_os = "linux")]
         assert_eq!(connection.tcp.user_timeout, Some(TIMEOUT));
         assert_eq!(performance.default_command_timeout, TIMEOUT);
         assert_eq!(performance.max_feed_count, 200);
         assert_eq!(performance.broadcast_channel_capacity, 32);
-        let capacity =
-            |role| server.client(role).expect("valid settings").perf_config().broadcast_channel_capacity;
-        assert_eq!((capacity(Role::Commands), capacity(Role::Messages)), (32, MESSAGES_BUFFERED));
-        assert!(server.client(Role::Commands).expect("valid settings").client_reconnect_policy().is_none());
+        let capacity = |role| {
+            server
+                .client(role)
+                .expect("valid settings")
+                .perf_config()
+                .broadcast_channel_capacity
+        };
+        assert_eq!(
+            (capacity(Role::Commands), capacity(Role::Messages)),
+            (32, MESSAGES_BUFFERED)
+        );
+        assert!(
+            server
+                .client(Role::Commands)
+                .expect("valid settings")
+                .client_reconnect_policy()
+                .is_none()
+        );
     }
 
     #[test]
     fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
-        let server = made(Settings::from_url("redis://user:p%25w@host:1/7", TIMEOUT, true));
+        let server = made(Settings::from_url(
+            "redis://user:p%25w@host:1/7",
+            TIMEOUT,
+            true,
+        ));
         our_rules(&server);
-        assert_eq!(server.config.server, ServerConfig::new_centralized("host", 1));
+        assert_eq!(
+            server.config.server,
+            ServerConfig::new_centralized("host", 1)
+        );
         assert_eq!(server.config.username.as_deref(), Some("user"));
         assert_eq!(server.config.password.as_deref(), Some("p%w"));
         assert_eq!(server.config.database, Some(7));
@@ -355,8 +463,15 @@ mod tests {
             let client = builder.build().expect("valid settings");
             let server = made(Settings::from_fred(&client, TIMEOUT, true));
             our_rules(&server);
-            let kept = Config { fail_fast: true, blocking: Blocking::Block, ..config };
-            assert_eq!(server.config, kept, "address, credentials, database and version");
+            let kept = Config {
+                fail_fast: true,
+                blocking: Blocking::Block,
+                ..config
+            };
+            assert_eq!(
+                server.config, kept,
+                "address, credentials, database and version"
+            );
             assert_eq!(server.connection.tcp.ttl, Some(9));
             assert!(server.connection.auto_client_setname);
         }
@@ -368,9 +483,17 @@ mod tests {
             hosts: vec![("host", 1).into()],
             policy: ClusterDiscoveryPolicy::default(),
         };
-        let client = Builder::from_config(Config { server: cluster, ..Config::default() }).build();
-        let refused =
-            Settings::from_fred(&client.expect("valid settings"), TIMEOUT, true).err().expect("refused");
-        assert!(refused.to_string().contains("not supported yet"), "{refused}");
+        let client = Builder::from_config(Config {
+            server: cluster,
+            ..Config::default()
+        })
+        .build();
+        let refused = Settings::from_fred(&client.expect("valid settings"), TIMEOUT, true)
+            .err()
+            .expect("refused");
+        assert!(
+            refused.to_string().contains("not supported yet"),
+            "{refused}"
+        );
     }
 }

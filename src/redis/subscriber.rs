@@ -1,11 +1,12 @@
 //! The subscriber connection: which channels are listened to, with proof, and what is heard.
 //!
-//! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last answer is
-//! awaited: only that tells a refused subscription from a confirmed one. One such barrier is under way at a
-//! time. Whenever messages may have been missed (a new connection, a lagging stream) everybody is told.
+//! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last
+//! answer is awaited: only that tells a refused subscription from a confirmed one. One such barrier
+//! is under way at a time. Whenever messages may have been missed (a new connection, a lagging
+//! stream) everybody is told.
 //!
-//! Half of the command timeout is for noticing that a connection is dead, the other half for its replacement: a
-//! call that waits for its subscription survives one silent connection.
+//! Half of the command timeout is for noticing that a connection is dead, the other half for its
+//! replacement: a call that waits for its subscription survives one silent connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,8 @@ use crate::wait::Waits;
 
 /// Opens the subscriber connection, and starts the task that works off what `waits` wants.
 ///
-/// Whoever learns that the server is no longer the right one tells `moved`: the connection is replaced.
+/// Whoever learns that the server is no longer the right one tells `moved`: the connection is
+/// replaced.
 pub(super) async fn open(
     settings: &Arc<Settings>,
     waits: Arc<Waits>,
@@ -31,7 +33,12 @@ pub(super) async fn open(
     stop: &CancellationToken,
     tasks: &Tasks,
 ) -> Result<(), Error> {
-    let actor = Actor { settings: Arc::clone(settings), waits, moved, slow: AtomicBool::new(false) };
+    let actor = Actor {
+        settings: Arc::clone(settings),
+        waits,
+        moved,
+        slow: AtomicBool::new(false),
+    };
     let first = actor.connect().await.map_err(connect_error)?;
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -69,7 +76,8 @@ impl Actor {
             self.waits.disconnected();
             tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
             drop(session);
-            // A connection that is made but serves nobody would otherwise be made again without a pause.
+            // A connection that is made but serves nobody would otherwise be made again without a
+            // pause.
             if served || since.elapsed() >= Backoff::LONGEST {
                 backoff = Backoff::default();
             } else {
@@ -96,13 +104,25 @@ impl Actor {
     async fn connect(&self) -> Result<Session, Trouble> {
         let (connection, task) = Connection::open(&self.settings, Role::Messages).await?;
         let messages = connection.messages();
-        Ok(Session { connection, messages, task })
+        Ok(Session {
+            connection,
+            messages,
+            task,
+        })
     }
 
     /// Serves one connection until it ends or must be replaced. Answers whether it was of use.
     async fn serve(&self, session: &mut Session) -> bool {
-        let Session { connection, messages, task } = session;
-        let desk = Desk { actor: self, connection, served: AtomicBool::new(false) };
+        let Session {
+            connection,
+            messages,
+            task,
+        } = session;
+        let desk = Desk {
+            actor: self,
+            connection,
+            served: AtomicBool::new(false),
+        };
         tokio::select! {
             biased;
             () = task.ended() => {}
@@ -117,7 +137,11 @@ impl Actor {
     /// How long an answer may take before the connection counts as dead.
     fn patience(&self) -> Duration {
         let timeout = self.settings.command_timeout;
-        if self.slow.load(Ordering::Relaxed) { timeout } else { timeout / 2 }
+        if self.slow.load(Ordering::Relaxed) {
+            timeout
+        } else {
+            timeout / 2
+        }
     }
 
     /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
@@ -169,8 +193,9 @@ impl Desk<'_> {
                     None => std::future::pending().await,
                 }
             };
-            // While there is something to miss, a silent connection is found out by a heartbeat. And one heartbeat shows
-            // whether a new connection is as slow as the last one was, before anybody waits for it.
+            // While there is something to miss, a silent connection is found out by a heartbeat.
+            // And one heartbeat shows whether a new connection is as slow as the last one was,
+            // before anybody waits for it.
             let heartbeat = async {
                 if waits.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
@@ -190,7 +215,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be replaced.
+    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be
+    /// replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         let waits = &self.actor.waits;
         let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
@@ -204,9 +230,13 @@ impl Desk<'_> {
             Barrier::Refused(text) => text,
         };
         if let Err(out_of_step) = self.in_step().await {
-            // What is refused for want of a right is refused until somebody grants it: the callers are told now.
-            // Anything else may pass; they wait for the next connection.
-            if let Some(text) = out_of_step.0.as_ref().filter(|text| refusal::is_permission(text)) {
+            // What is refused for want of a right is refused until somebody grants it: the callers
+            // are told now. Anything else may pass; they wait for the next connection.
+            if let Some(text) = out_of_step
+                .0
+                .as_ref()
+                .filter(|text| refusal::is_permission(text))
+            {
                 for channel in &channels {
                     waits.refused(channel, text);
                 }
@@ -232,8 +262,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Makes sure that the next answer belongs to the next command: after a refusal the PONG of that barrier may
-    /// still be on its way. `Err`: it does not, or not even a PING is allowed.
+    /// Makes sure that the next answer belongs to the next command: after a refusal the PONG of
+    /// that barrier may still be on its way. `Err`: it does not, or not even a PING is allowed.
     async fn in_step(&self) -> Result<(), OutOfStep> {
         let mut refusal = None;
         for pause in STRAY {
@@ -250,7 +280,11 @@ impl Desk<'_> {
     /// Sends a change and a PING in one pipeline and waits for the PONG.
     async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
-        let Self { actor, connection, served } = self;
+        let Self {
+            actor,
+            connection,
+            served,
+        } = self;
         let patience = actor.patience();
         let since = Instant::now();
         let exchange = connection.barrier(change, nonce.clone(), patience);
@@ -286,14 +320,18 @@ enum Barrier {
     Shifted,
 }
 
-/// The answers of the connection no longer match its commands, it does not answer, or it refuses even a PING with
-/// these words.
+/// The answers of the connection no longer match its commands, it does not answer, or it refuses
+/// even a PING with these words.
 struct OutOfStep(Option<String>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 
 /// How long an answer too many may still be on its way, one try after the other.
-const STRAY: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
+const STRAY: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+];
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;

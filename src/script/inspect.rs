@@ -47,7 +47,8 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
                 [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
                     left: duration(*left),
                     field: field.bytes()?,
-                    // A count that only another program can have written: it is shown as the highest.
+                    // A count that only another program can have written: it is shown as the
+                    // highest.
                     count: count.parse().unwrap_or(u32::MAX),
                 }),
                 _ => None,

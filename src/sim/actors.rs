@@ -1,4 +1,5 @@
-//! The tasks of a program: each works off its steps as a caller would, and tells the watch what it believes.
+//! The tasks of a program: each works off its steps as a caller would, and tells the watch what it
+//! believes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,12 +55,21 @@ impl Drop for Token {
 }
 
 impl Actor {
-    pub(super) fn new(world: &Arc<World>, client: &LockClient, task: &TaskPlan, program: &Program) -> Self {
+    pub(super) fn new(
+        world: &Arc<World>,
+        client: &LockClient,
+        task: &TaskPlan,
+        program: &Program,
+    ) -> Self {
         Self {
             world: Arc::clone(world),
             client: client.clone(),
             nth: task.client,
-            prefix: if program.clients[task.client].prefix { PREFIX } else { "" },
+            prefix: if program.clients[task.client].prefix {
+                PREFIX
+            } else {
+                ""
+            },
             owner: client.owner_with_id(task.owner),
             guards: Vec::new(),
             detached: Vec::new(),
@@ -81,7 +91,13 @@ impl Actor {
 
     async fn step(&mut self, step: Step) {
         match step {
-            Step::Take { lock, verb, lease_ms, max_hold_ms, until } => {
+            Step::Take {
+                lock,
+                verb,
+                lease_ms,
+                max_hold_ms,
+                until,
+            } => {
                 self.take(lock, verb, lease_ms, max_hold_ms, until).await;
             }
             Step::Both { lock, inside_ms } => self.both(lock, inside_ms).await,
@@ -95,18 +111,31 @@ impl Actor {
                 if let Some(Kept { guard, lock, token }) = self.pick(which) {
                     guard.detach();
                     self.has_detached = true;
-                    self.detached.push(Kept { guard: (), lock, token });
+                    self.detached.push(Kept {
+                        guard: (),
+                        lock,
+                        token,
+                    });
                 }
             }
             Step::UnlockDetached { lock, until } => self.unlock_detached(lock, until).await,
-            Step::Extend { which, lease_ms, until } => {
+            Step::Extend {
+                which,
+                lease_ms,
+                until,
+            } => {
                 let nth = which % self.guards.len().max(1);
-                let Some(kept) = self.guards.get(nth) else { return };
+                let Some(kept) = self.guards.get(nth) else {
+                    return;
+                };
                 let call = self.begins(format!("extend {}", kept.token.field), None, self.limit(1));
                 let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
                 self.ends(call, &done);
                 if let Some(Err(error)) = done
-                    && !matches!(error, Error::InvalidConfig { .. } | Error::InvalidDuration { .. })
+                    && !matches!(
+                        error,
+                        Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
+                    )
                 {
                     self.judge(&error, Some(&kept.token));
                 }
@@ -140,8 +169,10 @@ impl Actor {
         let lock = lease_ms.map_or_else(|| lock.clone(), |lease| lock.lease(ms(lease)));
         let lock = max_hold_ms.map_or_else(|| lock.clone(), |limit| lock.max_hold(ms(limit)));
         let began = Instant::now();
-        let reenters =
-            self.guards.iter().any(|kept| kept.lock == nth && kept.guard.held().ticket.ending().is_none());
+        let reenters = self
+            .guards
+            .iter()
+            .any(|kept| kept.lock == nth && kept.guard.held().ticket.ending().is_none());
         let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
@@ -149,13 +180,20 @@ impl Actor {
             Verb::Lock if reenters => (false, self.limit(3)),
             Verb::Lock => (true, None),
             Verb::Try => (false, self.limit(4)),
-            Verb::TryFor(wait) | Verb::TryUntil(wait) => (true, self.limit(3).map(|limit| limit + ms(wait))),
+            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
+                (true, self.limit(3).map(|limit| limit + ms(wait)))
+            }
             Verb::Run(_) => (false, None),
         };
         // A lease of 10 ms is over before a slow answer is there.
-        let too_short = |error: &Error| lease_ms == Some(10) && matches!(error, Error::NoAnswer { .. });
+        let too_short =
+            |error: &Error| lease_ms == Some(10) && matches!(error, Error::NoAnswer { .. });
         // Nobody waits for ever here: two tasks may wait for each other.
-        let until = if until == Until::Done { Until::Ms(PATIENCE_MS) } else { until };
+        let until = if until == Until::Done {
+            Until::Ms(PATIENCE_MS)
+        } else {
+            until
+        };
         let call = self.begins(what, waits.then(|| name.to_owned()), limit);
         if let Verb::Run(inside) = verb {
             let world = &self.world;
@@ -172,7 +210,13 @@ impl Actor {
             if let Some(Err(error)) = done
                 && !too_short(&error)
             {
-                if matches!(error, Error::Lost { reason: LossReason::MaxHold | LossReason::Closed, .. }) {
+                if matches!(
+                    error,
+                    Error::Lost {
+                        reason: LossReason::MaxHold | LossReason::Closed,
+                        ..
+                    }
+                ) {
                     self.world.watch.left_behind(name, &self.owner.field());
                 }
                 self.judge(&error, None);
@@ -182,7 +226,10 @@ impl Actor {
         let done = limited(until, async {
             match verb {
                 Verb::TryFor(wait) => lock.try_lock_for(ms(wait)).await,
-                Verb::TryUntil(wait) => lock.try_lock_until(Instant::now().into_std() + ms(wait)).await,
+                Verb::TryUntil(wait) => {
+                    lock.try_lock_until(Instant::now().into_std() + ms(wait))
+                        .await
+                }
                 Verb::Try => lock.try_lock().await,
                 Verb::Lock | Verb::Run(_) => lock.lock().await.map(Some),
             }
@@ -192,7 +239,11 @@ impl Actor {
         match done {
             Some(Ok(Some(guard))) => {
                 let token = self.token(nth, guard.held(), began);
-                self.guards.push(Kept { guard, lock: nth, token });
+                self.guards.push(Kept {
+                    guard,
+                    lock: nth,
+                    token,
+                });
             }
             Some(Err(error)) if !too_short(&error) => self.judge(&error, None),
             Some(Ok(None) | Err(_)) | None => {}
@@ -223,14 +274,26 @@ impl Actor {
         let section = || async {
             let began = Instant::now();
             let lock = self.client.lock(self.name(nth));
-            let call = self.begins(format!("owner {} branch", self.owner.thread_id()), None, None);
+            let call = self.begins(
+                format!("owner {} branch", self.owner.thread_id()),
+                None,
+                None,
+            );
             let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
             self.world.watch.call_ends(call, || format!("{taken:?}"));
             match taken {
                 Ok(Ok(guard)) => {
                     let token = self.token(nth, guard.held(), began);
                     tokio::time::sleep(ms(inside_ms)).await;
-                    self.unlock(Kept { guard, lock: nth, token }, Until::Done).await;
+                    self.unlock(
+                        Kept {
+                            guard,
+                            lock: nth,
+                            token,
+                        },
+                        Until::Done,
+                    )
+                    .await;
                 }
                 Ok(Err(error)) => self.judge(&error, None),
                 Err(_) => {}
@@ -243,7 +306,11 @@ impl Actor {
     async fn unlock(&self, kept: Kept, until: Until) {
         let Kept { guard, token, .. } = kept;
         self.world.watch.gives_back(token.hold);
-        let call = self.begins(format!("unlock {} {until:?}", token.field), None, self.limit(2));
+        let call = self.begins(
+            format!("unlock {} {until:?}", token.field),
+            None,
+            self.limit(2),
+        );
         let done = limited(until, guard.unlock()).await;
         self.ends(call, &done);
         if let Some(Err(error)) = done {
@@ -256,17 +323,23 @@ impl Actor {
         if !self.detached.iter().any(|kept| kept.lock == nth) {
             return;
         }
-        let call = self.begins(format!("unlock detached {}", LOCKS[nth]), None, self.limit(2));
+        let call = self.begins(
+            format!("unlock detached {}", LOCKS[nth]),
+            None,
+            self.limit(2),
+        );
         let done = limited(until, self.lock(nth).unlock()).await;
         self.ends(call, &done);
-        // Another task of the same owner may have been quicker, and a loss is judged where it happens.
+        // Another task of the same owner may have been quicker, and a loss is judged where it
+        // happens.
         if let Some(Err(error)) = done
             && !matches!(error, Error::NotHeld { .. })
         {
             self.judge(&error, None);
         }
         self.world.look();
-        self.detached.retain(|kept| !self.world.watch.has_ended(kept.token.hold));
+        self.detached
+            .retain(|kept| !self.world.watch.has_ended(kept.token.hold));
     }
 
     async fn force(&self, nth: usize, until: Until) {
@@ -321,7 +394,9 @@ impl Actor {
     fn let_go(&self, kept: Kept) {
         self.world.watch.count(|counts| counts.drops += 1);
         self.world.watch.gives_back(kept.token.hold);
-        self.world.watch.say(|| format!("client {} drops {}", self.nth, kept.token.field));
+        self.world
+            .watch
+            .say(|| format!("client {} drops {}", self.nth, kept.token.field));
         drop(kept.guard);
     }
 
@@ -329,7 +404,11 @@ impl Actor {
         let field = held.entry.hold(held.owner.thread_id(), &held.ticket);
         let field = field.map_or_else(|| held.owner.field(), |(field, _)| field);
         let hold = self.world.watch.taken(self.nth, LOCKS[nth], held, began);
-        Token { world: Arc::clone(&self.world), hold, field }
+        Token {
+            world: Arc::clone(&self.world),
+            hold,
+            field,
+        }
     }
 
     /// So many command timeouts, and what a busy machine adds.
@@ -338,7 +417,9 @@ impl Actor {
     }
 
     fn begins(&self, what: String, waits_for: Option<String>, limit: Option<Duration>) -> u64 {
-        self.world.watch.call_begins(self.nth, what, waits_for, limit)
+        self.world
+            .watch
+            .call_begins(self.nth, what, waits_for, limit)
     }
 
     fn ends<T: std::fmt::Debug>(&self, call: u64, done: &Option<T>) {
@@ -371,7 +452,10 @@ impl Actor {
             _ => false,
         };
         if !justified {
-            self.world.watch.violated(format!("client {}: an error without a cause: {error}", self.nth));
+            self.world.watch.violated(format!(
+                "client {}: an error without a cause: {error}",
+                self.nth
+            ));
         }
     }
 }
@@ -379,7 +463,11 @@ impl Actor {
 fn short<T: std::fmt::Debug>(value: &T) -> String {
     let text = format!("{value:?}");
     let start = text.split(" { ").next().unwrap_or_default();
-    if text.starts_with("Err") { crate::refusal::shorten(&text) } else { start.to_owned() }
+    if text.starts_with("Err") {
+        crate::refusal::shorten(&text)
+    } else {
+        start.to_owned()
+    }
 }
 
 /// Nobody waits for longer than this.

@@ -26,8 +26,11 @@ impl Access {
         limit: Duration,
     ) -> Result<(Connection, JoinHandle<End>), Trouble> {
         let (delay, opened) = self.world.connect(self.client, role);
-        // Cancel safety of the simulation itself: a connection that nobody waits for any more is closed.
-        let closing = opened.as_ref().map(|opened| CloseOnDrop(Arc::clone(&self.world), opened.serial));
+        // Cancel safety of the simulation itself: a connection that nobody waits for any more is
+        // closed.
+        let closing = opened
+            .as_ref()
+            .map(|opened| CloseOnDrop(Arc::clone(&self.world), opened.serial));
         tokio::time::sleep(delay.min(limit)).await;
         let (Some(opened), Some(closing)) = (opened, closing) else {
             return Err(Trouble::Lost("connection refused".to_owned()));
@@ -35,13 +38,24 @@ impl Access {
         if delay > limit {
             return Err(Trouble::Timeout("connecting took too long".to_owned()));
         }
-        let Opened { serial, ended, heard } = opened;
+        let Opened {
+            serial,
+            ended,
+            heard,
+        } = opened;
         let task = tokio::spawn(async move {
             let _closing = closing;
             ended.cancelled().await;
             Ok(())
         });
-        Ok((Connection { world: Arc::clone(&self.world), serial, heard: Mutex::new(Some(heard)) }, task))
+        Ok((
+            Connection {
+                world: Arc::clone(&self.world),
+                serial,
+                heard: Mutex::new(Some(heard)),
+            },
+            task,
+        ))
     }
 }
 
@@ -97,24 +111,31 @@ impl Connection {
         nonce: String,
         timeout: Duration,
     ) -> Result<String, Trouble> {
-        match self.exchange(Command::Barrier { change, nonce }, timeout).await? {
+        match self
+            .exchange(Command::Barrier { change, nonce }, timeout)
+            .await?
+        {
             Reply::Text(echo) => Ok(echo),
             other => panic!("a barrier answers with its nonce: {other:?}"),
         }
     }
 
     pub(crate) fn messages(&self) -> mpsc::UnboundedReceiver<Heard> {
-        self.heard.lock().take().expect("a connection is listened to once")
+        self.heard
+            .lock()
+            .take()
+            .expect("a connection is listened to once")
     }
 
     async fn exchange(&self, command: Command, timeout: Duration) -> Result<Reply, Trouble> {
-        // fred hands a command over when its future is polled for the first time, and it then goes its way
-        // whatever becomes of the future.
+        // fred hands a command over when its future is polled for the first time, and it then goes
+        // its way whatever becomes of the future.
         let answered = self.world.write(self.serial, command);
         let patient = async {
             match answered.await {
                 Ok(answered) => answered,
-                // Nobody is left to answer. Whoever waits is told by the end of the connection, or by the clock.
+                // Nobody is left to answer. Whoever waits is told by the end of the connection, or
+                // by the clock.
                 Err(_) => std::future::pending().await,
             }
         };
@@ -137,12 +158,23 @@ fn parse(name: &'static str, args: Vec<Arg>) -> Command {
     match (name, args.as_slice()) {
         ("CLIENT", [Arg::Fixed("INFO")]) => Command::Info,
         ("PING", []) => Command::Ping,
-        ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id), Arg::Fixed("ADDR"), _]) => {
-            Command::Kill { id: *id, address: words[4].clone() }
-        }
-        ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id)]) => {
-            Command::Kill { id: *id, address: String::new() }
-        }
+        (
+            "CLIENT",
+            [
+                Arg::Fixed("KILL"),
+                Arg::Fixed("ID"),
+                Arg::Number(id),
+                Arg::Fixed("ADDR"),
+                _,
+            ],
+        ) => Command::Kill {
+            id: *id,
+            address: words[4].clone(),
+        },
+        ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id)]) => Command::Kill {
+            id: *id,
+            address: String::new(),
+        },
         ("EVALSHA" | "EVAL", [Arg::Fixed(script), Arg::Number(keys), ..]) => {
             let first_arg = 2 + usize::try_from(*keys).expect("a number of keys");
             let is_source = name == "EVAL";

@@ -1,7 +1,13 @@
-//! The simulated server against a real one: the same random calls, the same replies, the same state.
+//! The simulated server against a real one: the same random calls, the same replies, the same
+//! state.
 
 #[path = "../../tests/common/server.rs"]
-#[allow(dead_code, unreachable_pub, clippy::disallowed_methods, reason = "shared with the integration tests")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::disallowed_methods,
+    reason = "shared with the integration tests"
+)]
 mod server;
 
 use std::sync::Arc;
@@ -120,7 +126,9 @@ impl Simulated {
 
     fn state(&self, key: &str) -> (String, i64) {
         let mut keyspace = self.keyspace.lock();
-        let left = keyspace.call(&["pttl".to_owned(), key.to_owned()]).expect("allowed");
+        let left = keyspace
+            .call(&["pttl".to_owned(), key.to_owned()])
+            .expect("allowed");
         let left = match left {
             super::keyspace::Answer::Number(left) => left,
             other => panic!("{other:?}"),
@@ -137,7 +145,10 @@ fn act(control: &mut Control, act: &Act) -> Result<Reply, String> {
             match command.query::<redis::Value>(&mut control.connection) {
                 Ok(value) => Ok(reply(value)),
                 Err(error) => {
-                    let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+                    let (code, detail) = (
+                        error.code().unwrap_or("ERR"),
+                        error.detail().unwrap_or_default(),
+                    );
                     Err(format!("{code} {detail}"))
                 }
             }
@@ -162,7 +173,9 @@ fn reply(value: redis::Value) -> Reply {
     match value {
         redis::Value::Nil => Reply::Nil,
         redis::Value::Int(number) => Reply::Number(number),
-        redis::Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(&bytes).into_owned()),
+        redis::Value::BulkString(bytes) => {
+            Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+        }
         redis::Value::Array(items) => Reply::List(items.into_iter().map(reply).collect()),
         other => Reply::Other(format!("{other:?}")),
     }
@@ -190,17 +203,33 @@ fn the_simulated_server_answers_as_a_real_one() {
         let rng = &mut Rng::with_seed(seed);
         control.run(&["FLUSHALL"]);
         let keyspace = Arc::new(Mutex::new(Keyspace::default()));
-        let mut simulated = Simulated { lua: Interpreter::new(&keyspace), keyspace, published: 0 };
+        let mut simulated = Simulated {
+            lua: Interpreter::new(&keyspace),
+            keyspace,
+            published: 0,
+        };
         let published_before = control.calls("publish");
         for step in 0..rng.u32(5..40) {
             let next = Act::roll(rng);
-            let cut = |text: String| text.split(" script: ").next().unwrap_or_default().trim().to_owned();
-            let (ours, theirs) = (simulated.act(&next).map_err(cut), act(control, &next).map_err(cut));
+            let cut = |text: String| {
+                text.split(" script: ")
+                    .next()
+                    .unwrap_or_default()
+                    .trim()
+                    .to_owned()
+            };
+            let (ours, theirs) = (
+                simulated.act(&next).map_err(cut),
+                act(control, &next).map_err(cut),
+            );
             let same = match (&ours, &theirs) {
                 (Ok(ours), Ok(theirs)) => agree(ours, theirs),
                 (ours, theirs) => ours == theirs,
             };
-            assert!(same, "seed {seed}, step {step}: simulated {ours:?}, real {theirs:?}");
+            assert!(
+                same,
+                "seed {seed}, step {step}: simulated {ours:?}, real {theirs:?}"
+            );
             errors += usize::from(ours.is_err());
             for key in KEYS {
                 let (shown, left) = simulated.state(key);
@@ -212,11 +241,18 @@ fn the_simulated_server_answers_as_a_real_one() {
                 assert_eq!(shown, real, "seed {seed}, step {step}, {key}");
                 let real = control.pttl(key);
                 let same = left == real || left > 60_000 && (left - real).abs() < 40_000;
-                assert!(same, "seed {seed}, step {step}, {key}: {left} ms left, really {real}");
+                assert!(
+                    same,
+                    "seed {seed}, step {step}, {key}: {left} ms left, really {real}"
+                );
             }
         }
         let published = control.calls("publish") - published_before;
-        assert_eq!(i64::try_from(simulated.published), Ok(published), "seed {seed}: messages");
+        assert_eq!(
+            i64::try_from(simulated.published),
+            Ok(published),
+            "seed {seed}: messages"
+        );
     }
     assert!(errors > 100, "refusals were compared too: {errors}");
 }

@@ -21,7 +21,8 @@ impl Expected {
         Self {
             no_answer: !program.is_healthy(),
             denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
-            closed: program.has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
+            closed: program
+                .has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
             command_timeout: ms(program.command_ms),
             latency: ms(program.longest()),
         }

@@ -26,7 +26,11 @@ pub(super) async fn happen(
     for (at, fault) in faults {
         match fault {
             Fault::Slow { ms: time, .. } => moments.push((at + time, Moment::NoLongerSlow)),
-            Fault::Deny { client, right, ms: time } => {
+            Fault::Deny {
+                client,
+                right,
+                ms: time,
+            } => {
                 moments.push((at + time, Moment::Allowed(client, right)));
             }
             Fault::Lag { client, ms: time } => moments.push((at + time, Moment::Lagged(client))),
@@ -59,17 +63,32 @@ pub(super) async fn happen(
             | Fault::Freeze { ms: time }
             | Fault::Slow { ms: time, .. }
             | Fault::Deny { ms: time, .. } => ms(time),
-            // A key that is deleted in silence is found free when the lease that was heard of is over.
+            // A key that is deleted in silence is found free when the lease that was heard of is
+            // over.
             Fault::Wipe => watchdog_timeout,
-            Fault::Lag { ms: time, .. } | Fault::Deafen { ms: time, .. } | Fault::StandStill { ms: time } => {
-                ms(time)
-            }
+            Fault::Lag { ms: time, .. }
+            | Fault::Deafen { ms: time, .. }
+            | Fault::StandStill { ms: time } => ms(time),
             _ => Duration::ZERO,
         };
-        world.watch.fault(|| format!("FAULT {fault:?}"), now + lasts + RECOVERY);
+        world
+            .watch
+            .fault(|| format!("FAULT {fault:?}"), now + lasts + RECOVERY);
         match fault {
-            Fault::Cut { client, messages, told } => {
-                world.cut(client, if messages { Role::Messages } else { Role::Commands }, told);
+            Fault::Cut {
+                client,
+                messages,
+                told,
+            } => {
+                world.cut(
+                    client,
+                    if messages {
+                        Role::Messages
+                    } else {
+                        Role::Commands
+                    },
+                    told,
+                );
             }
             Fault::Down { ms: time } => world.down_for(ms(time)),
             Fault::Freeze { ms: time } => world.freeze(ms(time)),
@@ -88,9 +107,13 @@ pub(super) async fn happen(
             }
             Fault::Deny { client, right, .. } => world.deny(client, right, true),
             Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),
-            // The news of it comes at the moment that was planned, also when everything stood still before.
+            // The news of it comes at the moment that was planned, also when everything stood still
+            // before.
             Fault::Lag { client, ms: time } => {
-                world.deafen(client, (start + ms(at + time)).saturating_duration_since(now));
+                world.deafen(
+                    client,
+                    (start + ms(at + time)).saturating_duration_since(now),
+                );
             }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
@@ -99,7 +122,10 @@ pub(super) async fn happen(
                 world.watch.closed_unconfirmed(client);
                 clients[client].handle.shared.runtime.end();
             }
-            Fault::Close { client: nth, grace_ms } => {
+            Fault::Close {
+                client: nth,
+                grace_ms,
+            } => {
                 world.watch.closing(nth);
                 let (client, world) = (clients[nth].clone(), Arc::clone(&world));
                 closing.push(tokio::spawn(async move {
@@ -125,12 +151,13 @@ enum Moment {
 
 /// Whoever holds this lock has it no more.
 pub(super) fn rob(world: &World, key: &str) {
-    let holder = world.with_keyspace(|keyspace| keyspace.holder(key).map(|(field, _)| field.to_owned()));
+    let holder =
+        world.with_keyspace(|keyspace| keyspace.holder(key).map(|(field, _)| field.to_owned()));
     if let Some(field) = holder {
         world.watch.robbed(key, &field);
     }
 }
 
-/// A silent connection is found out by a command timeout, and the pause between two attempts to connect grows up to
-/// a second.
+/// A silent connection is found out by a command timeout, and the pause between two attempts to
+/// connect grows up to a second.
 const RECOVERY: Duration = Duration::from_millis(4_500);

@@ -7,7 +7,8 @@ use super::network::Latency;
 use super::stage::{Stage, begin, end, lock, play};
 use crate::error::Error;
 
-/// The client ended its connection while the acquire was on its way: the lock stayed taken for a lease.
+/// The client ended its connection while the acquire was on its way: the lock stayed taken for a
+/// lease.
 #[test]
 fn closing_undoes_an_acquire_that_is_on_its_way() {
     play(true, async |stage| {
@@ -57,12 +58,16 @@ fn a_caller_that_subscribes_while_the_client_closes_is_told_so() {
         stage.world.hold_confirmations(0);
         let waiting = begin(lock(&stage.task(0))).await;
         end(begin(close(&stage, Duration::ZERO)).await).await;
-        let waited = tokio::time::timeout(ms(100), waiting).await.expect("at once").expect("no panic");
+        let waited = tokio::time::timeout(ms(100), waiting)
+            .await
+            .expect("at once")
+            .expect("no panic");
         assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     });
 }
 
-/// They were told in an order of its own by the channel between them: first come was not first served.
+/// They were told in an order of its own by the channel between them: first come was not first
+/// served.
 #[test]
 fn callers_that_wait_for_a_connection_are_served_in_their_order() {
     play(true, async |stage| {
@@ -83,23 +88,36 @@ fn callers_that_wait_for_a_connection_are_served_in_their_order() {
     });
 }
 
-/// Its answer took more than half of the command timeout, so its connection was replaced, and the answer over the next
-/// one took as long.
+/// Its answer took more than half of the command timeout, so its connection was replaced, and the
+/// answer over the next one took as long.
 #[test]
 fn an_answer_that_takes_nearly_the_command_timeout_is_waited_for() {
     play(true, async |stage| {
-        stage.world.set_latency(Latency { least: 400, usual: 400, seldom: 400, seldom_percent: 0 });
-        let guard = end(begin(lock(&stage.task(0))).await).await.expect("answered after 800 of 1000 ms");
+        stage.world.set_latency(Latency {
+            least: 400,
+            usual: 400,
+            seldom: 400,
+            seldom_percent: 0,
+        });
+        let guard = end(begin(lock(&stage.task(0))).await)
+            .await
+            .expect("answered after 800 of 1000 ms");
         // The second connection is ready by then, and not needed.
         tokio::time::sleep(ms(5_000)).await;
         assert_eq!(stage.client.stats().reconnects_total, 0);
-        stage.world.set_latency(Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 });
+        stage.world.set_latency(Latency {
+            least: 0,
+            usual: 1,
+            seldom: 1,
+            seldom_percent: 0,
+        });
         guard.unlock().await.expect("held");
     });
 }
 
-/// Seed 15978: it was sent again over the same connection, on which nothing can be overtaken, and went down with it when
-/// another caller found the connection silent. Nothing was left of its time, or of its copies.
+/// Seed 15978: it was sent again over the same connection, on which nothing can be overtaken, and
+/// went down with it when another caller found the connection silent. Nothing was left of its time,
+/// or of its copies.
 #[test]
 fn a_slow_call_survives_the_doubt_of_another() {
     play(true, async |stage| {
@@ -114,13 +132,19 @@ fn a_slow_call_survives_the_doubt_of_another() {
         tokio::time::sleep(ms(10)).await;
         let doubting = begin(call("doubting")).await;
         for taken in [first, slow, doubting] {
-            end(taken).await.expect("sent again over the next connection").unlock().await.expect("held");
+            end(taken)
+                .await
+                .expect("sent again over the next connection")
+                .unlock()
+                .await
+                .expect("held");
         }
         assert_eq!(stage.client.stats().reconnects_total, 1);
     });
 }
 
-/// A server that stood still was met by new connections of all its clients at the moment when it went on.
+/// A server that stood still was met by new connections of all its clients at the moment when it
+/// went on.
 #[test]
 fn a_server_that_stood_still_keeps_its_connections() {
     play(true, async |stage| {
@@ -131,7 +155,14 @@ fn a_server_that_stood_still_keeps_its_connections() {
         let again = tokio::time::timeout(ms(5_000), stage.task(1).try_lock_for(ms(4_000))).await;
         assert!(again.is_ok(), "it ends");
         tokio::time::sleep(ms(3_000)).await;
-        stage.task(1).lock().await.expect("back again").unlock().await.expect("held");
+        stage
+            .task(1)
+            .lock()
+            .await
+            .expect("back again")
+            .unlock()
+            .await
+            .expect("held");
         assert_eq!(stage.client.stats().reconnects_total, 0);
     });
 }
@@ -152,7 +183,10 @@ fn a_process_that_stood_still_does_not_doubt_its_connection() {
     });
 }
 
-fn close(stage: &Stage, grace: Duration) -> impl Future<Output = crate::stats::CloseReport> + Send + 'static {
+fn close(
+    stage: &Stage,
+    grace: Duration,
+) -> impl Future<Output = crate::stats::CloseReport> + Send + 'static {
     let client = stage.client.clone();
     async move { client.close(grace).await }
 }

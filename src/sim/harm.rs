@@ -1,4 +1,5 @@
-//! What befalls the simulated server and its network, by a program's faults or by the hand of a trace.
+//! What befalls the simulated server and its network, by a program's faults or by the hand of a
+//! trace.
 
 use std::time::Duration;
 
@@ -24,7 +25,11 @@ impl World {
     pub(super) fn hold_scripts(&self, client: usize, hold: bool) {
         let changed = {
             let held = &mut self.state.lock().scripts_held;
-            if hold { held.insert(client) } else { held.remove(&client) }
+            if hold {
+                held.insert(client)
+            } else {
+                held.remove(&client)
+            }
         };
         assert!(changed, "held and let go in turn");
         self.change_wires(client, Role::Commands, |_| ());
@@ -53,8 +58,12 @@ impl World {
     fn change_wires(&self, client: usize, role: Role, change: impl Fn(&mut Wire)) {
         let mut state = self.state.lock();
         let of_client = |wire: &Wire| wire.client == client && wire.role == role;
-        let serials: Vec<u64> =
-            state.wires.iter().filter(|(_, wire)| of_client(wire)).map(|(&serial, _)| serial).collect();
+        let serials: Vec<u64> = state
+            .wires
+            .iter()
+            .filter(|(_, wire)| of_client(wire))
+            .map(|(&serial, _)| serial)
+            .collect();
         for serial in serials {
             if let Some(wire) = state.wires.get_mut(&serial) {
                 change(wire);
@@ -83,12 +92,17 @@ impl World {
 
 /// What befalls the server and the network.
 impl World {
-    /// Cuts a client's connections of one kind. Not told, the client has to find out by the silence.
+    /// Cuts a client's connections of one kind. Not told, the client has to find out by the
+    /// silence.
     pub(super) fn cut(&self, client: usize, role: Role, told: bool) {
         let mut state = self.state.lock();
         let of_client = |wire: &Wire| wire.client == client && wire.role == role && wire.connected;
-        let serials: Vec<u64> =
-            state.wires.iter().filter(|(_, wire)| of_client(wire)).map(|(&serial, _)| serial).collect();
+        let serials: Vec<u64> = state
+            .wires
+            .iter()
+            .filter(|(_, wire)| of_client(wire))
+            .map(|(&serial, _)| serial)
+            .collect();
         for serial in serials {
             state.cut(serial, told);
         }
@@ -115,8 +129,8 @@ impl World {
         self.changed.notify_one();
     }
 
-    /// The server restarts with its data: connections, their late commands and the scripts are gone, and ids
-    /// start again.
+    /// The server restarts with its data: connections, their late commands and the scripts are
+    /// gone, and ids start again.
     pub(super) fn restart(&self) {
         let mut state = self.state.lock();
         state.cut_all();
@@ -150,14 +164,22 @@ impl World {
 
     /// Messages to a client are lost for a while.
     pub(super) fn deafen(&self, client: usize, time: Duration) {
-        self.state.lock().deaf_until.insert(client, Instant::now() + time);
+        self.state
+            .lock()
+            .deaf_until
+            .insert(client, Instant::now() + time);
     }
 
     /// A client's message stream has lagged: some messages are replaced by the news of it.
     pub(super) fn lag(&self, client: usize) {
         let mut state = self.state.lock();
-        for wire in state.wires.values_mut().filter(|wire| wire.client == client) {
-            wire.answers.retain(|outgoing| !matches!(outgoing.what, What::Heard(_)));
+        for wire in state
+            .wires
+            .values_mut()
+            .filter(|wire| wire.client == client)
+        {
+            wire.answers
+                .retain(|outgoing| !matches!(outgoing.what, What::Heard(_)));
             let _ = wire.messages.send(Heard::Missed(1));
         }
     }

@@ -33,13 +33,23 @@ pub(super) fn channel(key: &str) -> String {
 
 impl Java {
     pub(super) fn new(world: &Arc<World>, lease_ms: u64) -> Self {
-        Self { world: Arc::clone(world), lease_ms, field: field(world.now()) }
+        Self {
+            world: Arc::clone(world),
+            lease_ms,
+            field: field(world.now()),
+        }
     }
 
     pub(super) async fn act(mut self, steps: Vec<JavaStep>) {
         for step in steps {
             match step {
-                JavaStep::Hold { wait_ms, lock, depth, hold_ms, dies } => {
+                JavaStep::Hold {
+                    wait_ms,
+                    lock,
+                    depth,
+                    hold_ms,
+                    dies,
+                } => {
                     tokio::time::sleep(ms(wait_ms)).await;
                     self.hold(LOCKS[lock], depth, ms(hold_ms), dies).await;
                 }
@@ -95,7 +105,9 @@ impl Java {
         });
         if let Some(count) = count {
             self.world.watch.java(key, Some((&self.field, count)));
-            self.world.watch.say(|| format!("Java holds {key}, count {count}"));
+            self.world
+                .watch
+                .say(|| format!("Java holds {key}, count {count}"));
         }
         self.world.look();
         count.is_some()
@@ -115,7 +127,9 @@ impl Java {
             self.command(&["del", key]);
             self.world.publish(&channel(key));
         }
-        self.world.watch.say(|| format!("Java releases {key}, count {left}"));
+        self.world
+            .watch
+            .say(|| format!("Java releases {key}, count {left}"));
         self.world.look();
     }
 

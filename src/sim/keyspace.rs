@@ -1,4 +1,5 @@
-//! The data of the simulated server: the commands that the scripts use, each as Redis has it. No connections.
+//! The data of the simulated server: the commands that the scripts use, each as Redis has it. No
+//! connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,31 +44,45 @@ impl Keyspace {
     pub(super) fn call(&mut self, words: &[String]) -> Result<Answer, String> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let Some((name, args)) = words.split_first() else {
-            return Err("ERR Please specify at least one argument for this redis.call() call".to_owned());
+            return Err(
+                "ERR Please specify at least one argument for this redis.call() call".to_owned(),
+            );
         };
         let name = name.to_ascii_lowercase();
         if self.denied.contains(&name) {
-            return Err("ERR The user executing the script can't run this command or subcommand".to_owned());
+            return Err(
+                "ERR The user executing the script can't run this command or subcommand".to_owned(),
+            );
         }
         self.expire();
         Ok(match (name.as_str(), args) {
             ("hget", &[key, field]) => self.get(key, field)?.map_or(Answer::Nil, Answer::Text),
             ("hexists", &[key, field]) => Answer::Number(self.get(key, field)?.is_some().into()),
             ("hlen", &[key]) => Answer::Number(self.fields(key)?.len() as i64),
-            ("hkeys", &[key]) => {
-                Answer::List(self.fields(key)?.iter().map(|(field, _)| field.clone()).collect())
+            ("hkeys", &[key]) => Answer::List(
+                self.fields(key)?
+                    .iter()
+                    .map(|(field, _)| field.clone())
+                    .collect(),
+            ),
+            ("hincrby", &[key, field, step]) => {
+                Answer::Number(self.add(key, field, integer(step)?)?)
             }
-            ("hincrby", &[key, field, step]) => Answer::Number(self.add(key, field, integer(step)?)?),
             ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
             ("pttl", &[key]) => Answer::Number(self.time_left(key)),
             ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
             ("publish", &[channel, message]) => {
-                self.published.push((channel.to_owned(), message.to_owned()));
+                self.published
+                    .push((channel.to_owned(), message.to_owned()));
                 Answer::Number(0)
             }
             // A script that needs more has to be given more here.
-            _ => return Err(format!("ERR Unknown Redis command called from script: {words:?}")),
+            _ => {
+                return Err(format!(
+                    "ERR Unknown Redis command called from script: {words:?}"
+                ));
+            }
         })
     }
 
@@ -89,10 +104,13 @@ impl Keyspace {
     fn add(&mut self, key: &str, field: &str, step: i64) -> Result<i64, String> {
         let count = match self.get(key, field)? {
             None => 0,
-            Some(text) => text.parse::<i64>().map_err(|_| "ERR hash value is not an integer".to_owned())?,
+            Some(text) => text
+                .parse::<i64>()
+                .map_err(|_| "ERR hash value is not an integer".to_owned())?,
         };
-        let sum =
-            count.checked_add(step).ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
+        let sum = count
+            .checked_add(step)
+            .ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
         self.set_field(key, field, &sum.to_string());
         Ok(sum)
     }
@@ -100,15 +118,24 @@ impl Keyspace {
     fn time_left(&self, key: &str) -> i64 {
         match self.keys.get(key) {
             None => -2,
-            Some(Stored { expires_at: None, .. }) => -1,
-            Some(Stored { expires_at: Some(at), .. }) => (at - self.now) as i64,
+            Some(Stored {
+                expires_at: None, ..
+            }) => -1,
+            Some(Stored {
+                expires_at: Some(at),
+                ..
+            }) => (at - self.now) as i64,
         }
     }
 
     fn set_time_left(&mut self, key: &str, ms: i64) -> Result<i64, String> {
         let at = i64::try_from(self.now).unwrap_or(i64::MAX).checked_add(ms);
-        let Some(at) = at else { return Err("ERR invalid expire time in 'pexpire' command".to_owned()) };
-        let Some(stored) = self.keys.get_mut(key) else { return Ok(0) };
+        let Some(at) = at else {
+            return Err("ERR invalid expire time in 'pexpire' command".to_owned());
+        };
+        let Some(stored) = self.keys.get_mut(key) else {
+            return Ok(0);
+        };
         if ms <= 0 {
             self.keys.remove(key);
         } else {
@@ -135,10 +162,10 @@ impl Keyspace {
 
     /// Sets a field, as HSET does.
     pub(super) fn set_field(&mut self, key: &str, field: &str, value: &str) {
-        let stored = self
-            .keys
-            .entry(key.to_owned())
-            .or_insert_with(|| Stored { value: Value::Hash(Vec::new()), expires_at: None });
+        let stored = self.keys.entry(key.to_owned()).or_insert_with(|| Stored {
+            value: Value::Hash(Vec::new()),
+            expires_at: None,
+        });
         if let Value::Hash(fields) = &mut stored.value {
             match fields.iter_mut().find(|(name, _)| name == field) {
                 Some((_, old)) => value.clone_into(old),
@@ -149,7 +176,13 @@ impl Keyspace {
 
     /// Sets a key of another type, as SET does.
     pub(super) fn set_text(&mut self, key: &str, text: &str) {
-        self.keys.insert(key.to_owned(), Stored { value: Value::Text(text.to_owned()), expires_at: None });
+        self.keys.insert(
+            key.to_owned(),
+            Stored {
+                value: Value::Text(text.to_owned()),
+                expires_at: None,
+            },
+        );
     }
 
     /// Takes the expiry away, as PERSIST does.
@@ -190,7 +223,10 @@ impl Keyspace {
             None => String::new(),
             Some(Value::Text(text)) => format!("text {text}"),
             Some(Value::Hash(fields)) => {
-                let fields: Vec<_> = fields.iter().map(|(field, value)| format!("{field} {value}")).collect();
+                let fields: Vec<_> = fields
+                    .iter()
+                    .map(|(field, value)| format!("{field} {value}"))
+                    .collect();
                 fields.join(" ")
             }
         }
@@ -198,5 +234,6 @@ impl Keyspace {
 }
 
 fn integer(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "ERR value is not an integer or out of range".to_owned())
+    text.parse()
+        .map_err(|_| "ERR value is not an integer or out of range".to_owned())
 }

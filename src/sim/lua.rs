@@ -1,4 +1,5 @@
-//! Runs the files in `lua/` as Redis would: Lua 5.1, `redis.call`, `redis.pcall`, and Redis's rules for replies.
+//! Runs the files in `lua/` as Redis would: Lua 5.1, `redis.call`, `redis.pcall`, and Redis's rules
+//! for replies.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,12 +23,16 @@ impl Interpreter {
         let redis = lua.create_table().expect("a table");
         for (name, protected) in [("call", false), ("pcall", true)] {
             let keyspace = Arc::clone(keyspace);
-            let call =
-                lua.create_function(move |lua, words: MultiValue| call(lua, &keyspace, words, protected));
+            let call = lua.create_function(move |lua, words: MultiValue| {
+                call(lua, &keyspace, words, protected)
+            });
             redis.set(name, call.expect("a function")).expect("a field");
         }
         lua.globals().set("redis", redis).expect("a global");
-        Self { lua, loaded: HashMap::new() }
+        Self {
+            lua,
+            loaded: HashMap::new(),
+        }
     }
 
     pub(super) fn is_loaded(&self, sha: &str) -> bool {
@@ -43,8 +48,13 @@ impl Interpreter {
     pub(super) fn load(&mut self, source: &str) -> String {
         let sha = sha1_smol::Sha1::from(source).digest().to_string();
         if !self.is_loaded(&sha) {
-            let function = self.lua.load(source).set_name("@user_script").into_function();
-            self.loaded.insert(sha.clone(), function.expect("the scripts are valid Lua"));
+            let function = self
+                .lua
+                .load(source)
+                .set_name("@user_script")
+                .into_function();
+            self.loaded
+                .insert(sha.clone(), function.expect("the scripts are valid Lua"));
         }
         sha
     }
@@ -52,14 +62,23 @@ impl Interpreter {
     /// Runs a loaded script; `Err` has the server's words.
     pub(super) fn run(&self, sha: &str, keys: &[String], args: &[String]) -> Result<Reply, String> {
         let globals = self.lua.globals();
-        let list = |words: &[String]| self.lua.create_sequence_from(words.iter().map(String::as_str));
-        globals.set("KEYS", list(keys).expect("a list")).expect("a global");
-        globals.set("ARGV", list(args).expect("a list")).expect("a global");
+        let list = |words: &[String]| {
+            self.lua
+                .create_sequence_from(words.iter().map(String::as_str))
+        };
+        globals
+            .set("KEYS", list(keys).expect("a list"))
+            .expect("a global");
+        globals
+            .set("ARGV", list(args).expect("a list"))
+            .expect("a global");
         match self.loaded[sha].call::<Value>(()) {
             Ok(value) => reply(&value),
             Err(error) => {
                 let place = |text: &str| format!("{text} script: {sha}, on @user_script:1.");
-                Err(place(&server_error(&error).unwrap_or_else(|| format!("ERR {error}"))))
+                Err(place(
+                    &server_error(&error).unwrap_or_else(|| format!("ERR {error}")),
+                ))
             }
         }
     }
@@ -80,11 +99,18 @@ impl std::error::Error for CommandError {}
 fn server_error(error: &mlua::Error) -> Option<String> {
     match error {
         mlua::Error::CallbackError { cause, .. } => server_error(cause),
-        error => error.downcast_ref::<CommandError>().map(|error| error.0.clone()),
+        error => error
+            .downcast_ref::<CommandError>()
+            .map(|error| error.0.clone()),
     }
 }
 
-fn call(lua: &Lua, keyspace: &Mutex<Keyspace>, words: MultiValue, protected: bool) -> mlua::Result<Value> {
+fn call(
+    lua: &Lua,
+    keyspace: &Mutex<Keyspace>,
+    words: MultiValue,
+    protected: bool,
+) -> mlua::Result<Value> {
     let words: Vec<String> = words.iter().map(word).collect::<mlua::Result<_>>()?;
     let answer = keyspace.lock().call(&words);
     match answer {
@@ -133,5 +159,8 @@ fn table_reply(table: &Table) -> Result<Reply, String> {
         return Err(error);
     }
     let items = table.sequence_values::<Value>();
-    items.map(|item| reply(&item.expect("a value"))).collect::<Result<_, _>>().map(Reply::List)
+    items
+        .map(|item| reply(&item.expect("a value")))
+        .collect::<Result<_, _>>()
+        .map(Reply::List)
 }

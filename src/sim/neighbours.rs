@@ -1,4 +1,5 @@
-//! Futures that are kept and not polled, and pollers beside a queue: each trace is the shortest that once went wrong.
+//! Futures that are kept and not polled, and pollers beside a queue: each trace is the shortest
+//! that once went wrong.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +26,10 @@ fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_queued_before_it_bega
         stage.hold_commands();
         assert!(poll_once(unlocking.as_mut()).await.is_pending());
         stage.lose_connection();
-        let next = tokio::time::timeout(ms(1_500), queued).await.expect("soon").expect("no panic");
+        let next = tokio::time::timeout(ms(1_500), queued)
+            .await
+            .expect("soon")
+            .expect("no panic");
         next.expect("free").unlock().await.expect("held");
         drop(unlocking);
     });
@@ -39,18 +43,27 @@ fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_listens() {
         let queued = begin(lock(&stage.task(1))).await;
         tokio::time::sleep(ms(50)).await;
         stage.java_unlocks();
-        let guard = stage.task(0).try_lock().await.expect("answered").expect("free");
+        let guard = stage
+            .task(0)
+            .try_lock()
+            .await
+            .expect("answered")
+            .expect("free");
         let mut unlocking = Box::pin(guard.unlock());
         stage.hold_commands();
         assert!(poll_once(unlocking.as_mut()).await.is_pending());
         stage.lose_connection();
-        let next = tokio::time::timeout(ms(1_500), queued).await.expect("soon").expect("no panic");
+        let next = tokio::time::timeout(ms(1_500), queued)
+            .await
+            .expect("soon")
+            .expect("no panic");
         next.expect("free").unlock().await.expect("held");
         drop(unlocking);
     });
 }
 
-/// A release from before the lock was taken again had them wait for a head that could not attempt anyway.
+/// A release from before the lock was taken again had them wait for a head that could not attempt
+/// anyway.
 #[test]
 fn an_attempt_past_the_queue_of_a_lock_that_is_held_here_is_answered_at_once() {
     play(true, async |stage| {
@@ -58,13 +71,23 @@ fn an_attempt_past_the_queue_of_a_lock_that_is_held_here_is_answered_at_once() {
         // The client remembers the lock for as long as somebody refers to it.
         let _held = first.held();
         first.unlock().await.expect("held");
-        let guard = stage.task(1).try_lock().await.expect("answered").expect("free");
+        let guard = stage
+            .task(1)
+            .try_lock()
+            .await
+            .expect("answered")
+            .expect("free");
         let queued = begin(lock(&stage.task(2))).await;
         let start = Instant::now();
         assert!(stage.task(3).try_lock().await.expect("answered").is_none());
         assert!(start.elapsed() < ms(100), "after {:?}", start.elapsed());
         guard.unlock().await.expect("held");
-        end(queued).await.expect("free").unlock().await.expect("held");
+        end(queued)
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     });
 }
 
@@ -79,7 +102,12 @@ fn a_queued_call_that_is_not_polled_any_more_does_not_slow_pollers_down() {
         guard.unlock().await.expect("held");
         let start = Instant::now();
         for _ in 0..10 {
-            let guard = stage.task(2).try_lock().await.expect("answered").expect("free");
+            let guard = stage
+                .task(2)
+                .try_lock()
+                .await
+                .expect("answered")
+                .expect("free");
             guard.unlock().await.expect("held");
         }
         assert!(start.elapsed() < ms(2_000), "after {:?}", start.elapsed());

@@ -1,4 +1,5 @@
-//! The network in front of the simulated server: pipes of commands and answers, events, and what is late.
+//! The network in front of the simulated server: pipes of commands and answers, events, and what is
+//! late.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -26,7 +27,11 @@ pub(super) struct Latency {
 
 impl Latency {
     pub(super) fn roll(self, rng: &mut Rng) -> Duration {
-        let most = if rng.u8(0..100) < self.seldom_percent { self.seldom } else { self.usual };
+        let most = if rng.u8(0..100) < self.seldom_percent {
+            self.seldom
+        } else {
+            self.usual
+        };
         Duration::from_millis(rng.u64(self.least..=most))
     }
 }
@@ -88,7 +93,8 @@ pub(super) struct Wire {
     pub(super) answers_held: bool,
     pub(super) commands: VecDeque<Written>,
     pub(super) answers: VecDeque<Outgoing>,
-    /// Commands of a cut connection, by number: they may be executed until the connection is killed.
+    /// Commands of a cut connection, by number: they may be executed until the connection is
+    /// killed.
     pub(super) late: BTreeMap<u64, Written>,
     pub(super) channels: BTreeSet<String>,
     /// After a refused SUBSCRIBE the answers are shifted by one, once.
@@ -125,7 +131,9 @@ impl Network {
 
     pub(super) fn is_denied(&self, serial: u64, right: &str) -> bool {
         let client = self.wires[&serial].client;
-        self.denied.get(&client).is_some_and(|denied| denied.contains(right))
+        self.denied
+            .get(&client)
+            .is_some_and(|denied| denied.contains(right))
     }
 
     pub(super) fn answer(
@@ -141,11 +149,19 @@ impl Network {
 
     pub(super) fn send(&mut self, serial: u64, what: What) {
         let latency = self.latency;
-        let Some(wire) = self.wires.get_mut(&serial).filter(|wire| wire.connected && wire.passes) else {
+        let Some(wire) = self
+            .wires
+            .get_mut(&serial)
+            .filter(|wire| wire.connected && wire.passes)
+        else {
             return;
         };
-        let delay = self.delayed.get(&wire.client).filter(|_| wire.role == Role::Messages);
-        let arrives_at = Instant::now() + latency.roll(&mut wire.rng) + delay.copied().unwrap_or_default();
+        let delay = self
+            .delayed
+            .get(&wire.client)
+            .filter(|_| wire.role == Role::Messages);
+        let arrives_at =
+            Instant::now() + latency.roll(&mut wire.rng) + delay.copied().unwrap_or_default();
         wire.answers.push_back(Outgoing { what, arrives_at });
         if wire.answers.len() == 1 {
             self.schedule(arrives_at, Event::Deliver(serial));
@@ -154,7 +170,11 @@ impl Network {
 
     pub(super) fn publish(&mut self, channel: &str) {
         let now = Instant::now();
-        let deaf = |client: usize| self.deaf_until.get(&client).is_some_and(|&until| now < until);
+        let deaf = |client: usize| {
+            self.deaf_until
+                .get(&client)
+                .is_some_and(|&until| now < until)
+        };
         let listening: Vec<u64> = self
             .wires
             .iter()
@@ -166,21 +186,32 @@ impl Network {
         }
     }
 
-    pub(super) fn change_channels(&mut self, serial: u64, change: &Change, nonce: String) -> Answered {
+    pub(super) fn change_channels(
+        &mut self,
+        serial: u64,
+        change: &Change,
+        nonce: String,
+    ) -> Answered {
         let denied = self.is_denied(serial, "subscribe");
         let no_ping = self.is_denied(serial, "ping");
-        let Some(wire) = self.wires.get_mut(&serial) else { return Err(String::new()) };
+        let Some(wire) = self.wires.get_mut(&serial) else {
+            return Err(String::new());
+        };
         match change {
             Change::Subscribe(_) if denied => {
                 wire.stale_echo = Some(nonce);
-                return Err("NOPERM this user has no permissions to access one of the channels used as \
+                return Err(
+                    "NOPERM this user has no permissions to access one of the channels used as \
                             arguments"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
-            Change::Subscribe(names) => wire.channels.extend(names.iter().map(|name| name.to_string())),
-            Change::Unsubscribe(names) => {
-                wire.channels.retain(|name| !names.iter().any(|other| **other == **name))
-            }
+            Change::Subscribe(names) => wire
+                .channels
+                .extend(names.iter().map(|name| name.to_string())),
+            Change::Unsubscribe(names) => wire
+                .channels
+                .retain(|name| !names.iter().any(|other| **other == **name)),
             Change::None => {}
         }
         if no_ping {
@@ -192,7 +223,12 @@ impl Network {
     /// CLIENT KILL: nothing of that connection is executed any more.
     pub(super) fn kill(&mut self, id: i64, address: &str) -> i64 {
         let meant = |wire: &Wire| wire.id == id && (address.is_empty() || wire.address == address);
-        let Some(serial) = self.wires.iter().find(|(_, wire)| meant(wire)).map(|(&serial, _)| serial) else {
+        let Some(serial) = self
+            .wires
+            .iter()
+            .find(|(_, wire)| meant(wire))
+            .map(|(&serial, _)| serial)
+        else {
             return 0;
         };
         self.cut(serial, true);
@@ -208,7 +244,9 @@ impl Network {
     }
 
     pub(super) fn cut(&mut self, serial: u64, told: bool) {
-        let Some(wire) = self.wires.get_mut(&serial) else { return };
+        let Some(wire) = self.wires.get_mut(&serial) else {
+            return;
+        };
         wire.passes = false;
         wire.answers.clear();
         wire.channels.clear();
@@ -219,7 +257,8 @@ impl Network {
         for written in std::mem::take(&mut wire.commands) {
             self.make_late(serial, written);
         }
-        self.wires.retain(|_, wire| wire.connected || !wire.late.is_empty());
+        self.wires
+            .retain(|_, wire| wire.connected || !wire.late.is_empty());
     }
 
     /// From now on it is executed at some moment, or never.
@@ -235,11 +274,20 @@ impl Network {
         self.serials += 1;
         let number = self.serials;
         if let Some(wire) = self.wires.get_mut(&serial) {
-            wire.late.insert(number, Written { answer: None, ..written });
+            wire.late.insert(
+                number,
+                Written {
+                    answer: None,
+                    ..written
+                },
+            );
             if self.by_hand {
                 return;
             }
-            self.schedule(Instant::now() + Duration::from_millis(wait), Event::Late(serial, number));
+            self.schedule(
+                Instant::now() + Duration::from_millis(wait),
+                Event::Late(serial, number),
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the operations of one owner, and of its neighbours in the queue, do to each other: by hand, each as the shortest
-//! trace that once went wrong.
+//! What the operations of one owner, and of its neighbours in the queue, do to each other: by hand,
+//! each as the shortest trace that once went wrong.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,14 +24,30 @@ fn detached_leases_that_have_run_out_are_forgotten() {
         let before = stage.client.stats().lost_total;
         for nth in 0..50 {
             let once = stage.client.lock(format!("once in a while {nth}"));
-            once.lease(ms(400)).try_lock().await.expect("answered").expect("free").detach();
+            once.lease(ms(400))
+                .try_lock()
+                .await
+                .expect("answered")
+                .expect("free")
+                .detach();
         }
-        stage.client.lock("with a limit").max_hold(ms(400)).lock().await.expect("free").detach();
+        stage
+            .client
+            .lock("with a limit")
+            .max_hold(ms(400))
+            .lock()
+            .await
+            .expect("free")
+            .detach();
         assert_eq!(stage.client.stats().entries, 51);
         tokio::time::sleep(ms(1_000)).await;
         let stats = stage.client.stats();
         assert_eq!((stats.entries, stats.held), (0, 0), "{stats:?}");
-        assert_eq!(stats.lost_total, before + 1, "a limit is no lease: reaching it is a loss");
+        assert_eq!(
+            stats.lost_total,
+            before + 1,
+            "a limit is no lease: reaching it is a loss"
+        );
     });
 }
 
@@ -43,9 +59,26 @@ fn a_detached_hold_that_is_lost_otherwise_is_told_to_the_unlock() {
         task.lock().await.expect("free").detach();
         stage.java_unlocks();
         tokio::time::sleep(ms(11_000)).await;
-        assert!(matches!(task.lock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
-        assert!(matches!(task.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
-        task.lock().await.expect("free").unlock().await.expect("held");
+        assert!(matches!(
+            task.lock().await,
+            Err(Error::Lost {
+                reason: LossReason::Gone,
+                ..
+            })
+        ));
+        assert!(matches!(
+            task.unlock().await,
+            Err(Error::Lost {
+                reason: LossReason::Gone,
+                ..
+            })
+        ));
+        task.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
         assert_eq!(stage.client.stats().entries, 0);
     });
 }
@@ -62,7 +95,13 @@ fn an_answer_of_force_unlock_that_is_applied_late_ends_no_later_hold() {
             tokio::time::sleep(ms(1)).await;
         }
         // Its answer lies there while nobody polls for it.
-        assert!(matches!(first.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+        assert!(matches!(
+            first.unlock().await,
+            Err(Error::Lost {
+                reason: LossReason::Gone,
+                ..
+            })
+        ));
         let second = stage.task(0).lock().await.expect("free");
         assert_eq!(forcing.await.ok(), Some(true));
         assert_eq!(second.state(), HoldState::Held);
@@ -72,7 +111,8 @@ fn an_answer_of_force_unlock_that_is_applied_late_ends_no_later_hold() {
     });
 }
 
-/// With many pollers there was always one whose attempt was under way, and the head of the queue waited for all of them.
+/// With many pollers there was always one whose attempt was under way, and the head of the queue
+/// waited for all of them.
 #[test]
 fn an_attempt_past_the_queue_does_not_keep_its_head_from_attempting() {
     play(true, async |stage| {
@@ -83,27 +123,47 @@ fn an_attempt_past_the_queue_does_not_keep_its_head_from_attempting() {
         let poller = stage.task(1);
         let polling = begin(async move { poller.try_lock().await }).await;
         let queued = begin(lock(&stage.task(0))).await;
-        assert_eq!(attempts(), before + 2, "the head has attempted, the poller has no answer yet");
+        assert_eq!(
+            attempts(),
+            before + 2,
+            "the head has attempted, the poller has no answer yet"
+        );
         stage.world.hold_answers(0, false);
         assert!(end(polling).await.expect("answered").is_none());
         stage.java_unlocks();
         stage.world.publish(&channel(KEY));
-        end(queued).await.expect("free").unlock().await.expect("held");
+        end(queued)
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     });
 }
 
-/// Whoever came late in a row of calls of one owner was told that there was no answer, on a server that gave all of them.
+/// Whoever came late in a row of calls of one owner was told that there was no answer, on a server
+/// that gave all of them.
 #[test]
 fn a_thousand_nested_calls_of_one_owner_are_all_served() {
     play(true, async |stage| {
-        stage.world.set_latency(Latency { least: 5, usual: 5, seldom: 5, seldom_percent: 0 });
-        let calls: Vec<_> = (0..1_000).map(|_| tokio::spawn(lock(&stage.task(0)))).collect();
+        stage.world.set_latency(Latency {
+            least: 5,
+            usual: 5,
+            seldom: 5,
+            seldom_percent: 0,
+        });
+        let calls: Vec<_> = (0..1_000)
+            .map(|_| tokio::spawn(lock(&stage.task(0))))
+            .collect();
         let mut guards = Vec::new();
         for call in calls {
             guards.push(call.await.expect("no panic").expect("nested"));
         }
         assert_eq!(stage.count(), 1_000);
-        let unlocks: Vec<_> = guards.into_iter().map(|guard| tokio::spawn(guard.unlock())).collect();
+        let unlocks: Vec<_> = guards
+            .into_iter()
+            .map(|guard| tokio::spawn(guard.unlock()))
+            .collect();
         for unlock in unlocks {
             unlock.await.expect("no panic").expect("held");
         }
@@ -116,12 +176,24 @@ fn a_thousand_nested_calls_of_one_owner_are_all_served() {
 fn an_unlock_behind_many_nested_calls_is_served() {
     play(true, async |stage| {
         let guard = stage.task(0).lock().await.expect("free");
-        stage.world.set_latency(Latency { least: 5, usual: 5, seldom: 5, seldom_percent: 0 });
-        let calls: Vec<_> = (0..300).map(|_| tokio::spawn(lock(&stage.task(0)))).collect();
+        stage.world.set_latency(Latency {
+            least: 5,
+            usual: 5,
+            seldom: 5,
+            seldom_percent: 0,
+        });
+        let calls: Vec<_> = (0..300)
+            .map(|_| tokio::spawn(lock(&stage.task(0))))
+            .collect();
         tokio::time::sleep(ms(1)).await;
         guard.unlock().await.expect("held");
         for call in calls {
-            call.await.expect("no panic").expect("nested").unlock().await.expect("held");
+            call.await
+                .expect("no panic")
+                .expect("nested")
+                .unlock()
+                .await
+                .expect("held");
         }
         assert_eq!(stage.server(), None);
     });
@@ -139,7 +211,12 @@ fn a_dropped_unlock_of_a_detached_hold_gives_it_back_behind_a_nested_call() {
         assert!(poll_once(unlocking.as_mut()).await.is_pending());
         drop(unlocking);
         stage.world.hold_answers(0, false);
-        end(nested).await.expect("nested").unlock().await.expect("held");
+        end(nested)
+            .await
+            .expect("nested")
+            .unlock()
+            .await
+            .expect("held");
         stage.rest().await;
         assert_eq!((stage.server(), stage.client.stats().entries), (None, 0));
     });
@@ -160,7 +237,12 @@ fn two_unlocks_of_two_detached_holds_give_both_back() {
         };
         let (one, other) = (begin(unlock()).await, begin(unlock()).await);
         stage.world.hold_answers(0, false);
-        end(nested).await.expect("nested").unlock().await.expect("held");
+        end(nested)
+            .await
+            .expect("nested")
+            .unlock()
+            .await
+            .expect("held");
         end(one).await.expect("held");
         end(other).await.expect("held");
         assert_eq!(stage.server(), None);
@@ -177,7 +259,16 @@ fn a_section_that_reached_its_limit_keeps_its_lock_when_a_nested_call_is_undone(
         assert_eq!(guard.lost().await, LossReason::MaxHold);
         stage.world.hold_answers(0, false);
         let nested = end(nested).await;
-        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::MaxHold, .. })), "{nested:?}");
+        assert!(
+            matches!(
+                nested,
+                Err(Error::Lost {
+                    reason: LossReason::MaxHold,
+                    ..
+                })
+            ),
+            "{nested:?}"
+        );
         stage.rest().await;
         assert_eq!(stage.count(), 1, "the section may still be running");
         assert!(!stage.java_locks(JAVA));
@@ -197,7 +288,13 @@ fn a_section_that_reached_its_limit_keeps_its_lock_when_an_inner_hold_is_given_b
         inner.unlock().await.expect("held");
         stage.rest().await;
         assert_eq!(stage.count(), 1, "the outer section may still be running");
-        assert!(matches!(outer.unlock().await, Err(Error::Lost { reason: LossReason::MaxHold, .. })));
+        assert!(matches!(
+            outer.unlock().await,
+            Err(Error::Lost {
+                reason: LossReason::MaxHold,
+                ..
+            })
+        ));
         stage.rest().await;
         assert_eq!((stage.server(), stage.client.stats().entries), (None, 0));
     });
@@ -207,7 +304,12 @@ fn a_section_that_reached_its_limit_keeps_its_lock_when_an_inner_hold_is_given_b
 fn a_section_that_reaches_its_limit_keeps_its_lock_while_a_release_waits() {
     play(true, async |stage| {
         let outer = stage.task(0).max_hold(ms(500)).lock().await.expect("free");
-        let inner = stage.task(0).max_hold(ms(500)).lock().await.expect("nested");
+        let inner = stage
+            .task(0)
+            .max_hold(ms(500))
+            .lock()
+            .await
+            .expect("nested");
         stage.world.hold_answers(0, true);
         // Its release waits behind a call of the same owner that has no answer yet.
         let third = begin(lock(&stage.task(0))).await;
@@ -233,7 +335,10 @@ fn an_unlock_that_is_not_polled_any_more_stops_nobody_for_longer_than_a_command(
         assert!(poll_once(unlocking.as_mut()).await.is_pending());
         // Lost with its connection; only its future would send it again.
         stage.lose_connection();
-        let next = tokio::time::timeout(ms(1_200), stage.task(1).lock()).await.expect("soon").expect("free");
+        let next = tokio::time::timeout(ms(1_200), stage.task(1).lock())
+            .await
+            .expect("soon")
+            .expect("free");
         stage.believe(&next);
         // Polled again, it sends nothing that could be out of order by now.
         assert!(matches!(unlocking.await, Err(Error::NoAnswer { .. })));
@@ -254,7 +359,10 @@ fn an_unlock_that_is_polled_too_late_does_not_touch_its_owners_next_hold() {
         tokio::time::sleep(ms(5)).await;
         assert_eq!(stage.server(), None, "executed");
         stage.lose_connection();
-        let next = tokio::time::timeout(ms(1_500), stage.task(0).lock()).await.expect("soon").expect("free");
+        let next = tokio::time::timeout(ms(1_500), stage.task(0).lock())
+            .await
+            .expect("soon")
+            .expect("free");
         stage.believe(&next);
         assert!(matches!(unlocking.await, Err(Error::NoAnswer { .. })));
         assert_eq!((stage.count(), next.state()), (1, HoldState::Held));
@@ -275,10 +383,16 @@ fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
         let told = tokio::time::timeout(ms(10), lost).await.expect("at once");
         assert_eq!(told, LossReason::Closed);
         for waiting in [queued, second] {
-            let ended = tokio::time::timeout(ms(10), waiting).await.expect("at once").expect("no panic");
+            let ended = tokio::time::timeout(ms(10), waiting)
+                .await
+                .expect("at once")
+                .expect("no panic");
             assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
         }
-        assert!(matches!(guard.unlock().await, Err(Error::NoRuntime | Error::Lost { .. })));
+        assert!(matches!(
+            guard.unlock().await,
+            Err(Error::NoRuntime | Error::Lost { .. })
+        ));
     });
 }
 
@@ -297,7 +411,10 @@ fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
         .await;
         stage.client.handle.shared.runtime.end();
         for waiting in [listening, asking] {
-            let ended = tokio::time::timeout(ms(10), waiting).await.expect("at once").expect("no panic");
+            let ended = tokio::time::timeout(ms(10), waiting)
+                .await
+                .expect("at once")
+                .expect("no panic");
             assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
         }
         assert_eq!(stage.world.connections(), 0);

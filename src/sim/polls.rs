@@ -1,4 +1,5 @@
-//! Every future of the public surface, polled k times and dropped, for every k: nothing stays behind.
+//! Every future of the public surface, polled k times and dropped, for every k: nothing stays
+//! behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,15 @@ struct Stage {
 
 impl Stage {
     async fn set(fault: Fault) -> Self {
-        let world = World::new(7, Latency { least: 0, usual: 2, seldom: 2, seldom_percent: 0 });
+        let world = World::new(
+            7,
+            Latency {
+                least: 0,
+                usual: 2,
+                seldom: 2,
+                seldom_percent: 0,
+            },
+        );
         tokio::spawn(Arc::clone(&world).drive());
         let ours = connect(&world, 0, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
         let theirs = connect(&world, 1, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
@@ -88,11 +97,17 @@ impl Stage {
                 world.cut(0, Role::Commands, true);
             });
         }
-        Self { world, ours, theirs }
+        Self {
+            world,
+            ours,
+            theirs,
+        }
     }
 
     fn lock(&self) -> Lock {
-        self.ours.lock("stock").owned_by(&self.ours.owner_with_id(-1))
+        self.ours
+            .lock("stock")
+            .owned_by(&self.ours.owner_with_id(-1))
     }
 
     /// Somebody else holds the lock for a while.
@@ -105,7 +120,8 @@ impl Stage {
         });
     }
 
-    /// Whether the future became ready, and the guards that are open now. Futures that take the lock are here.
+    /// Whether the future became ready, and the guards that are open now. Futures that take the
+    /// lock are here.
     async fn act(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
         let lock = self.lock();
         let taken = |done: Option<Result<Option<LockGuard>, Error>>| match done {
@@ -120,7 +136,8 @@ impl Stage {
             }
             LockNested => {
                 let outer = lock.lock().await.ok();
-                let (ready, mut guards) = taken(limited(until, lock.lock()).await.map(|done| done.map(Some)));
+                let (ready, mut guards) =
+                    taken(limited(until, lock.lock()).await.map(|done| done.map(Some)));
                 guards.extend(outer);
                 (ready, guards)
             }
@@ -142,10 +159,20 @@ impl Stage {
                 let deadline = tokio::time::Instant::now().into_std() + ms(50);
                 taken(limited(until, lock.try_lock_until(deadline)).await)
             }
-            Run => (limited(until, lock.run(|_| tokio::time::sleep(ms(3)))).await.is_some(), Vec::new()),
+            Run => (
+                limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
+                    .await
+                    .is_some(),
+                Vec::new(),
+            ),
             RunContended => {
                 self.contend().await;
-                (limited(until, lock.run(|_| tokio::time::sleep(ms(3)))).await.is_some(), Vec::new())
+                (
+                    limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
+                        .await
+                        .is_some(),
+                    Vec::new(),
+                )
             }
             Scope => {
                 let owner = self.ours.owner();
@@ -162,7 +189,10 @@ impl Stage {
         let lock = self.lock();
         match case {
             Connect => {
-                let access = Access { world: Arc::clone(&self.world), client: 2 };
+                let access = Access {
+                    world: Arc::clone(&self.world),
+                    client: 2,
+                };
                 let open = LockClient::builder().open(Settings::simulated(access, ms(400), true));
                 let done = limited(until, open).await;
                 if let Some(Ok(client)) = &done {
@@ -175,7 +205,9 @@ impl Stage {
                 Err(_) => (true, Vec::new()),
             },
             UnlockNested => match (lock.lock().await, lock.lock().await) {
-                (Ok(outer), Ok(inner)) => (limited(until, inner.unlock()).await.is_some(), vec![outer]),
+                (Ok(outer), Ok(inner)) => {
+                    (limited(until, inner.unlock()).await.is_some(), vec![outer])
+                }
                 (outer, inner) => (true, outer.into_iter().chain(inner).collect()),
             },
             UnlockDetached => {
@@ -186,22 +218,37 @@ impl Stage {
                 // Dropped before it was polled, it has done nothing.
                 let rest = lock.unlock().await;
                 assert!(
-                    matches!(rest, Ok(()) | Err(Error::NotHeld { .. } | Error::NoAnswer { .. })),
+                    matches!(
+                        rest,
+                        Ok(()) | Err(Error::NotHeld { .. } | Error::NoAnswer { .. })
+                    ),
                     "{rest:?}"
                 );
                 (ready, Vec::new())
             }
             ForceUnlock => {
                 self.contend().await;
-                (limited(until, lock.force_unlock()).await.is_some(), Vec::new())
+                (
+                    limited(until, lock.force_unlock()).await.is_some(),
+                    Vec::new(),
+                )
             }
             IsLocked => (limited(until, lock.is_locked()).await.is_some(), Vec::new()),
             IsHeld => (limited(until, lock.is_held()).await.is_some(), Vec::new()),
-            HoldCount => (limited(until, lock.hold_count()).await.is_some(), Vec::new()),
-            LeaseLeft => (limited(until, lock.lease_left()).await.is_some(), Vec::new()),
+            HoldCount => (
+                limited(until, lock.hold_count()).await.is_some(),
+                Vec::new(),
+            ),
+            LeaseLeft => (
+                limited(until, lock.lease_left()).await.is_some(),
+                Vec::new(),
+            ),
             Inspect => (limited(until, lock.inspect()).await.is_some(), Vec::new()),
             Extend => match lock.lease(ms(5_000)).lock().await {
-                Ok(guard) => (limited(until, guard.extend(ms(60_000))).await.is_some(), vec![guard]),
+                Ok(guard) => (
+                    limited(until, guard.extend(ms(60_000))).await.is_some(),
+                    vec![guard],
+                ),
                 Err(_) => (true, Vec::new()),
             },
             Lost => match lock.lock().await {
@@ -236,11 +283,18 @@ impl Stage {
         // Those of `contend` give back after 20 ms.
         tokio::time::sleep(ms(30)).await;
         self.rest().await;
-        let open = guards.iter().filter(|guard| guard.held().ticket.ending().is_none()).count();
-        let count =
-            self.world.with_keyspace(|keyspace| keyspace.holder("stock").map_or(0, |(_, count)| count));
+        let open = guards
+            .iter()
+            .filter(|guard| guard.held().ticket.ending().is_none())
+            .count();
+        let count = self
+            .world
+            .with_keyspace(|keyspace| keyspace.holder("stock").map_or(0, |(_, count)| count));
         let closed = self.ours.handle.shared.is_closed();
-        assert!(closed || count == open as i64, "{open} guards are open, the server counts {count}");
+        assert!(
+            closed || count == open as i64,
+            "{open} guards are open, the server counts {count}"
+        );
         for guard in guards {
             let unlocked = guard.unlock().await;
             assert!(unlocked.is_ok() || closed, "{unlocked:?}");
@@ -248,12 +302,26 @@ impl Stage {
         // After closing with an open guard its lease has to run out first.
         let patience = ms(if closed { 4_000 } else { 300 });
         let taken = self.theirs.lock("stock").try_lock_for(patience).await;
-        taken.expect("connected").expect("nobody holds it any more").unlock().await.expect("held");
+        taken
+            .expect("connected")
+            .expect("nobody holds it any more")
+            .unlock()
+            .await
+            .expect("held");
         tokio::time::sleep(ms(1_200)).await;
         for client in [&self.ours, &self.theirs] {
             let stats = client.stats();
-            let left = [stats.held, stats.waiting, stats.subscriptions, stats.renewals, stats.releasing];
-            assert_eq!(left, [0; 5], "held, waiting, subscriptions, renewals, releasing");
+            let left = [
+                stats.held,
+                stats.waiting,
+                stats.subscriptions,
+                stats.renewals,
+                stats.releasing,
+            ];
+            assert_eq!(
+                left, [0; 5],
+                "held, waiting, subscriptions, renewals, releasing"
+            );
             assert!(Entries::all(&client.handle.shared).is_empty());
             client.close(Duration::ZERO).await;
         }
@@ -268,7 +336,13 @@ impl Stage {
 fn every_future_may_be_dropped_after_any_number_of_polls() {
     let mut drops = 0;
     for &case in ALL {
-        for fault in [Fault::None, Fault::Cut(1), Fault::Cut(3), Fault::Cut(6), Fault::Cut(21)] {
+        for fault in [
+            Fault::None,
+            Fault::Cut(1),
+            Fault::Cut(3),
+            Fault::Cut(6),
+            Fault::Cut(21),
+        ] {
             for polls in 0..=64 {
                 let ready = runtime().block_on(async {
                     let drop_it = async {
@@ -279,7 +353,8 @@ fn every_future_may_be_dropped_after_any_number_of_polls() {
                     };
                     tokio::time::timeout(Duration::from_secs(600), drop_it).await
                 });
-                let ready = ready.unwrap_or_else(|_| panic!("{case:?} waits for ever after {polls} polls"));
+                let ready =
+                    ready.unwrap_or_else(|_| panic!("{case:?} waits for ever after {polls} polls"));
                 // More polls than it needs make no difference.
                 if ready {
                     break;
@@ -289,5 +364,8 @@ fn every_future_may_be_dropped_after_any_number_of_polls() {
         }
     }
     println!("{drops} drops of {} futures", ALL.len());
-    assert!(drops > 300, "only {drops} futures were dropped before they were ready");
+    assert!(
+        drops > 300,
+        "only {drops} futures were dropped before they were ready"
+    );
 }

@@ -1,4 +1,5 @@
-//! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut down.
+//! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
+//! down.
 
 use fastrand::Rng;
 
@@ -30,7 +31,12 @@ pub(super) struct ClientPlan {
 impl ClientPlan {
     /// As most are.
     pub(super) fn simple(fence: bool) -> Self {
-        Self { fence, may_kill: fence, connections: 1, prefix: false }
+        Self {
+            fence,
+            may_kill: fence,
+            connections: 1,
+            prefix: false,
+        }
     }
 }
 
@@ -123,7 +129,13 @@ pub(super) enum Look {
 }
 
 impl Look {
-    const ALL: [Self; 5] = [Self::HoldCount, Self::IsLocked, Self::IsHeld, Self::LeaseLeft, Self::Inspect];
+    const ALL: [Self; 5] = [
+        Self::HoldCount,
+        Self::IsLocked,
+        Self::IsHeld,
+        Self::LeaseLeft,
+        Self::Inspect,
+    ];
 }
 
 /// How long the caller polls a future before it drops it.
@@ -136,8 +148,17 @@ pub(super) enum Until {
 
 #[derive(Debug, Clone)]
 pub(super) enum JavaStep {
-    Hold { wait_ms: u64, lock: usize, depth: u32, hold_ms: u64, dies: bool },
-    Force { wait_ms: u64, lock: usize },
+    Hold {
+        wait_ms: u64,
+        lock: usize,
+        depth: u32,
+        hold_ms: u64,
+        dies: bool,
+    },
+    Force {
+        wait_ms: u64,
+        lock: usize,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -206,7 +227,12 @@ impl Program {
         let (healthy, fenced, rights) = (kind < 20, kind < 80, kind >= 92);
         let command_ms = [200, 400, 900][rng.usize(0..3)];
         let latency = if healthy {
-            Latency { least: 0, usual: [0, 2, 20][rng.usize(0..3)], seldom: 30, seldom_percent: 10 }
+            Latency {
+                least: 0,
+                usual: [0, 2, 20][rng.usize(0..3)],
+                seldom: 30,
+                seldom_percent: 10,
+            }
         } else {
             let seldom_percent = rng.u8(0..12);
             Latency {
@@ -228,7 +254,10 @@ impl Program {
         let owners: Vec<(usize, i64)> = (0..rng.usize(2..=5))
             .map(|nth| {
                 let shared = nth > 0 && rng.u8(0..5) == 0;
-                (rng.usize(0..clients.len()), if shared { -1 } else { -1 - nth as i64 })
+                (
+                    rng.usize(0..clients.len()),
+                    if shared { -1 } else { -1 - nth as i64 },
+                )
             })
             .collect();
         let rounds = (0..rng.usize(1..=2))
@@ -259,24 +288,43 @@ impl Program {
         // With a long lease a lost wake-up shows: it costs as long as the lease.
         let watchdog_ms = if rng.bool() { 3_000 } else { 30_000 };
         let late_percent = [0, 0, 5, 30][rng.usize(0..4)];
-        Self { seed, latency, late_percent, watchdog_ms, command_ms, clients, rounds }
+        Self {
+            seed,
+            latency,
+            late_percent,
+            watchdog_ms,
+            command_ms,
+            clients,
+            rounds,
+        }
     }
 
     /// The longest that one thing can take on the way, or until it is noticed.
     pub(super) fn longest(&self) -> u64 {
-        let late = if self.late_percent > 0 { APPLIED_LATE_MS } else { 0 };
+        let late = if self.late_percent > 0 {
+            APPLIED_LATE_MS
+        } else {
+            0
+        };
         self.latency.usual.max(self.latency.seldom) + late
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        self.rounds.iter().all(|round| round.faults.is_empty()) && self.longest() * 2 < self.command_ms / 2
+        self.rounds.iter().all(|round| round.faults.is_empty())
+            && self.longest() * 2 < self.command_ms / 2
     }
 
-    /// What is promised about counts may be broken for the length of a lease: no fence, or a release was refused.
+    /// What is promised about counts may be broken for the length of a lease: no fence, or a
+    /// release was refused.
     pub(super) fn is_relaxed(&self) -> bool {
         let fenced = (0..self.clients.len()).all(|nth| self.is_fenced(nth));
         let denies = |fault: &(u64, Fault)| matches!(fault.1, Fault::Deny { .. });
-        !fenced || self.rounds.iter().flat_map(|round| &round.faults).any(denies)
+        !fenced
+            || self
+                .rounds
+                .iter()
+                .flat_map(|round| &round.faults)
+                .any(denies)
     }
 
     /// Nothing of a lost connection of this client is executed after its successor was used.
@@ -286,7 +334,10 @@ impl Program {
     }
 
     pub(super) fn has(&self, what: impl Fn(&Fault) -> bool) -> bool {
-        self.rounds.iter().flat_map(|round| &round.faults).any(|(_, fault)| what(fault))
+        self.rounds
+            .iter()
+            .flat_map(|round| &round.faults)
+            .any(|(_, fault)| what(fault))
     }
 }
 
@@ -308,20 +359,41 @@ impl Step {
                 max_hold_ms: (rng.u8(0..12) == 0).then(|| [500, 2_500, 6_000][rng.usize(0..3)]),
                 until: Until::roll(rng),
             },
-            38..42 => Self::Both { lock, inside_ms: rng.u64(0..20) },
-            42..62 => Self::Unlock { which, until: Until::roll(rng) },
+            38..42 => Self::Both {
+                lock,
+                inside_ms: rng.u64(0..20),
+            },
+            42..62 => Self::Unlock {
+                which,
+                until: Until::roll(rng),
+            },
             62..70 => Self::Drop { which },
             70..72 => Self::Detach { which },
-            72..75 => Self::UnlockDetached { lock, until: Until::roll(rng) },
-            75..78 => {
-                Self::Extend { which, lease_ms: [20, 1_000, 9_000][rng.usize(0..3)], until: Until::roll(rng) }
-            }
-            78..81 => {
-                Self::Look { lock, look: Look::ALL[rng.usize(0..Look::ALL.len())], until: Until::roll(rng) }
-            }
-            81..83 => Self::Force { lock, until: Until::roll(rng) },
-            83 | 84 => Self::Poll { lock, times: rng.u32(1..60) },
-            _ => Self::Sleep { ms: [0, 1, 5, 40, 500, 1_300, 4_000, 9_000][rng.usize(0..8)] },
+            72..75 => Self::UnlockDetached {
+                lock,
+                until: Until::roll(rng),
+            },
+            75..78 => Self::Extend {
+                which,
+                lease_ms: [20, 1_000, 9_000][rng.usize(0..3)],
+                until: Until::roll(rng),
+            },
+            78..81 => Self::Look {
+                lock,
+                look: Look::ALL[rng.usize(0..Look::ALL.len())],
+                until: Until::roll(rng),
+            },
+            81..83 => Self::Force {
+                lock,
+                until: Until::roll(rng),
+            },
+            83 | 84 => Self::Poll {
+                lock,
+                times: rng.u32(1..60),
+            },
+            _ => Self::Sleep {
+                ms: [0, 1, 5, 40, 500, 1_300, 4_000, 9_000][rng.usize(0..8)],
+            },
         }
     }
 }
@@ -345,41 +417,96 @@ impl JavaStep {
             return Self::Force { wait_ms, lock };
         }
         let hold_ms = [0, 3, 50, 900, 4_000, 9_000][rng.usize(0..6)];
-        Self::Hold { wait_ms, lock, depth: rng.u32(1..=3), hold_ms, dies: rng.u8(0..8) == 0 }
+        Self::Hold {
+            wait_ms,
+            lock,
+            depth: rng.u32(1..=3),
+            hold_ms,
+            dies: rng.u8(0..8) == 0,
+        }
     }
 }
 
 impl Fault {
-    fn roll(rng: &mut Rng, clients: usize, command_ms: u64, rights: bool, closes: &mut bool) -> Self {
+    fn roll(
+        rng: &mut Rng,
+        clients: usize,
+        command_ms: u64,
+        rights: bool,
+        closes: &mut bool,
+    ) -> Self {
         let client = rng.usize(0..clients);
         if rights && rng.bool() {
-            const RIGHTS: [&str; 6] =
-                ["evalsha", "eval", "publish", "subscribe", "client|kill", "client|info"];
-            return Self::Deny { client, right: RIGHTS[rng.usize(0..RIGHTS.len())], ms: rng.u64(1..3_000) };
+            const RIGHTS: [&str; 6] = [
+                "evalsha",
+                "eval",
+                "publish",
+                "subscribe",
+                "client|kill",
+                "client|info",
+            ];
+            return Self::Deny {
+                client,
+                right: RIGHTS[rng.usize(0..RIGHTS.len())],
+                ms: rng.u64(1..3_000),
+            };
         }
         if std::mem::take(closes) {
             if rng.u8(0..3) == 0 {
                 return Self::EndRuntime { client };
             }
-            return Self::Close { client, grace_ms: [0, 100, 3_000][rng.usize(0..3)] };
+            return Self::Close {
+                client,
+                grace_ms: [0, 100, 3_000][rng.usize(0..3)],
+            };
         }
         match rng.u8(0..100) {
-            0..30 => Self::Cut { client, messages: false, told: rng.u8(0..5) > 1 },
-            30..45 => Self::Cut { client, messages: true, told: rng.u8(0..5) > 1 },
-            45..50 => Self::Down { ms: [10, 500, 2_500, 5_000][rng.usize(0..4)] },
-            50..52 => Self::Freeze { ms: [100, 500, 2_500][rng.usize(0..3)] },
+            0..30 => Self::Cut {
+                client,
+                messages: false,
+                told: rng.u8(0..5) > 1,
+            },
+            30..45 => Self::Cut {
+                client,
+                messages: true,
+                told: rng.u8(0..5) > 1,
+            },
+            45..50 => Self::Down {
+                ms: [10, 500, 2_500, 5_000][rng.usize(0..4)],
+            },
+            50..52 => Self::Freeze {
+                ms: [100, 500, 2_500][rng.usize(0..3)],
+            },
             52..57 => Self::Restart,
             57..61 => Self::Wipe,
             61..66 => Self::FlushScripts,
             66..75 => {
                 let usual = rng.u64(0..command_ms);
-                let latency = Latency { least: 0, usual, seldom: 2 * command_ms, seldom_percent: 30 };
-                Self::Slow { ms: rng.u64(1..3_000), latency }
+                let latency = Latency {
+                    least: 0,
+                    usual,
+                    seldom: 2 * command_ms,
+                    seldom_percent: 30,
+                };
+                Self::Slow {
+                    ms: rng.u64(1..3_000),
+                    latency,
+                }
             }
-            75..81 => Self::StandStill { ms: [5, 80, 1_100, 3_500][rng.usize(0..4)] },
-            81..84 => Self::Deafen { client, ms: rng.u64(1..2_000) },
-            84..95 => Self::Lag { client, ms: rng.u64(1..3_000) },
-            _ => Self::Noise { lock: rng.usize(0..LOCKS.len()) },
+            75..81 => Self::StandStill {
+                ms: [5, 80, 1_100, 3_500][rng.usize(0..4)],
+            },
+            81..84 => Self::Deafen {
+                client,
+                ms: rng.u64(1..2_000),
+            },
+            84..95 => Self::Lag {
+                client,
+                ms: rng.u64(1..3_000),
+            },
+            _ => Self::Noise {
+                lock: rng.usize(0..LOCKS.len()),
+            },
         }
     }
 }

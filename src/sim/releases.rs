@@ -1,4 +1,5 @@
-//! Giving back by hand: what an unlock waits for, what goes on in the background, and what is given up at once.
+//! Giving back by hand: what an unlock waits for, what goes on in the background, and what is given
+//! up at once.
 
 use tokio::time::Instant;
 
@@ -32,10 +33,19 @@ fn an_unlock_that_could_not_be_sent_is_carried_on() {
         // By now it is known that there is no connection.
         tokio::time::sleep(ms(10)).await;
         let unlocked = guard.unlock().await;
-        assert!(matches!(unlocked, Err(Error::NoAnswer { .. })), "{unlocked:?}");
+        assert!(
+            matches!(unlocked, Err(Error::NoAnswer { .. })),
+            "{unlocked:?}"
+        );
         tokio::time::sleep(ms(2_500)).await;
         assert_eq!(stage.server(), None);
-        assert_eq!((stage.client.stats().releasing, stage.client.stats().given_up_total), (0, 0));
+        assert_eq!(
+            (
+                stage.client.stats().releasing,
+                stage.client.stats().given_up_total
+            ),
+            (0, 0)
+        );
     });
 }
 
@@ -43,13 +53,26 @@ fn an_unlock_that_could_not_be_sent_is_carried_on() {
 #[test]
 fn without_the_right_to_call_scripts_nothing_is_tried_again() {
     play(true, async |stage| {
-        let (given_back, dropped) = (stage.client.lock("given back"), stage.client.lock("dropped"));
-        let (given_back, dropped) =
-            (given_back.lock().await.expect("free"), dropped.lock().await.expect("free"));
-        let figures = || (stage.client.stats().releasing, stage.client.stats().given_up_total);
+        let (given_back, dropped) = (
+            stage.client.lock("given back"),
+            stage.client.lock("dropped"),
+        );
+        let (given_back, dropped) = (
+            given_back.lock().await.expect("free"),
+            dropped.lock().await.expect("free"),
+        );
+        let figures = || {
+            (
+                stage.client.stats().releasing,
+                stage.client.stats().given_up_total,
+            )
+        };
         stage.world.deny(0, "evalsha", true);
         let refused = given_back.unlock().await;
-        assert!(matches!(refused, Err(Error::PermissionDenied { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::PermissionDenied { .. })),
+            "{refused:?}"
+        );
         assert_eq!(figures(), (0, 1), "at once");
         drop(dropped);
         assert_eq!(figures(), (1, 1));
@@ -62,12 +85,22 @@ fn without_the_right_to_call_scripts_nothing_is_tried_again() {
 #[test]
 fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
     play(true, async |stage| {
-        // The margin is a hundredth and 2 ms: the end of 500 ms from 99 ms on is that of 600 ms from 0 on.
+        // The margin is a hundredth and 2 ms: the end of 500 ms from 99 ms on is that of 600 ms
+        // from 0 on.
         let start = Instant::now();
-        let guard = stage.task(0).max_hold(ms(600)).lease(ms(300)).lock().await.expect("free");
+        let guard = stage
+            .task(0)
+            .max_hold(ms(600))
+            .lease(ms(300))
+            .lock()
+            .await
+            .expect("free");
         tokio::time::sleep_until(start + ms(99)).await;
         let too_long = guard.extend(ms(501)).await;
-        assert!(matches!(too_long, Err(Error::InvalidDuration { .. })), "{too_long:?}");
+        assert!(
+            matches!(too_long, Err(Error::InvalidDuration { .. })),
+            "{too_long:?}"
+        );
         assert_eq!(Instant::now(), start + ms(99), "nothing was sent");
         guard.extend(ms(500)).await.expect("as long as it may be");
         guard.unlock().await.expect("held");

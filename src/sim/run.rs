@@ -35,8 +35,13 @@ pub(super) fn run(program: &Program, recording: bool) -> Outcome {
         runtime().block_on(async {
             let world = World::new(program.seed, program.latency);
             let stage = Stage::set(program, &world, recording).await;
-            if tokio::time::timeout(RUN_MAX, stage.play(program)).await.is_err() {
-                world.watch.violated(format!("never ends: {:?}", world.watch.pending_calls()));
+            if tokio::time::timeout(RUN_MAX, stage.play(program))
+                .await
+                .is_err()
+            {
+                world
+                    .watch
+                    .violated(format!("never ends: {:?}", world.watch.pending_calls()));
             }
             Outcome {
                 violation: world.watch.violation(),
@@ -49,7 +54,11 @@ pub(super) fn run(program: &Program, recording: bool) -> Outcome {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let violation = Some(format!("panicked: {}", text.unwrap_or_default()));
-        Outcome { violation, history: Vec::new(), counts: Counts::default() }
+        Outcome {
+            violation,
+            history: Vec::new(),
+            counts: Counts::default(),
+        }
     })
 }
 
@@ -69,7 +78,10 @@ pub(super) async fn connect(
     command_timeout: Duration,
     plan: &ClientPlan,
 ) -> LockClient {
-    let access = Access { world: Arc::clone(world), client };
+    let access = Access {
+        world: Arc::clone(world),
+        client,
+    };
     LockClient::builder()
         .watchdog_timeout(watchdog_timeout)
         .command_timeout(command_timeout)
@@ -105,21 +117,39 @@ impl Stage {
         let terms = Terms {
             watchdog_timeout: ms(program.watchdog_ms),
             command_timeout: ms(program.command_ms),
-            clients: clients.iter().map(|client| client.id().to_owned()).collect(),
-            fenced: (0..clients.len()).map(|nth| program.is_fenced(nth)).collect(),
-            one_lane: program.clients.iter().map(|plan| plan.connections == 1).collect(),
+            clients: clients
+                .iter()
+                .map(|client| client.id().to_owned())
+                .collect(),
+            fenced: (0..clients.len())
+                .map(|nth| program.is_fenced(nth))
+                .collect(),
+            one_lane: program
+                .clients
+                .iter()
+                .map(|plan| plan.connections == 1)
+                .collect(),
             healthy: program.is_healthy(),
             answers_in_time: 2 * longest < program.command_ms,
-            // A message, and two attempts with their answers; a lost message costs as much as a watchdog timeout.
-            // And where answers take as long as a command may, connections are replaced again and again.
+            // A message, and two attempts with their answers; a lost message costs as much as a
+            // watchdog timeout. And where answers take as long as a command may, connections are
+            // replaced again and again.
             wake_up: ms(if deaf { program.watchdog_ms } else { 0 }
-                + if 4 * longest < program.command_ms { 0 } else { 10_000 }
+                + if 4 * longest < program.command_ms {
+                    0
+                } else {
+                    10_000
+                }
                 + 250
                 + 8 * longest
                 + 4 * program.command_ms),
         };
         world.watch.begin(terms, recording);
-        Self { world: Arc::clone(world), clients, drive }
+        Self {
+            world: Arc::clone(world),
+            clients,
+            drive,
+        }
     }
 
     async fn play(self, program: &Program) {
@@ -143,7 +173,11 @@ impl Stage {
         // What was abandoned by design ends with its lease.
         tokio::time::sleep(LONGEST_LEASE.max(ms(program.watchdog_ms)) * 2).await;
         self.nothing_is_left(program);
-        let Self { world, clients, drive } = self;
+        let Self {
+            world,
+            clients,
+            drive,
+        } = self;
         for client in clients {
             client.close(Duration::ZERO).await;
         }
@@ -153,7 +187,9 @@ impl Stage {
         }
         let tasks = Handle::current().metrics().num_alive_tasks();
         if tasks > 1 {
-            world.watch.violated(format!("{} tasks are alive after closing", tasks - 1));
+            world
+                .watch
+                .violated(format!("{} tasks are alive after closing", tasks - 1));
         }
         drive.abort();
     }
@@ -166,7 +202,8 @@ impl Stage {
         for task in &round.tasks {
             let known = before.iter().position(|actor| actor.is(task));
             let actor = known.map(|nth| before.swap_remove(nth));
-            let actor = actor.unwrap_or_else(|| Actor::new(world, &self.clients[task.client], task, program));
+            let actor = actor
+                .unwrap_or_else(|| Actor::new(world, &self.clients[task.client], task, program));
             actors.spawn(actor.act(task.steps.clone()));
         }
         let java = tokio::spawn(Java::new(world, program.watchdog_ms).act(round.java.clone()));
@@ -186,7 +223,9 @@ impl Stage {
             }
         }
         if !actors.is_empty() && world.watch.violation().is_none() {
-            world.watch.violated(format!("never ends: {:?}", world.watch.pending_calls()));
+            world
+                .watch
+                .violated(format!("never ends: {:?}", world.watch.pending_calls()));
         }
         if world.watch.violation().is_some() {
             return before;
@@ -206,7 +245,11 @@ impl Stage {
             let ended = |nth: &usize| {
                 program.has(|fault| matches!(fault, Fault::EndRuntime { client } if client == nth))
             };
-            self.clients.iter().enumerate().filter(move |(nth, _)| !ended(nth)).map(|(_, client)| client)
+            self.clients
+                .iter()
+                .enumerate()
+                .filter(move |(nth, _)| !ended(nth))
+                .map(|(_, client)| client)
         };
         self.world.set_latency(CALM);
         self.world.apply_late(0);
@@ -220,7 +263,9 @@ impl Stage {
             }
             if Instant::now() >= limit {
                 if releasing > 0 {
-                    self.world.watch.violated(format!("{releasing} releases do not end"));
+                    self.world
+                        .watch
+                        .violated(format!("{releasing} releases do not end"));
                 }
                 return;
             }
@@ -234,13 +279,20 @@ impl Stage {
         let open = self.world.watch.open_holds();
         for key in LOCKS {
             let expected: Vec<_> = open.iter().filter(|((lock, _), _)| lock == key).collect();
-            let expected = expected.first().map(|((_, field), count)| (field.clone(), **count));
+            let expected = expected
+                .first()
+                .map(|((_, field), count)| (field.clone(), **count));
             let found = self.world.with_keyspace(|keyspace| {
-                keyspace.holder(key).map(|(field, count)| (field.to_owned(), count))
+                keyspace
+                    .holder(key)
+                    .map(|(field, count)| (field.to_owned(), count))
             });
-            let lingers = found.as_ref().is_some_and(|(field, _)| self.world.watch.lingers(key, field));
+            let lingers = found
+                .as_ref()
+                .is_some_and(|(field, _)| self.world.watch.lingers(key, field));
             if expected != found && !lingers {
-                let text = format!("at rest {key} is held as {expected:?}, the server has {found:?}");
+                let text =
+                    format!("at rest {key} is held as {expected:?}, the server has {found:?}");
                 self.world.watch.violated(text);
             }
         }
@@ -249,8 +301,9 @@ impl Stage {
     /// At the end: no key, no channel, nothing in any registry.
     fn nothing_is_left(&self, program: &Program) {
         let watch = &self.world.watch;
-        let keys: Vec<String> =
-            self.world.with_keyspace(|keyspace| keyspace.keys().map(str::to_owned).collect());
+        let keys: Vec<String> = self
+            .world
+            .with_keyspace(|keyspace| keyspace.keys().map(str::to_owned).collect());
         if !keys.is_empty() {
             watch.violated(format!("left in Redis: {keys:?}"));
         }
@@ -260,13 +313,23 @@ impl Stage {
         }
         for (nth, client) in self.clients.iter().enumerate() {
             // Nothing is tidied where nothing runs any more.
-            if program.has(|fault| matches!(fault, Fault::EndRuntime { client } if *client == nth)) {
+            if program.has(|fault| matches!(fault, Fault::EndRuntime { client } if *client == nth))
+            {
                 continue;
             }
             let stats = client.stats();
-            let left = [stats.held, stats.waiting, stats.subscriptions, stats.renewals, stats.releasing];
+            let left = [
+                stats.held,
+                stats.waiting,
+                stats.subscriptions,
+                stats.renewals,
+                stats.releasing,
+            ];
             if left != [0; 5] || stats.entries > 0 {
-                watch.violated(format!("left in a client: {left:?}, {} entries", stats.entries));
+                watch.violated(format!(
+                    "left in a client: {left:?}, {} entries",
+                    stats.entries
+                ));
             }
         }
     }
@@ -292,12 +355,20 @@ pub(super) async fn limited<F: Future>(until: Until, future: F) -> Option<F::Out
                     Poll::Pending => Poll::Pending,
                 }
             });
-            tokio::time::timeout(ms(PATIENCE_MS), polled).await.ok().flatten()
+            tokio::time::timeout(ms(PATIENCE_MS), polled)
+                .await
+                .ok()
+                .flatten()
         }
     }
 }
 
-const CALM: Latency = Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 };
+const CALM: Latency = Latency {
+    least: 0,
+    usual: 1,
+    seldom: 1,
+    seldom_percent: 0,
+};
 const ROUND_MAX: Duration = Duration::from_secs(300);
 const RUN_MAX: Duration = Duration::from_secs(1_500);
 const REST_MAX: Duration = Duration::from_secs(40);

@@ -1,9 +1,10 @@
 //! The simulated server: what happens when, what clients do with it, and what befalls it.
 //!
-//! Each connection is a pipe of commands and a pipe of answers, in order. Everything that happens is an event at an
-//! instant of paused time; events of the same instant happen in an order that the seed decides. When a connection
-//! is cut, its answers vanish and the commands that were not executed yet become *late*: each may be executed at
-//! any later moment, or never, until somebody kills the connection at the server.
+//! Each connection is a pipe of commands and a pipe of answers, in order. Everything that happens
+//! is an event at an instant of paused time; events of the same instant happen in an order that the
+//! seed decides. When a connection is cut, its answers vanish and the commands that were not
+//! executed yet become *late*: each may be executed at any later moment, or never, until somebody
+//! kills the connection at the server.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -71,14 +72,26 @@ impl World {
             deaf_until: BTreeMap::new(),
         };
         let watch = Watch::new(start);
-        Arc::new(Self { state: Mutex::new(state), keyspace, watch, changed: Notify::new(), start, seed })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            keyspace,
+            watch,
+            changed: Notify::new(),
+            start,
+            seed,
+        })
     }
 
     /// Lets things happen, one at a time, for ever.
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
             let next = self.state.lock().events.peek().map(|Reverse((at, ..))| *at);
-            let tick = Instant::now() + if self.watch.is_idle() { IDLE_TICK } else { TICK };
+            let tick = Instant::now()
+                + if self.watch.is_idle() {
+                    IDLE_TICK
+                } else {
+                    TICK
+                };
             tokio::select! {
                 biased;
                 () = self.changed.notified() => continue,
@@ -96,7 +109,10 @@ impl World {
     fn step(&self) {
         let event = {
             let mut state = self.state.lock();
-            let due = state.events.peek().is_some_and(|Reverse((at, ..))| *at <= Instant::now());
+            let due = state
+                .events
+                .peek()
+                .is_some_and(|Reverse((at, ..))| *at <= Instant::now());
             due.then(|| state.events.pop()).flatten()
         };
         match event {
@@ -131,14 +147,24 @@ impl World {
 
     fn execute(&self, serial: u64) {
         let mut state = self.state.lock();
-        let Network { wires, scripts_held, .. } = &mut *state;
-        let Some(wire) = wires.get_mut(&serial).filter(|wire| !wire.commands_held) else { return };
-        let is_script =
-            wire.commands.front().is_some_and(|next| matches!(next.command, Command::Script { .. }));
+        let Network {
+            wires,
+            scripts_held,
+            ..
+        } = &mut *state;
+        let Some(wire) = wires.get_mut(&serial).filter(|wire| !wire.commands_held) else {
+            return;
+        };
+        let is_script = wire
+            .commands
+            .front()
+            .is_some_and(|next| matches!(next.command, Command::Script { .. }));
         if is_script && scripts_held.contains(&wire.client) {
             return;
         }
-        let Some(written) = wire.commands.pop_front() else { return };
+        let Some(written) = wire.commands.pop_front() else {
+            return;
+        };
         if let Some(next) = wire.commands.front() {
             let at = next.arrives_at.max(Instant::now());
             state.schedule(at, Event::Execute(serial));
@@ -148,18 +174,32 @@ impl World {
 
     pub(super) fn execute_late(&self, serial: u64, number: u64) {
         let mut state = self.state.lock();
-        let Some(wire) = state.wires.get_mut(&serial) else { return };
-        // In order: whatever was written before it and has not been executed by now is not executed any more.
-        let Some(written) = wire.late.remove(&number) else { return };
+        let Some(wire) = state.wires.get_mut(&serial) else {
+            return;
+        };
+        // In order: whatever was written before it and has not been executed by now is not executed
+        // any more.
+        let Some(written) = wire.late.remove(&number) else {
+            return;
+        };
         wire.late.retain(|&other, _| other > number);
         self.run(&mut state, serial, written, true);
     }
 
     fn run(&self, state: &mut Network, serial: u64, written: Written, late: bool) {
-        let Written { command, answer, .. } = written;
+        let Written {
+            command, answer, ..
+        } = written;
         let answered = match command {
-            Command::Script { name, sha, source, keys, args } => {
-                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args, name) else {
+            Command::Script {
+                name,
+                sha,
+                source,
+                keys,
+                args,
+            } => {
+                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args, name)
+                else {
                     // NOSCRIPT, or no right: nothing has happened.
                     let denied = state.is_denied(serial, name);
                     let text = if denied {
@@ -178,9 +218,14 @@ impl World {
             Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
             Command::Info => {
                 let wire = &state.wires[&serial];
-                Ok(Reply::Text(format!("id={} addr={} laddr=0.0.0.0:0 fd=8", wire.id, wire.address)))
+                Ok(Reply::Text(format!(
+                    "id={} addr={} laddr=0.0.0.0:0 fd=8",
+                    wire.id, wire.address
+                )))
             }
-            Command::Kill { .. } if state.is_denied(serial, "client|kill") => Err(no_right("client|kill")),
+            Command::Kill { .. } if state.is_denied(serial, "client|kill") => {
+                Err(no_right("client|kill"))
+            }
             Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
             Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
         };
@@ -215,7 +260,11 @@ impl World {
                 .map(|denied| denied.iter().map(|&name| name.to_owned()).collect())
                 .unwrap_or_default();
             keys.iter()
-                .map(|key| keyspace.holder(key).map(|(field, count)| (field.to_owned(), count)))
+                .map(|key| {
+                    keyspace
+                        .holder(key)
+                        .map(|(field, count)| (field.to_owned(), count))
+                })
                 .collect()
         });
         let reply = state.lua.run(sha, &keys, &args);
@@ -239,9 +288,20 @@ impl World {
     fn deliver(&self, serial: u64) {
         let outgoing = {
             let mut state = self.state.lock();
-            let Some(wire) = state.wires.get_mut(&serial).filter(|wire| !wire.answers_held) else { return };
-            let Some(outgoing) = wire.answers.pop_front() else { return };
-            let next = wire.answers.front().map(|next| next.arrives_at.max(Instant::now()));
+            let Some(wire) = state
+                .wires
+                .get_mut(&serial)
+                .filter(|wire| !wire.answers_held)
+            else {
+                return;
+            };
+            let Some(outgoing) = wire.answers.pop_front() else {
+                return;
+            };
+            let next = wire
+                .answers
+                .front()
+                .map(|next| next.arrives_at.max(Instant::now()));
             if let What::Heard(heard) = outgoing.what {
                 let _ = wire.messages.send(heard);
                 if let Some(at) = next {
@@ -317,7 +377,14 @@ impl World {
             rng,
         };
         state.wires.insert(serial, wire);
-        (delay, Some(Opened { serial, ended, heard }))
+        (
+            delay,
+            Some(Opened {
+                serial,
+                ended,
+                heard,
+            }),
+        )
     }
 
     /// A command is handed over. The answer comes, or does not.
@@ -328,7 +395,11 @@ impl World {
         let (now, thawed) = (Instant::now(), state.frozen_until);
         if let Some(wire) = state.wires.get_mut(&serial) {
             let arrives_at = (now + latency.roll(&mut wire.rng)).max(thawed);
-            let written = Written { command, answer: Some(answer), arrives_at };
+            let written = Written {
+                command,
+                answer: Some(answer),
+                arrives_at,
+            };
             if !wire.connected || !wire.passes {
                 state.make_late(serial, written);
             } else {
@@ -362,19 +433,30 @@ impl World {
     pub(super) fn is_busy(&self) -> bool {
         let state = self.state.lock();
         state.wires.values().any(|wire| {
-            wire.connected && !(wire.commands.is_empty() && wire.answers.is_empty()) || !wire.late.is_empty()
+            wire.connected && !(wire.commands.is_empty() && wire.answers.is_empty())
+                || !wire.late.is_empty()
         })
     }
 
     /// The names of every channel that somebody listens to.
     pub(super) fn channels(&self) -> BTreeSet<String> {
         let state = self.state.lock();
-        state.wires.values().filter(|wire| wire.connected).flat_map(|wire| wire.channels.clone()).collect()
+        state
+            .wires
+            .values()
+            .filter(|wire| wire.connected)
+            .flat_map(|wire| wire.channels.clone())
+            .collect()
     }
 
     /// Connections that are open at the client's end.
     pub(super) fn connections(&self) -> usize {
-        self.state.lock().wires.values().filter(|wire| wire.connected).count()
+        self.state
+            .lock()
+            .wires
+            .values()
+            .filter(|wire| wire.connected)
+            .count()
     }
 }
 

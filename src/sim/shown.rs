@@ -7,7 +7,12 @@ use super::program::Program;
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Latency { usual, seldom, seldom_percent, .. } = self.latency;
+        let Latency {
+            usual,
+            seldom,
+            seldom_percent,
+            ..
+        } = self.latency;
         writeln!(
             f,
             "seed {}: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms, {} % of the answers applied late",
@@ -19,7 +24,11 @@ impl fmt::Display for Program {
         for (nth, round) in self.rounds.iter().enumerate() {
             writeln!(f, "  round {}", nth + 1)?;
             for task in &round.tasks {
-                writeln!(f, "    client {} owner {}: {:?}", task.client, task.owner, task.steps)?;
+                writeln!(
+                    f,
+                    "    client {} owner {}: {:?}",
+                    task.client, task.owner, task.steps
+                )?;
             }
             if !round.java.is_empty() {
                 writeln!(f, "    Java: {:?}", round.java)?;

@@ -29,7 +29,11 @@ pub(super) fn shrink(program: Program, outcome: Outcome) -> (Program, Outcome) {
 fn kind(outcome: &Outcome) -> String {
     let text = outcome.violation.as_deref().unwrap_or_default();
     let word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
-    text.split(' ').filter(word).take(5).collect::<Vec<_>>().join(" ")
+    text.split(' ')
+        .filter(word)
+        .take(5)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Every program that is one piece smaller, big pieces first.

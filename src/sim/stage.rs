@@ -28,7 +28,15 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn set(fence: bool) -> Self {
-        let world = World::new(1, Latency { least: 0, usual: 1, seldom: 1, seldom_percent: 0 });
+        let world = World::new(
+            1,
+            Latency {
+                least: 0,
+                usual: 1,
+                seldom: 1,
+                seldom_percent: 0,
+            },
+        );
         tokio::spawn(Arc::clone(&world).drive());
         let client = connect(&world, 0, ms(30_000), ms(1_000), &ClientPlan::simple(fence)).await;
         world.by_hand();
@@ -45,7 +53,10 @@ impl Stage {
         let stage = Self { world, client };
         // Every script is known to the server, so that from here on one command is one call.
         let warm = stage.client.lock("warm");
-        let (outer, inner) = (warm.lock().await.expect("free"), warm.lock().await.expect("held"));
+        let (outer, inner) = (
+            warm.lock().await.expect("free"),
+            warm.lock().await.expect("held"),
+        );
         inner.unlock().await.expect("held");
         outer.unlock().await.expect("held");
         warm.lock().await.expect("free").detach();
@@ -57,12 +68,17 @@ impl Stage {
 
     /// The lock as task `nth` uses it.
     pub(super) fn task(&self, nth: i64) -> Lock {
-        self.client.lock(KEY).owned_by(&self.client.owner_with_id(-1 - nth))
+        self.client
+            .lock(KEY)
+            .owned_by(&self.client.owner_with_id(-1 - nth))
     }
 
     pub(super) fn server(&self) -> Option<(String, i64)> {
-        self.world
-            .with_keyspace(|keyspace| keyspace.holder(KEY).map(|(field, count)| (field.to_owned(), count)))
+        self.world.with_keyspace(|keyspace| {
+            keyspace
+                .holder(KEY)
+                .map(|(field, count)| (field.to_owned(), count))
+        })
     }
 
     pub(super) fn count(&self) -> i64 {
@@ -72,10 +88,16 @@ impl Stage {
     /// Java takes the lock, adding one to whatever it has.
     pub(super) fn java_locks(&self, field: &str) -> bool {
         self.world.with_keyspace(|keyspace| {
-            if keyspace.holder(KEY).is_some_and(|(holder, _)| holder != field) {
+            if keyspace
+                .holder(KEY)
+                .is_some_and(|(holder, _)| holder != field)
+            {
                 return false;
             }
-            for words in [["hincrby", KEY, field, "1"].as_slice(), &["pexpire", KEY, "30000"]] {
+            for words in [
+                ["hincrby", KEY, field, "1"].as_slice(),
+                &["pexpire", KEY, "30000"],
+            ] {
                 let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
                 keyspace.call(&words).expect("allowed");
             }
@@ -111,7 +133,9 @@ impl Stage {
 
     /// A guard in the hands of its caller: what it believes is compared from here on.
     pub(super) fn believe(&self, guard: &LockGuard) {
-        self.world.watch.taken(0, KEY, guard.held(), tokio::time::Instant::now());
+        self.world
+            .watch
+            .taken(0, KEY, guard.held(), tokio::time::Instant::now());
     }
 }
 
@@ -136,10 +160,15 @@ pub(super) async fn begin<T: Send + 'static>(
 }
 
 pub(super) async fn end<T>(task: JoinHandle<T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), task).await.expect("it ends").expect("no panic")
+    tokio::time::timeout(Duration::from_secs(20), task)
+        .await
+        .expect("it ends")
+        .expect("no panic")
 }
 
-pub(super) fn lock(lock: &Lock) -> impl Future<Output = Result<LockGuard, Error>> + Send + 'static + use<> {
+pub(super) fn lock(
+    lock: &Lock,
+) -> impl Future<Output = Result<LockGuard, Error>> + Send + 'static + use<> {
     let lock = lock.clone();
     async move { lock.lock().await }
 }

@@ -1,7 +1,9 @@
-//! The traces that broke weaker protocols, step by step: each was found by an exhaustive search of the protocol
-//! before this one, and each goes wrong again when its rule is switched off (`mutants/`).
+//! The traces that broke weaker protocols, step by step: each was found by an exhaustive search of
+//! the protocol before this one, and each goes wrong again when its rule is switched off
+//! (`mutants/`).
 //!
-//! A0, A1 are tasks of our client; Java is the peer. "Late" is what a connection that was replaced had not delivered.
+//! A0, A1 are tasks of our client; Java is the peer. "Late" is what a connection that was replaced
+//! had not delivered.
 //! V2, V10 and V11 are about handing a lock from one task to the next, which this crate does not do yet.
 
 use tokio::task::JoinHandle;
@@ -35,7 +37,12 @@ fn v03_a_late_acquire_leaves_no_hold_that_nobody_has() {
         stage.hold_commands();
         let taking = begin(lock(&stage.task(0))).await;
         stage.lose_connection();
-        end(taking).await.expect("sent again").unlock().await.expect("held");
+        end(taking)
+            .await
+            .expect("sent again")
+            .unlock()
+            .await
+            .expect("held");
         stage.world.execute_late_now(0);
         assert_eq!(stage.server(), None);
         stage.nobody_is_wrong();
@@ -48,11 +55,21 @@ fn v03_without_a_fence_a_ghost_of_this_client_is_given_back() {
         stage.hold_commands();
         let taking = begin(lock(&stage.task(0))).await;
         stage.lose_connection();
-        end(taking).await.expect("sent again").unlock().await.expect("held");
+        end(taking)
+            .await
+            .expect("sent again")
+            .unlock()
+            .await
+            .expect("held");
         assert_eq!(stage.world.execute_late_now(0), 1, "there is no fence");
         assert_eq!(stage.count(), 1, "a ghost");
-        let next = tokio::time::timeout(ms(1_000), stage.task(1).lock()).await.expect("soon");
-        next.expect("given back first").unlock().await.expect("held");
+        let next = tokio::time::timeout(ms(1_000), stage.task(1).lock())
+            .await
+            .expect("soon");
+        next.expect("given back first")
+            .unlock()
+            .await
+            .expect("held");
     });
 }
 
@@ -60,7 +77,10 @@ fn v03_without_a_fence_a_ghost_of_this_client_is_given_back() {
 fn v04_the_last_unlock_frees_the_lock_whatever_the_count_was() {
     play(true, async |stage| {
         let short = stage.task(0).lease(ms(300));
-        let (outer, inner) = (short.lock().await.expect("free"), short.lock().await.expect("held"));
+        let (outer, inner) = (
+            short.lock().await.expect("free"),
+            short.lock().await.expect("held"),
+        );
         // It leaves a long lease behind, so that the server does not clean up by itself.
         let third = stage.task(0).lock().await.expect("held");
         third.unlock().await.expect("held");
@@ -69,7 +89,11 @@ fn v04_the_last_unlock_frees_the_lock_whatever_the_count_was() {
         assert_eq!(outer.state(), HoldState::Lost(LossReason::LeaseOver));
         assert_eq!(inner.state(), HoldState::Lost(LossReason::LeaseOver));
         stage.rest().await;
-        assert_eq!(stage.server(), None, "two were counted, and one release frees");
+        assert_eq!(
+            stage.server(),
+            None,
+            "two were counted, and one release frees"
+        );
     });
 }
 
@@ -81,15 +105,25 @@ fn v05_a_nested_lock_that_gave_up_does_not_lock_the_task_out() {
         stage.hold_commands();
         let nested = begin(lock(&stage.task(0))).await;
         let gave_up = end(nested).await;
-        assert!(matches!(gave_up, Ok(_) | Err(Error::NoAnswer { .. })), "{gave_up:?}");
+        assert!(
+            matches!(gave_up, Ok(_) | Err(Error::NoAnswer { .. })),
+            "{gave_up:?}"
+        );
         drop(gave_up);
         // Somebody else of this client stands in the queue.
         let other = begin(lock(&stage.task(1))).await;
-        let again = tokio::time::timeout(ms(3_000), stage.task(0).lock()).await.expect("no queueing");
+        let again = tokio::time::timeout(ms(3_000), stage.task(0).lock())
+            .await
+            .expect("no queueing");
         again.expect("it holds").unlock().await.expect("held");
         assert_eq!(stage.server(), before, "the same field");
         guard.unlock().await.expect("held");
-        end(other).await.expect("free").unlock().await.expect("held");
+        end(other)
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     });
 }
 
@@ -99,7 +133,16 @@ fn v06_a_reentry_into_a_lost_hold_creates_nothing() {
         let guard = stage.task(0).lock().await.expect("free");
         stage.java_unlocks();
         let nested = stage.task(0).lock().await;
-        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::Gone, .. })), "{nested:?}");
+        assert!(
+            matches!(
+                nested,
+                Err(Error::Lost {
+                    reason: LossReason::Gone,
+                    ..
+                })
+            ),
+            "{nested:?}"
+        );
         assert_eq!(stage.server(), None);
         assert_eq!(guard.state(), HoldState::Lost(LossReason::Gone));
     });
@@ -137,8 +180,8 @@ fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
         let cancelled = begin(lock(&stage.task(0))).await;
         cancelled.abort();
         let again = begin(lock(&stage.task(0))).await;
-        // All of it is sent again over the next connection: the acquire at once, the release after a pause. It
-        // would be built for a count of nought, and be executed behind the acquire.
+        // All of it is sent again over the next connection: the acquire at once, the release after
+        // a pause. It would be built for a count of nought, and be executed behind the acquire.
         stage.lose_connection();
         tokio::time::sleep(ms(200)).await;
         stage.world.hold_scripts(0, false);
@@ -153,14 +196,17 @@ fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
 #[test]
 fn v12_a_renewals_answer_counts_for_the_taking_it_was_sent_for() {
     play(true, async |stage| {
-        let entry =
-            Entries::get(&stage.client.handle.shared, &crate::wire::LockName::new("", KEY).expect("a name"));
+        let entry = Entries::get(
+            &stage.client.handle.shared,
+            &crate::wire::LockName::new("", KEY).expect("a name"),
+        );
         let first = stage.task(0).lock().await.expect("free");
         let owner = first.owner().thread_id();
         let generation = entry.generation(owner).expect("held");
         first.unlock().await.expect("held");
         let second = stage.task(0).lock().await.expect("free");
-        // All commands of a lock share one connection, so the network cannot bring this about: it is said by hand.
+        // All commands of a lock share one connection, so the network cannot bring this about: it
+        // is said by hand.
         entry.renewed(owner, generation, RenewalOutcome::Lost(LossReason::Gone));
         assert_eq!(second.state(), HoldState::Held);
         second.unlock().await.expect("held");
@@ -205,7 +251,11 @@ fn v13_a_forced_unlock_is_not_sent_again() {
         assert!(stage.java_locks(JAVA), "it was freed");
         let forced = end(forcing).await;
         assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-        assert_eq!(stage.server(), Some((JAVA.to_owned(), 1)), "that is a later hold");
+        assert_eq!(
+            stage.server(),
+            Some((JAVA.to_owned(), 1)),
+            "that is a later hold"
+        );
     });
 }
 
@@ -243,7 +293,16 @@ fn v14_a_lost_hold_does_not_come_back() {
         assert_eq!(stage.count(), 2, "the nested acquire was executed");
         stage.world.hold_answers(0, false);
         let nested = end(nested).await;
-        assert!(matches!(nested, Err(Error::Lost { reason: LossReason::LeaseOver, .. })), "{nested:?}");
+        assert!(
+            matches!(
+                nested,
+                Err(Error::Lost {
+                    reason: LossReason::LeaseOver,
+                    ..
+                })
+            ),
+            "{nested:?}"
+        );
         stage.rest().await;
         assert_eq!(stage.server(), None);
     });

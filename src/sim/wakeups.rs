@@ -1,4 +1,5 @@
-//! Every way to miss the message of an unlock, by hand: the waiter has the lock within seconds, not within a lease.
+//! Every way to miss the message of an unlock, by hand: the waiter has the lock within seconds, not
+//! within a lease.
 
 use std::time::Duration;
 
@@ -142,7 +143,11 @@ fn answers_that_take_longer_than_half_the_command_timeout_confirm_from_the_secon
         assert!(!waiting.is_finished(), "{:?}", end(waiting).await.map(drop));
         let connections = connected(&stage, Role::Messages);
         tokio::time::sleep(ms(10_000)).await;
-        assert_eq!(connected(&stage, Role::Messages), connections, "it is slow, not dead");
+        assert_eq!(
+            connected(&stage, Role::Messages),
+            connections,
+            "it is slow, not dead"
+        );
         java_unlocks(&stage);
         has_it_within(ms(720), waiting).await;
     });
@@ -156,8 +161,13 @@ fn a_waiter_whose_channel_is_refused_after_a_reconnect_is_told_the_right() {
         stage.world.cut(0, Role::Messages, true);
         let start = Instant::now();
         let told = end(waiting).await.map(drop);
-        assert!(start.elapsed() < ms(200), "after {:?}: {told:?}", start.elapsed());
-        let named = matches!(&told, Err(Error::PermissionDenied { right, .. }) if right.starts_with('&'));
+        assert!(
+            start.elapsed() < ms(200),
+            "after {:?}: {told:?}",
+            start.elapsed()
+        );
+        let named =
+            matches!(&told, Err(Error::PermissionDenied { right, .. }) if right.starts_with('&'));
         assert!(named, "{told:?}");
         assert_eq!(stage.client.stats().subscriptions, 0);
     });
@@ -190,11 +200,15 @@ fn without_the_right_to_ping_callers_are_told_so_and_connections_get_rarer() {
         let start = Instant::now();
         while start.elapsed() < ms(10_000) {
             let told = stage.task(0).lock().await.map(drop);
-            let named = matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping");
+            let named =
+                matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping");
             assert!(named, "after {:?}: {told:?}", start.elapsed());
         }
         let connections = connected(&stage, Role::Messages) - before;
-        assert!((10..20).contains(&connections), "{connections} connections in 10 s");
+        assert!(
+            (10..20).contains(&connections),
+            "{connections} connections in 10 s"
+        );
         // Granted: the next session serves.
         stage.world.deny(0, "ping", false);
         tokio::time::sleep(ms(1_100)).await;
@@ -213,8 +227,15 @@ fn a_waiter_is_told_when_the_right_to_ping_is_taken_away() {
         let start = Instant::now();
         let told = end(waiting).await.map(drop);
         // With the next heartbeat.
-        assert!(start.elapsed() < ms(1_200), "after {:?}: {told:?}", start.elapsed());
-        assert!(matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping"), "{told:?}");
+        assert!(
+            start.elapsed() < ms(1_200),
+            "after {:?}: {told:?}",
+            start.elapsed()
+        );
+        assert!(
+            matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping"),
+            "{told:?}"
+        );
     });
 }
 
@@ -226,7 +247,10 @@ fn a_subscription_that_was_under_way_when_its_connection_ended_is_asked_for_agai
         let waiting = begin(lock(&stage.task(0))).await;
         stage.world.cut(0, Role::Messages, true);
         tokio::time::sleep(ms(50)).await;
-        assert!(stage.world.channels().contains(&channel(KEY)), "nobody listens");
+        assert!(
+            stage.world.channels().contains(&channel(KEY)),
+            "nobody listens"
+        );
         java_unlocks(&stage);
         has_it_within(ms(20), waiting).await;
     });
@@ -236,15 +260,28 @@ fn a_subscription_that_was_under_way_when_its_connection_ended_is_asked_for_agai
 fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_is_subscribed() {
     play(true, async |stage| {
         assert!(stage.java_locks(JAVA));
-        assert!(stage.task(0).try_lock_for(ms(50)).await.expect("answered").is_none());
+        assert!(
+            stage
+                .task(0)
+                .try_lock_for(ms(50))
+                .await
+                .expect("answered")
+                .is_none()
+        );
         stage.world.hold_subscriptions(0, true);
         // The channel lingers for a second after its last waiter; then UNSUBSCRIBE is on its way.
         tokio::time::sleep(ms(1_050)).await;
-        assert!(stage.world.channels().contains(&channel(KEY)), "it has not arrived");
+        assert!(
+            stage.world.channels().contains(&channel(KEY)),
+            "it has not arrived"
+        );
         let waiting = begin(lock(&stage.task(0))).await;
         stage.world.hold_subscriptions(0, false);
         tokio::time::sleep(ms(50)).await;
-        assert!(stage.world.channels().contains(&channel(KEY)), "nobody listens");
+        assert!(
+            stage.world.channels().contains(&channel(KEY)),
+            "nobody listens"
+        );
         java_unlocks(&stage);
         has_it_within(ms(20), waiting).await;
     });
@@ -257,7 +294,10 @@ fn a_subscriber_connection_that_served_is_replaced_without_a_pause() {
         for nth in 0..10 {
             stage.world.cut(0, Role::Messages, true);
             tokio::time::sleep(ms(10)).await;
-            assert!(stage.world.channels().contains(&channel(KEY)), "nobody listens after cut {nth}");
+            assert!(
+                stage.world.channels().contains(&channel(KEY)),
+                "nobody listens after cut {nth}"
+            );
         }
         java_unlocks(&stage);
         has_it_within(ms(20), waiting).await;
@@ -288,7 +328,10 @@ fn a_subscriber_that_is_told_to_move_again_and_again_does_so_ever_more_seldom() 
             tokio::time::sleep(ms(1)).await;
         }
         let connections = connected(&stage, Role::Messages) - before;
-        assert!((8..14).contains(&connections), "{connections} connections in 5 s");
+        assert!(
+            (8..14).contains(&connections),
+            "{connections} connections in 5 s"
+        );
     });
 }
 
@@ -303,7 +346,10 @@ fn while_the_server_is_away_attempts_to_connect_get_rarer() {
         for (role, before) in roles.into_iter().zip(before) {
             // 20 ms and twice as long each time up to a second.
             let attempts = connected(&stage, role) - before;
-            assert!((8..14).contains(&attempts), "{attempts} attempts in 5 s: {role:?}");
+            assert!(
+                (8..14).contains(&attempts),
+                "{attempts} attempts in 5 s: {role:?}"
+            );
         }
         tokio::time::sleep(ms(1_100)).await;
         java_unlocks(&stage);
@@ -313,5 +359,12 @@ fn while_the_server_is_away_attempts_to_connect_get_rarer() {
 
 /// How many times the client has tried to connect.
 fn connected(stage: &Stage, role: Role) -> u64 {
-    stage.world.state.lock().opened.get(&(0, role)).copied().unwrap_or_default()
+    stage
+        .world
+        .state
+        .lock()
+        .opened
+        .get(&(0, role))
+        .copied()
+        .unwrap_or_default()
 }

@@ -1,8 +1,9 @@
 //! Compares what everybody believes with what the server has, after everything that happens.
 //!
-//! The invariants are those of the protocol: who believes that it holds is the holder; its deadline lies before the
-//! server's; nobody touches another's hold; nobody is told of a loss that was none, or not told of one; nobody sleeps
-//! while the lock is free; nothing of a lost connection is executed after its successor was used.
+//! The invariants are those of the protocol: who believes that it holds is the holder; its deadline
+//! lies before the server's; nobody touches another's hold; nobody is told of a loss that was none,
+//! or not told of one; nobody sleeps while the lock is free; nothing of a lost connection is
+//! executed after its successor was used.
 
 mod compare;
 
@@ -52,7 +53,8 @@ struct State {
     ever_robbed: BTreeMap<(String, String), Instant>,
     /// Since when a lock is free.
     free_since: BTreeMap<String, Instant>,
-    /// When a client's own callers last had reason to wait for one of them who had not been told of its loss.
+    /// When a client's own callers last had reason to wait for one of them who had not been told of
+    /// its loss.
     behind_own: BTreeMap<(usize, String), Instant>,
     /// When the last fault was over.
     calm_since: Instant,
@@ -125,7 +127,10 @@ impl Watch {
             counts: Counts::default(),
             executed: BTreeMap::new(),
         };
-        Self { state: Mutex::new(state), start }
+        Self {
+            state: Mutex::new(state),
+            start,
+        }
     }
 
     pub(super) fn begin(&self, terms: Terms, recording: bool) {
@@ -159,7 +164,12 @@ impl Watch {
 
     /// On which keys a script was executed.
     pub(super) fn keys_in_order(&self, script: &str) -> Vec<String> {
-        self.state.lock().executed.get(script).cloned().unwrap_or_default()
+        self.state
+            .lock()
+            .executed
+            .get(script)
+            .cloned()
+            .unwrap_or_default()
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Counts)) {
@@ -197,7 +207,10 @@ impl Watch {
 
     /// A holder died: its field stays until its lease is over.
     pub(super) fn left_behind(&self, key: &str, field: &str) {
-        self.state.lock().lingering.insert((key.to_owned(), field.to_owned()));
+        self.state
+            .lock()
+            .lingering
+            .insert((key.to_owned(), field.to_owned()));
     }
 
     /// Closing this client reported releases that nobody had confirmed: the leases end them.
@@ -208,11 +221,18 @@ impl Watch {
     /// Whether a hold of this field ended in a way that leaves the field to its lease.
     pub(super) fn lingers(&self, key: &str, field: &str) -> bool {
         let state = self.state.lock();
-        let clients = state.terms.iter().flat_map(|terms| &terms.clients).enumerate();
+        let clients = state
+            .terms
+            .iter()
+            .flat_map(|terms| &terms.clients)
+            .enumerate();
         let of_unconfirmed = clients
             .filter(|(nth, _)| state.unconfirmed.contains(nth))
             .any(|(_, id)| crate::wire::is_field_of(id, field));
-        of_unconfirmed || state.lingering.contains(&(key.to_owned(), field.to_owned()))
+        of_unconfirmed
+            || state
+                .lingering
+                .contains(&(key.to_owned(), field.to_owned()))
     }
 
     pub(super) fn closing(&self, client: usize) {
@@ -220,7 +240,9 @@ impl Watch {
         state.closed.push(client);
         // What it holds now it may leave to the lease.
         let held = state.holds.values().filter(|seen| seen.client == client);
-        let held: Vec<_> = held.map(|seen| (seen.key.clone(), seen.field.to_string())).collect();
+        let held: Vec<_> = held
+            .map(|seen| (seen.key.clone(), seen.field.to_string()))
+            .collect();
         state.lingering.extend(held);
     }
 
@@ -254,8 +276,14 @@ impl Watch {
     pub(super) fn open_holds(&self) -> BTreeMap<(String, String), i64> {
         let state = self.state.lock();
         let mut holds = BTreeMap::new();
-        for seen in state.holds.values().filter(|seen| seen.held.ticket.ending().is_none()) {
-            *holds.entry((seen.key.clone(), seen.field.to_string())).or_default() += 1;
+        for seen in state
+            .holds
+            .values()
+            .filter(|seen| seen.held.ticket.ending().is_none())
+        {
+            *holds
+                .entry((seen.key.clone(), seen.field.to_string()))
+                .or_default() += 1;
         }
         for (key, (field, count)) in &state.java {
             holds.insert((key.clone(), field.clone()), *count);
@@ -265,7 +293,11 @@ impl Watch {
 
     pub(super) fn pending_calls(&self) -> Vec<String> {
         let state = self.state.lock();
-        state.calls.values().map(|call| format!("client {} {}", call.client, call.what)).collect()
+        state
+            .calls
+            .values()
+            .map(|call| format!("client {} {}", call.client, call.what))
+            .collect()
     }
 
     pub(super) fn call_begins(
@@ -280,24 +312,45 @@ impl Watch {
         let (serial, stood_still) = (state.serials, state.stood_still);
         state.say(self.start, || format!("client {client} {what}"));
         let began = Instant::now();
-        state.calls.insert(serial, Call { client, what, waits_for, began, stood_still, limit });
+        state.calls.insert(
+            serial,
+            Call {
+                client,
+                what,
+                waits_for,
+                began,
+                stood_still,
+                limit,
+            },
+        );
         serial
     }
 
     pub(super) fn call_ends(&self, call: u64, how: impl FnOnce() -> String) {
         let mut state = self.state.lock();
         if let Some(call) = state.calls.remove(&call) {
-            state.say(self.start, || format!("client {} {}: {}", call.client, call.what, how()));
+            state.say(self.start, || {
+                format!("client {} {}: {}", call.client, call.what, how())
+            });
         }
     }
 
     /// A caller was told by its unlock that it had lost the lock.
     pub(super) fn told_lost(&self, hold: u64, reason: LossReason) {
         let mut state = self.state.lock();
-        let Some(seen) = state.holds.get(&hold) else { return };
-        let (key, field, began, until) = (seen.key.clone(), seen.field.clone(), seen.began, seen.valid_until);
-        // A release that is sent when the deadline has passed cannot tell an earlier copy of its own from a loss.
-        let unsure = until <= Instant::now() && matches!(reason, LossReason::Gone | LossReason::Taken);
+        let Some(seen) = state.holds.get(&hold) else {
+            return;
+        };
+        let (key, field, began, until) = (
+            seen.key.clone(),
+            seen.field.clone(),
+            seen.began,
+            seen.valid_until,
+        );
+        // A release that is sent when the deadline has passed cannot tell an earlier copy of its
+        // own from a loss.
+        let unsure =
+            until <= Instant::now() && matches!(reason, LossReason::Gone | LossReason::Taken);
         if !unsure {
             state.told_lost(self.start, &key, &field, reason, began, Some(until));
         }
@@ -306,18 +359,34 @@ impl Watch {
     /// A caller has a hold from now on.
     pub(super) fn taken(&self, client: usize, key: &str, held: Held, began: Instant) -> u64 {
         let owner = held.owner.thread_id();
-        let field =
-            held.entry.hold(owner, &held.ticket).map_or_else(|| held.owner.field(), |(field, _)| field);
+        let field = held
+            .entry
+            .hold(owner, &held.ticket)
+            .map_or_else(|| held.owner.field(), |(field, _)| field);
         let valid_until = Instant::now();
-        let ends = held.entry.peek(owner, &held.ticket).map(|view| view.ends.unwrap_or(view.deadline));
+        let ends = held
+            .entry
+            .peek(owner, &held.ticket)
+            .map(|view| view.ends.unwrap_or(view.deadline));
         let mut state = self.state.lock();
         if ends.is_some_and(|ends| ends <= valid_until) {
-            state.violated(self.start, format!("{field} was given {key} when its lease was over"));
+            state.violated(
+                self.start,
+                format!("{field} was given {key} when its lease was over"),
+            );
         }
         state.counts.taken += 1;
         state.serials += 1;
         let serial = state.serials;
-        let seen = Seen { client, key: key.to_owned(), field, held, began, valid_until, closing: false };
+        let seen = Seen {
+            client,
+            key: key.to_owned(),
+            field,
+            held,
+            began,
+            valid_until,
+            closing: false,
+        };
         state.holds.insert(serial, seen);
         serial
     }
@@ -326,15 +395,24 @@ impl Watch {
     pub(super) fn gives_back(&self, hold: u64) {
         if let Some(seen) = self.state.lock().holds.get_mut(&hold) {
             seen.closing = true;
-            if let Some(view) = seen.held.entry.peek(seen.held.owner.thread_id(), &seen.held.ticket) {
-                seen.valid_until = view.ends.map_or(view.deadline, |ends| ends.min(view.deadline));
+            if let Some(view) = seen
+                .held
+                .entry
+                .peek(seen.held.owner.thread_id(), &seen.held.ticket)
+            {
+                seen.valid_until = view
+                    .ends
+                    .map_or(view.deadline, |ends| ends.min(view.deadline));
             }
         }
     }
 
     pub(super) fn has_ended(&self, hold: u64) -> bool {
         let state = self.state.lock();
-        state.holds.get(&hold).is_none_or(|seen| seen.held.ticket.ending().is_some())
+        state
+            .holds
+            .get(&hold)
+            .is_none_or(|seen| seen.held.ticket.ending().is_some())
     }
 
     pub(super) fn gone(&self, hold: u64) {
@@ -352,14 +430,19 @@ impl State {
 
     fn say(&mut self, start: Instant, text: impl FnOnce() -> String) {
         if self.recording && self.history.len() < HISTORY_MAX {
-            self.history.push(format!("{:>9.4} s  {}", start.elapsed().as_secs_f64(), text()));
+            self.history.push(format!(
+                "{:>9.4} s  {}",
+                start.elapsed().as_secs_f64(),
+                text()
+            ));
         }
     }
 
     fn rob(&mut self, key: &str, field: &str) {
         let now = Instant::now();
         self.robbed.insert((key.to_owned(), field.to_owned()), now);
-        self.ever_robbed.insert((key.to_owned(), field.to_owned()), now);
+        self.ever_robbed
+            .insert((key.to_owned(), field.to_owned()), now);
     }
 
     fn told_lost(
@@ -375,7 +458,10 @@ impl State {
         if matches!(reason, LossReason::MaxHold | LossReason::Closed) {
             self.lingering.insert((key.to_owned(), field.to_owned()));
         }
-        let robbed = self.ever_robbed.get(&(key.to_owned(), field.to_owned())).is_some_and(|&at| at >= began);
+        let robbed = self
+            .ever_robbed
+            .get(&(key.to_owned(), field.to_owned()))
+            .is_some_and(|&at| at >= began);
         let justified = match reason {
             LossReason::Gone | LossReason::Taken => robbed,
             LossReason::NotRenewed => {
@@ -389,7 +475,10 @@ impl State {
             _ => false,
         };
         if !justified {
-            self.violated(start, format!("told a loss that was none: {field} on {key}, {reason}"));
+            self.violated(
+                start,
+                format!("told a loss that was none: {field} on {key}, {reason}"),
+            );
         }
     }
 }

@@ -36,25 +36,40 @@ async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
     waits.subscribed("c");
     assert!(!is_ready(subscription.confirmed()), "nobody has asked yet");
     waits.take_wanted(9);
-    assert!(!is_ready(subscription.confirmed()), "nothing was answered yet");
+    assert!(
+        !is_ready(subscription.confirmed()),
+        "nothing was answered yet"
+    );
     let before = subscription.heard();
     assert!(!is_ready(subscription.heard_since(before)));
     waits.subscribed("c");
     assert!(is_ready(subscription.confirmed()));
-    assert!(is_ready(subscription.heard_since(before)), "a message may have come before");
+    assert!(
+        is_ready(subscription.heard_since(before)),
+        "a message may have come before"
+    );
     let before = subscription.heard();
     waits.message("another");
     waits.subscribed("c");
-    assert!(!is_ready(subscription.heard_since(before)), "it was in force already");
+    assert!(
+        !is_ready(subscription.heard_since(before)),
+        "it was in force already"
+    );
     waits.missed();
-    assert!(is_ready(subscription.heard_since(before)), "on every channel");
+    assert!(
+        is_ready(subscription.heard_since(before)),
+        "on every channel"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
     let waits = Arc::new(Waits::default());
-    let wakes: [fn(&Waits); 3] =
-        [|waits| waits.message("c"), Waits::missed, |waits| waits.refused("c", "NOPERM")];
+    let wakes: [fn(&Waits); 3] = [
+        |waits| waits.message("c"),
+        Waits::missed,
+        |waits| waits.refused("c", "NOPERM"),
+    ];
     for wake in wakes {
         let subscription = waits.subscribe(&channel());
         let before = subscription.heard();
@@ -100,7 +115,10 @@ async fn who_comes_while_a_channel_is_unsubscribed_wants_it_again() {
     let waiter = waits.subscribe(&channel());
     assert!(is_ready(waits.changed()), "its subscription is asked for");
     assert_eq!(waits.take_wanted(9), [channel()]);
-    assert!(!is_ready(waiter.confirmed()), "the old confirmation is not its own");
+    assert!(
+        !is_ready(waiter.confirmed()),
+        "the old confirmation is not its own"
+    );
     assert!(waits.take_unwanted(9).is_empty());
 }
 

@@ -1,6 +1,12 @@
-//! What every test uses: a server of its own, facts to wait for, and the proof that nothing is left.
+//! What every test uses: a server of its own, facts to wait for, and the proof that nothing is
+//! left.
 
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test binary uses a part of it"
+)]
 
 pub mod ground;
 pub mod peer;
@@ -35,23 +41,32 @@ impl Bed {
     }
 
     pub fn with(settings: &[&str]) -> Self {
-        Self { server: Server::start_with(settings), tasks: Handle::current().metrics().num_alive_tasks() }
+        Self {
+            server: Server::start_with(settings),
+            tasks: Handle::current().metrics().num_alive_tasks(),
+        }
     }
 
     pub async fn client(&self) -> LockClient {
         self.client_with(|builder| builder).await
     }
 
-    pub async fn client_with(&self, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> LockClient {
-        set(LockClient::builder()).connect(&self.server.url()).await.expect("the server answers")
+    pub async fn client_with(
+        &self,
+        set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+    ) -> LockClient {
+        set(LockClient::builder())
+            .connect(&self.server.url())
+            .await
+            .expect("the server answers")
     }
 
     pub fn control(&self) -> Control {
         self.server.control()
     }
 
-    /// Proves that nothing is left: no hold, waiter, channel, job or key, and once the clients are closed no
-    /// connection and no task.
+    /// Proves that nothing is left: no hold, waiter, channel, job or key, and once the clients are
+    /// closed no connection and no task.
     pub async fn finish(self, clients: impl IntoIterator<Item = LockClient>) {
         let leaks = self.leaks(clients, Duration::from_secs(10)).await;
         assert!(leaks.is_empty(), "left behind: {leaks:?}");
@@ -92,7 +107,10 @@ impl Bed {
             if connections > 0 {
                 left.push(format!("{connections} connections"));
             }
-            let tasks = Handle::current().metrics().num_alive_tasks().saturating_sub(self.tasks);
+            let tasks = Handle::current()
+                .metrics()
+                .num_alive_tasks()
+                .saturating_sub(self.tasks);
             if tasks > 0 {
                 left.push(format!("{tasks} tasks"));
             }
@@ -112,12 +130,17 @@ impl Bed {
 
 fn busy(client: &LockClient) -> Option<String> {
     let stats = client.stats();
-    let sum =
-        stats.held + stats.waiting + stats.subscriptions + stats.renewals + stats.releasing + stats.entries;
+    let sum = stats.held
+        + stats.waiting
+        + stats.subscriptions
+        + stats.renewals
+        + stats.releasing
+        + stats.entries;
     (sum > 0).then(|| format!("{stats:?}"))
 }
 
-/// Measures for how long the machine itself stood still, by a thread that sleeps a little at a time.
+/// Measures for how long the machine itself stood still, by a thread that sleeps a little at a
+/// time.
 pub struct Stillness {
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
     watcher: std::thread::JoinHandle<Duration>,

@@ -135,7 +135,9 @@ impl Peer {
     pub fn signal(&self, signal: &str) {
         let id = self.child.lock().expect("unpoisoned").id();
         if let Some(id) = id {
-            let sent = std::process::Command::new("kill").args([signal, &id.to_string()]).status();
+            let sent = std::process::Command::new("kill")
+                .args([signal, &id.to_string()])
+                .status();
             assert!(sent.expect("kill runs").success());
         }
     }

@@ -1,5 +1,5 @@
-//! A TCP proxy that reads commands: it can hold replies back, lose them, and keep what a cut connection had
-//! not delivered yet, to deliver it later.
+//! A TCP proxy that reads commands: it can hold replies back, lose them, and keep what a cut
+//! connection had not delivered yet, to deliver it later.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,9 +18,11 @@ pub enum Fate {
     LoseReply,
     /// The connection is lost before it is executed.
     LoseCommand,
-    /// The connection is lost for the client, but the server still has it; the command arrives at [`Proxy::deliver`].
+    /// The connection is lost for the client, but the server still has it; the command arrives at
+    /// [`Proxy::deliver`].
     Late,
-    /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as quickly.
+    /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as
+    /// quickly.
     Twice,
     /// Executed, and answered by the proxy itself: `-ERR …` or `:0`.
     Replaced(&'static str),
@@ -95,7 +97,9 @@ impl Proxy {
         tasks.spawn(async move {
             let mut links = JoinSet::new();
             loop {
-                let Ok((client, _)) = listener.accept().await else { return };
+                let Ok((client, _)) = listener.accept().await else {
+                    return;
+                };
                 arriving.lock().expect("unpoisoned").push(Instant::now());
                 if refusing.load(Ordering::SeqCst) {
                     continue;
@@ -103,7 +107,19 @@ impl Proxy {
                 links.spawn(link.clone().serve(client, leads.load(Ordering::SeqCst)));
             }
         });
-        Self { port, to, state, hold, gate, stuck, refuse, arrivals, cut, hit, tasks }
+        Self {
+            port,
+            to,
+            state,
+            hold,
+            gate,
+            stuck,
+            refuse,
+            arrivals,
+            cut,
+            hit,
+            tasks,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -111,8 +127,17 @@ impl Proxy {
     }
 
     /// The next `times` commands that match meet this fate.
-    pub fn rule(&self, fate: Fate, times: usize, matches: impl Fn(&[String]) -> bool + Send + 'static) {
-        let rule = Rule { matches: Box::new(matches), fate, times };
+    pub fn rule(
+        &self,
+        fate: Fate,
+        times: usize,
+        matches: impl Fn(&[String]) -> bool + Send + 'static,
+    ) {
+        let rule = Rule {
+            matches: Box::new(matches),
+            fate,
+            times,
+        };
         self.state.lock().expect("unpoisoned").rules.push(rule);
     }
 
@@ -161,24 +186,37 @@ impl Proxy {
         self.cut.notify_waiters();
     }
 
-    /// Delivers what cut connections had not delivered; answers how many there were. The server is done with them
-    /// when this returns.
+    /// Delivers what cut connections had not delivered; answers how many there were. The server is
+    /// done with them when this returns.
     pub async fn deliver(&self) -> usize {
         let late = std::mem::take(&mut self.state.lock().expect("unpoisoned").late);
         let count = late.len();
         for (mut server, bytes) in late {
-            let name = server.local_addr().map(|address| format!(" addr={address} ")).unwrap_or_default();
+            let name = server
+                .local_addr()
+                .map(|address| format!(" addr={address} "))
+                .unwrap_or_default();
             // A connection that was killed meanwhile refuses them: that is the fence at work.
             let _ = server.write_all(&bytes).await;
             let _ = server.shutdown().await;
             // The server executes what it has read before it closes at the end of the stream.
-            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.to.load(Ordering::SeqCst)))
-                .expect("a valid address");
+            let client = redis::Client::open(format!(
+                "redis://127.0.0.1:{}",
+                self.to.load(Ordering::SeqCst)
+            ))
+            .expect("a valid address");
             let mut control = client.get_connection().expect("the server answers");
-            super::eventually("the late commands are through", Duration::from_secs(5), || {
-                let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut control).expect("answered");
-                !name.is_empty() && !list.contains(&name)
-            })
+            super::eventually(
+                "the late commands are through",
+                Duration::from_secs(5),
+                || {
+                    let list: String = redis::cmd("CLIENT")
+                        .arg("LIST")
+                        .query(&mut control)
+                        .expect("answered");
+                    !name.is_empty() && !list.contains(&name)
+                },
+            )
             .await;
         }
         count
@@ -191,7 +229,12 @@ impl Proxy {
     /// Script calls seen so far, as their words.
     pub fn script_calls(&self) -> Vec<Vec<String>> {
         let state = self.state.lock().expect("unpoisoned");
-        state.seen.iter().filter(|words| words[0].starts_with("EVAL")).cloned().collect()
+        state
+            .seen
+            .iter()
+            .filter(|words| words[0].starts_with("EVAL"))
+            .cloned()
+            .collect()
     }
 
     pub async fn stop(mut self) {
@@ -211,7 +254,9 @@ struct Link {
 
 impl Link {
     async fn serve(self, client: TcpStream, to: u16) {
-        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else {
+            return;
+        };
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let (mut from_client, mut to_client) = client.into_split();
@@ -263,11 +308,15 @@ impl Link {
                         }
                         Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
                         Some(Fate::Replaced(line)) => {
-                            // The server is asked for the wrong answer, so that it comes in its turn.
-                            let all = [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)].concat();
+                            // The server is asked for the wrong answer, so that it comes in its
+                            // turn.
+                            let all = [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)]
+                                .concat();
                             to_server.write_all(&all).await.ok()?;
                         }
-                        Some(Fate::Instead(line)) => to_server.write_all(&answering(line)).await.ok()?,
+                        Some(Fate::Instead(line)) => {
+                            to_server.write_all(&answering(line)).await.ok()?
+                        }
                         Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
                             lose.store(1, Ordering::SeqCst);
                             let copies = if fate == Fate::Twice { 2 } else { 1 };
@@ -282,7 +331,9 @@ impl Link {
                         }
                     }
                 }
-                let Ok(read) = from_client.read(&mut bytes).await else { return None };
+                let Ok(read) = from_client.read(&mut bytes).await else {
+                    return None;
+                };
                 if read == 0 {
                     return None;
                 }
@@ -302,7 +353,10 @@ impl Link {
 
     fn fate(&self, words: Vec<String>) -> Option<Fate> {
         let mut state = self.state.lock().expect("unpoisoned");
-        let rule = state.rules.iter_mut().find(|rule| rule.times > 0 && (rule.matches)(&words));
+        let rule = state
+            .rules
+            .iter_mut()
+            .find(|rule| rule.times > 0 && (rule.matches)(&words));
         let fate = rule.map(|rule| {
             rule.times -= 1;
             rule.fate
@@ -326,7 +380,10 @@ fn answering(line: &str) -> Vec<u8> {
 }
 
 fn command(words: &[&str]) -> Vec<u8> {
-    let body: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let body: String = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .collect();
     format!("*{}\r\n{body}", words.len()).into_bytes()
 }
 
@@ -350,7 +407,10 @@ impl Drop for Stuck {
 fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let line = |from: usize| {
         let end = bytes[from..].windows(2).position(|pair| pair == b"\r\n")? + from;
-        let number: usize = std::str::from_utf8(&bytes[from + 1..end]).ok()?.parse().ok()?;
+        let number: usize = std::str::from_utf8(&bytes[from + 1..end])
+            .ok()?
+            .parse()
+            .ok()?;
         Some((number, end + 2))
     };
     if bytes.is_empty() {
@@ -373,7 +433,10 @@ fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
 /// Whether the words call this script with this owner's target count.
 pub fn is_script(words: &[String], source: &str) -> bool {
     let sha = sha1_smol::Sha1::from(source).digest().to_string();
-    words[0].starts_with("EVAL") && words.get(1).is_some_and(|script| *script == sha || script == source)
+    words[0].starts_with("EVAL")
+        && words
+            .get(1)
+            .is_some_and(|script| *script == sha || script == source)
 }
 
 pub const ACQUIRE: &str = include_str!("../../lua/acquire.lua");

@@ -1,4 +1,5 @@
-//! A real server as a child process, and a plain connection to it. Knows nothing of the crate under test.
+//! A real server as a child process, and a plain connection to it. Knows nothing of the crate under
+//! test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -25,11 +26,17 @@ impl Server {
         stall_watch();
         for _ in 0..20 {
             let port = free_port();
-            let folder = std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
             std::fs::create_dir_all(&folder).expect("a temporary folder");
             let settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
             let child = spawn(port, &folder, &settings);
-            let mut server = Self { child, port, folder, settings };
+            let mut server = Self {
+                child,
+                port,
+                folder,
+                settings,
+            };
             if server.answers() {
                 return server;
             }
@@ -46,7 +53,8 @@ impl Server {
         Control::connect(self.port)
     }
 
-    /// Kills the server and starts another on its port, which knows nothing of what the first one held.
+    /// Kills the server and starts another on its port, which knows nothing of what the first one
+    /// held.
     pub fn lose_everything(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -63,14 +71,21 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        let sent = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
         assert!(sent.expect("kill runs").success());
     }
 
     fn answers(&mut self) -> bool {
         let limit = Instant::now() + Duration::from_secs(10);
         while Instant::now() < limit {
-            if self.child.try_wait().expect("the child can be asked").is_some() {
+            if self
+                .child
+                .try_wait()
+                .expect("the child can be asked")
+                .is_some()
+            {
                 return false;
             }
             let client = redis::Client::open(self.url()).expect("a valid address");
@@ -121,7 +136,11 @@ fn server_binary() -> String {
         std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
     };
     let names = ["redis-server", "valkey-server"];
-    names.into_iter().find(|name| on_path(name)).unwrap_or("redis-server").to_owned()
+    names
+        .into_iter()
+        .find(|name| on_path(name))
+        .unwrap_or("redis-server")
+        .to_owned()
 }
 
 fn free_port() -> u16 {
@@ -136,26 +155,34 @@ pub struct Control {
 
 impl Control {
     pub fn connect(port: u16) -> Self {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
-        let mut control = Self { connection: client.get_connection().expect("the server answers") };
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut control = Self {
+            connection: client.get_connection().expect("the server answers"),
+        };
         control.run(&["CLIENT", "SETNAME", "control"]);
         control
     }
 
     /// Runs a command and answers as text: nil is "(nil)", lists are joined with spaces.
     pub fn run(&mut self, words: &[&str]) -> String {
-        self.try_run(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.try_run(words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     pub fn try_run(&mut self, words: &[&str]) -> Result<String, redis::RedisError> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command.query::<redis::Value>(&mut self.connection).map(|value| shown(&value))
+        command
+            .query::<redis::Value>(&mut self.connection)
+            .map(|value| shown(&value))
     }
 
     pub fn number(&mut self, words: &[&str]) -> i64 {
         let answer = self.run(words);
-        answer.parse().unwrap_or_else(|_| panic!("{words:?} answered {answer}"))
+        answer
+            .parse()
+            .unwrap_or_else(|_| panic!("{words:?} answered {answer}"))
     }
 
     /// The lock hash as "field count", or "" if there is none.
@@ -174,14 +201,18 @@ impl Control {
     /// Connections that are not a test's own.
     pub fn connections(&mut self) -> usize {
         let list = self.run(&["CLIENT", "LIST"]);
-        list.lines().filter(|line| line.contains("addr=") && !line.contains("name=control ")).count()
+        list.lines()
+            .filter(|line| line.contains("addr=") && !line.contains("name=control "))
+            .count()
     }
 
     /// How often a command was called, from `INFO commandstats`.
     pub fn calls(&mut self, command: &str) -> i64 {
         let info = self.run(&["INFO", "commandstats"]);
         let start = format!("cmdstat_{command}:calls=");
-        info.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok()).unwrap_or(0)
+        info.lines()
+            .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
     }
 }
 
@@ -193,7 +224,9 @@ pub struct Monitor {
 impl Monitor {
     pub fn start(port: u16) -> Self {
         let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
-        socket.write_all(b"CLIENT SETNAME control\r\nMONITOR\r\n").expect("sent");
+        socket
+            .write_all(b"CLIENT SETNAME control\r\nMONITOR\r\n")
+            .expect("sent");
         let mut answers = BufReader::new(socket).lines();
         for _ in 0..2 {
             assert_eq!(answers.next().expect("an answer").expect("read"), "+OK");
@@ -214,8 +247,14 @@ impl Monitor {
     pub fn take(&self, control: &mut Control) -> Vec<String> {
         const MARK: &str = "so far";
         control.run(&["ECHO", MARK]);
-        let next = || self.lines.recv_timeout(Duration::from_secs(10)).expect("the server says all of it");
-        std::iter::repeat_with(next).take_while(|line| !line.contains(MARK)).collect()
+        let next = || {
+            self.lines
+                .recv_timeout(Duration::from_secs(10))
+                .expect("the server says all of it")
+        };
+        std::iter::repeat_with(next)
+            .take_while(|line| !line.contains(MARK))
+            .collect()
     }
 }
 
@@ -231,12 +270,18 @@ fn shown(value: &redis::Value) -> String {
     }
 }
 
-/// For how long in all the machine has stood still since this moment. A bound of time is for a machine that runs: it is
-/// widened by what the machine itself did not do during the wait in question, and by nothing that was before.
+/// For how long in all the machine has stood still since this moment. A bound of time is for a
+/// machine that runs: it is widened by what the machine itself did not do during the wait in
+/// question, and by nothing that was before.
 pub fn stalls(since: Instant) -> Duration {
     let watch = stall_watch().lock().expect("unpoisoned");
-    let ended: Duration =
-        watch.stalls.iter().rev().take_while(|(ended, _)| *ended >= since).map(|(_, stall)| *stall).sum();
+    let ended: Duration = watch
+        .stalls
+        .iter()
+        .rev()
+        .take_while(|(ended, _)| *ended >= since)
+        .map(|(_, stall)| *stall)
+        .sum();
     // The watcher may be standing still at this very moment.
     ended + watch.looked_at.elapsed().saturating_sub(LOOK_EVERY)
 }
@@ -267,6 +312,9 @@ fn stall_watch() -> &'static Mutex<StallWatch> {
                 watch.looked_at = now;
             }
         });
-        Mutex::new(StallWatch { looked_at: Instant::now(), stalls: Vec::new() })
+        Mutex::new(StallWatch {
+            looked_at: Instant::now(),
+            stalls: Vec::new(),
+        })
     })
 }

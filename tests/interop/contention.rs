@@ -29,14 +29,21 @@ async fn a_few_mixed_workers(stage: Stage) {
     sections(&stage, &parties, 200).await;
 }
 
-/// 32 workers on five names, with one subscriber connection for each side; one that has room for all five.
+/// 32 workers on five names, with one subscriber connection for each side; one that has room for
+/// all five.
 async fn lk03(stage: Stage) {
     let mut tasks = tokio::task::JoinSet::new();
     let settings = [("channels", "5".to_owned())];
     let inside: Arc<[AtomicI64; 5]> = Arc::default();
     let parties = [
-        stage.first.another(stage.url(), Duration::from_secs(30), &settings).await,
-        stage.second.another(stage.url(), Duration::from_secs(30), &settings).await,
+        stage
+            .first
+            .another(stage.url(), Duration::from_secs(30), &settings)
+            .await,
+        stage
+            .second
+            .another(stage.url(), Duration::from_secs(30), &settings)
+            .await,
     ];
     for nth in 0..32 {
         let worker = parties[nth % 2].worker();
@@ -46,7 +53,11 @@ async fn lk03(stage: Stage) {
                 let key = (nth + round * 3) % 5;
                 let name = format!("{base} {key}");
                 worker.lock(&name, None).await.expect("in the end");
-                assert_eq!(inside[key].fetch_add(1, Ordering::AcqRel), 0, "somebody else is inside");
+                assert_eq!(
+                    inside[key].fetch_add(1, Ordering::AcqRel),
+                    0,
+                    "somebody else is inside"
+                );
                 tokio::time::sleep(ms((nth + round) as u64 % 20)).await;
                 inside[key].fetch_sub(1, Ordering::AcqRel);
                 worker.unlock(&name).await.expect("held");
@@ -62,7 +73,12 @@ async fn lk03(stage: Stage) {
 }
 
 async fn lk23(stage: Stage) {
-    sections(&stage, &[(stage.first.clone(), 15), (stage.second.clone(), 15)], 30).await;
+    sections(
+        &stage,
+        &[(stage.first.clone(), 15), (stage.second.clone(), 15)],
+        30,
+    )
+    .await;
 }
 
 /// Many clients, each with many sections.
@@ -78,8 +94,14 @@ async fn lk25(stage: Stage) {
 async fn many_clients(stage: &Stage, clients: usize, total: i64) {
     let mut parties = Vec::new();
     for nth in 0..clients {
-        let side = if nth % 2 == 0 { &stage.first } else { &stage.second };
-        let party = side.another(stage.url(), Duration::from_secs(30), &[]).await;
+        let side = if nth % 2 == 0 {
+            &stage.first
+        } else {
+            &stage.second
+        };
+        let party = side
+            .another(stage.url(), Duration::from_secs(30), &[])
+            .await;
         parties.push((party, 1));
     }
     sections(stage, &parties, total).await;
@@ -88,8 +110,8 @@ async fn many_clients(stage: &Stage, clients: usize, total: i64) {
     }
 }
 
-/// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read, and written
-/// later: a second worker inside would be seen, and its update would be lost.
+/// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read,
+/// and written later: a second worker inside would be seen, and its update would be lost.
 async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
     let inside = Arc::new(AtomicI64::new(0));
     let left = Arc::new(AtomicI64::new(total));
@@ -99,11 +121,16 @@ async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
         for _ in 0..*workers {
             let worker = party.worker();
             let (inside, left) = (Arc::clone(&inside), Arc::clone(&left));
-            let (name, counter, mut control) = (stage.name.clone(), counter.clone(), stage.control());
+            let (name, counter, mut control) =
+                (stage.name.clone(), counter.clone(), stage.control());
             tasks.spawn(async move {
                 while left.fetch_sub(1, Ordering::Relaxed) > 0 {
                     worker.lock(&name, None).await.expect("in the end");
-                    assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "somebody else is inside");
+                    assert_eq!(
+                        inside.fetch_add(1, Ordering::AcqRel),
+                        0,
+                        "somebody else is inside"
+                    );
                     add_one(&mut control, &counter).await;
                     inside.fetch_sub(1, Ordering::AcqRel);
                     worker.unlock(&name).await.expect("held");
@@ -114,13 +141,21 @@ async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
     while let Some(done) = tasks.join_next().await {
         done.expect("no panic");
     }
-    assert_eq!(stage.control().run(&["GET", &counter]), total.to_string(), "no update was lost");
+    assert_eq!(
+        stage.control().run(&["GET", &counter]),
+        total.to_string(),
+        "no update was lost"
+    );
     assert_eq!(stage.control().hash(&stage.name), "", "nothing is left");
 }
 
 async fn add_one(control: &mut Control, counter: &str) {
     let found = control.run(&["GET", counter]);
-    let found: i64 = if found == "(nil)" { 0 } else { found.parse().expect("a number") };
+    let found: i64 = if found == "(nil)" {
+        0
+    } else {
+        found.parse().expect("a number")
+    };
     // Long enough for anybody who is not kept out.
     tokio::time::sleep(ms(1)).await;
     control.run(&["SET", counter, &(found + 1).to_string()]);

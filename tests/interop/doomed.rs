@@ -17,8 +17,8 @@ pub enum Doomed {
 }
 
 impl Doomed {
-    /// Starts a process of the first party's side that takes the lock of the stage so many times, waiting for it if it
-    /// has to, with a watchdog timeout of [`QUICK`].
+    /// Starts a process of the first party's side that takes the lock of the stage so many times,
+    /// waiting for it if it has to, with a watchdog timeout of [`QUICK`].
     pub async fn start(stage: &Stage, holds: usize) -> Self {
         let (url, name) = (stage.url(), stage.name.clone());
         if stage.first.is_rust() {
@@ -26,7 +26,11 @@ impl Doomed {
             let mut command = std::process::Command::new(program);
             command.env("INTEROP_HOLD", format!("{holds} {url} {name}"));
             return Self::Rust(
-                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"),
+                command
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .expect("it starts"),
             );
         }
         let jvm = stage.another_jvm().await;
@@ -44,10 +48,14 @@ impl Doomed {
     /// Kills the process, stops it where it stands, or lets it go on.
     pub fn signal(&self, signal: &str) {
         let Self::Rust(child) = self else {
-            let Self::Java { jvm, .. } = self else { unreachable!("one of two") };
+            let Self::Java { jvm, .. } = self else {
+                unreachable!("one of two")
+            };
             return jvm.signal(signal);
         };
-        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        let sent = std::process::Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status();
         assert!(sent.expect("kill runs").success());
     }
 
@@ -73,9 +81,14 @@ pub fn hold_until_killed(order: &str) {
     let mut words = order.splitn(3, ' ');
     let mut word = || words.next().expect("how often, url and name");
     let (holds, url, name) = (word().parse().expect("a number"), word(), word());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
-        let Party::Rust(client) = Party::rust(url, QUICK).await else { unreachable!("ours") };
+        let Party::Rust(client) = Party::rust(url, QUICK).await else {
+            unreachable!("ours")
+        };
         let mut guards = Vec::new();
         for _ in 0..holds {
             guards.push(client.lock(name).lock().await.expect("in the end"));

@@ -1,4 +1,5 @@
-//! One side is killed, stopped, interrupted or shut down in the middle: the other goes on, by lease at the latest.
+//! One side is killed, stopped, interrupted or shut down in the middle: the other goes on, by lease
+//! at the latest.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,10 @@ pub fn scenarios() -> Vec<Scenario> {
 async fn killed_holder(stage: Stage) {
     let (second, name) = (&stage.quick_second.worker(), &stage.name);
     let holder = Doomed::start(&stage, 2).await;
-    eventually("the process holds twice", || stage.control().count(name) == 2).await;
+    eventually("the process holds twice", || {
+        stage.control().count(name) == 2
+    })
+    .await;
     let waiting = begin(second, name);
     stage.somebody_waits(name).await;
     holder.signal("-KILL");
@@ -67,10 +71,14 @@ async fn paused_holder(stage: Stage) {
     // Whatever its watchdog does now that it runs again, it does not touch the new hold.
     tokio::time::sleep(QUICK).await;
     assert_eq!(stage.control().hash(name), before, "nothing changed");
-    second.unlock(name).await.expect("not disturbed by the old holder");
+    second
+        .unlock(name)
+        .await
+        .expect("not disturbed by the old holder");
 }
 
-/// A waiter that stands still misses its turn; it takes no lock that another has got meanwhile, and is served later.
+/// A waiter that stands still misses its turn; it takes no lock that another has got meanwhile, and
+/// is served later.
 async fn paused_waiter(stage: Stage) {
     let (second, third, name) = (&stage.second.worker(), &stage.second.worker(), &stage.name);
     second.lock(name, Some(ms(30_000))).await.expect("free");
@@ -78,7 +86,10 @@ async fn paused_waiter(stage: Stage) {
     stage.somebody_waits(name).await;
     waiter.signal("-STOP");
     second.unlock(name).await.expect("held");
-    third.lock(name, Some(ms(30_000))).await.expect("the first in line stands still");
+    third
+        .lock(name, Some(ms(30_000)))
+        .await
+        .expect("the first in line stands still");
     let before = stage.control().hash(name);
     waiter.signal("-CONT");
     tokio::time::sleep(ms(300)).await;
@@ -90,21 +101,29 @@ async fn paused_waiter(stage: Stage) {
     eventually("its lease ends", || stage.control().hash(name).is_empty()).await;
 }
 
-/// An attempt by a thread that is interrupted, ours: one that is dropped at any point, leaves nothing that is renewed.
+/// An attempt by a thread that is interrupted, ours: one that is dropped at any point, leaves
+/// nothing that is renewed.
 async fn interrupted_try_lock(stage: Stage) {
     let (first, second, name) = &stage.quick_workers();
     for nth in 0..8 {
-        let attempt = first.interrupted_try_lock(name, Duration::from_micros(nth * 150)).await;
+        let attempt = first
+            .interrupted_try_lock(name, Duration::from_micros(nth * 150))
+            .await;
         if attempt == Some(Ok(true)) {
             // It was over before.
             first.unlock(name).await.expect("held");
         }
-        assert_eq!(second.try_lock(name, Some(QUICK * 2), None).await, Ok(true), "nobody keeps it");
+        assert_eq!(
+            second.try_lock(name, Some(QUICK * 2), None).await,
+            Ok(true),
+            "nobody keeps it"
+        );
         second.unlock(name).await.expect("held");
     }
 }
 
-/// A waiter goes on waiting, though its thread is interrupted (ours: though a waiter beside it is dropped).
+/// A waiter goes on waiting, though its thread is interrupted (ours: though a waiter beside it is
+/// dropped).
 async fn lk07(stage: Stage) {
     let (first, second, name) = &stage.workers();
     first.lock(name, Some(ms(30_000))).await.expect("free");

@@ -1,5 +1,5 @@
-//! Who holds, how often and for how long, seen from both sides. With the cases of Redisson's own suite for the plain
-//! lock, under their Java names (`lk…`).
+//! Who holds, how often and for how long, seen from both sides. With the cases of Redisson's own
+//! suite for the plain lock, under their Java names (`lk…`).
 
 use std::time::Duration;
 
@@ -18,9 +18,13 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("names", names),
         Scenario::new("watchdog_keeps_a_lock", watchdog_keeps_a_lock),
         Scenario::new("force_unlock", force_unlock).short(),
-        Scenario::new("force_unlock_of_a_fixed_lease", force_unlock_of_a_fixed_lease),
+        Scenario::new(
+            "force_unlock_of_a_fixed_lease",
+            force_unlock_of_a_fixed_lease,
+        ),
         Scenario::new("unlock_of_what_another_took", unlock_of_what_another_took).short(),
-        Scenario::new("lk05_testRemainTimeToLive2", lk05).not_first(&["3.12.5", "3.20.0", "3.24.3"]),
+        Scenario::new("lk05_testRemainTimeToLive2", lk05)
+            .not_first(&["3.12.5", "3.20.0", "3.24.3"]),
         Scenario::new("lk08_testForceUnlock", lk08),
         Scenario::new("testDelete", delete),
         Scenario::new("lk10_testRemainTimeToLive", lk10),
@@ -42,7 +46,11 @@ async fn exclusion(stage: Stage) {
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "held");
         first.unlock(name).await.expect("held");
         assert_eq!(second.try_lock(name, None, None).await, Ok(true), "free");
-        assert_eq!(first.try_lock(name, None, None).await, Ok(false), "held by the other side");
+        assert_eq!(
+            first.try_lock(name, None, None).await,
+            Ok(false),
+            "held by the other side"
+        );
         second.unlock(name).await.expect("held");
     }
     assert_eq!(stage.control().hash(name), "", "nothing is left");
@@ -52,7 +60,10 @@ async fn nested_holds(stage: Stage) {
     let (first, second, name) = &stage.workers();
     let control = &mut stage.control();
     for count in 1..=3 {
-        first.lock(name, None).await.expect("free, or held by itself");
+        first
+            .lock(name, None)
+            .await
+            .expect("free, or held by itself");
         assert_eq!(control.count(name), count);
         assert_eq!(second.try_lock(name, None, None).await, Ok(false));
     }
@@ -69,21 +80,40 @@ async fn seen_from_the_other_side(stage: Stage) {
     assert!(!second.is_locked(name).await);
     assert_eq!(second.lease_left(name).await, None);
     first.lock(name, Some(ms(20_000))).await.expect("free");
-    first.lock(name, Some(ms(20_000))).await.expect("held by itself");
+    first
+        .lock(name, Some(ms(20_000)))
+        .await
+        .expect("held by itself");
     assert!(second.is_locked(name).await);
     assert!(!second.is_held(name).await, "not by this worker");
-    assert_eq!((first.hold_count(name).await, second.hold_count(name).await), (2, 0));
+    assert_eq!(
+        (first.hold_count(name).await, second.hold_count(name).await),
+        (2, 0)
+    );
     for side in [&first, &second] {
-        between("what is left", side.lease_left(name).await.expect("held"), 15_000, 20_000);
+        between(
+            "what is left",
+            side.lease_left(name).await.expect("held"),
+            15_000,
+            20_000,
+        );
     }
     if let Party::Rust(client) = &stage.second {
-        let holder = client.lock(name.as_str()).inspect().await.expect("answered").expect("held");
+        let holder = client
+            .lock(name.as_str())
+            .inspect()
+            .await
+            .expect("answered")
+            .expect("held");
         assert_eq!(holder.hold_count, 2);
         let field = stage.control().run(&["HKEYS", name]);
         assert_eq!(holder.owner, field, "as Redis has it");
     }
     first.unlock(name).await.expect("held");
-    assert_eq!((first.hold_count(name).await, first.is_held(name).await), (1, true));
+    assert_eq!(
+        (first.hold_count(name).await, first.is_held(name).await),
+        (1, true)
+    );
     first.unlock(name).await.expect("held");
     assert!(!second.is_locked(name).await);
 }
@@ -116,7 +146,11 @@ async fn names(stage: Stage) {
     for name in NAMES {
         let name = &format!("{name} {}", stage.name);
         first.lock(name, None).await.expect("free");
-        assert_eq!(stage.control().count(name), 1, "the key is the name: {name}");
+        assert_eq!(
+            stage.control().count(name),
+            1,
+            "the key is the name: {name}"
+        );
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "{name}");
         let waiting = tokio::spawn({
             let (second, name) = (second.clone(), name.clone());
@@ -142,7 +176,10 @@ async fn watchdog_keeps_a_lock(stage: Stage) {
     let mut control = stage.control();
     while start.elapsed() < QUICK * 7 / 2 {
         assert!(control.pttl(name) > 0, "it has a lease");
-        assert!(!waiting.is_finished(), "the watchdog keeps it from the waiter");
+        assert!(
+            !waiting.is_finished(),
+            "the watchdog keeps it from the waiter"
+        );
         tokio::time::sleep(ms(100)).await;
     }
     first.unlock(name).await.expect("held all the time");
@@ -167,16 +204,27 @@ async fn forced(stage: Stage, lease: Option<Duration>) {
     let start = std::time::Instant::now();
     assert_eq!(stage.control().hash(name), "");
     if let Some(lost) = lost {
-        let reason = tokio::time::timeout(ms(5_000), lost).await.expect("it is told");
+        let reason = tokio::time::timeout(ms(5_000), lost)
+            .await
+            .expect("it is told");
         assert_eq!(reason, LossReason::Gone);
         // A third of the watchdog timeout plus the command timeout, which is a quarter of it.
         let bound = QUICK / 3 + QUICK / 4;
-        between("being told", start.elapsed(), 0, u64::try_from(bound.as_millis()).expect("small"));
+        between(
+            "being told",
+            start.elapsed(),
+            0,
+            u64::try_from(bound.as_millis()).expect("small"),
+        );
         assert_eq!(first.unlock(name).await, Err(Fail::Lost(LossReason::Gone)));
     } else {
         first.unlock_too_late(name).await;
     }
-    assert_eq!(second.try_lock(name, None, None).await, Ok(true), "it is free");
+    assert_eq!(
+        second.try_lock(name, None, None).await,
+        Ok(true),
+        "it is free"
+    );
     second.unlock(name).await.expect("held");
 }
 
@@ -196,11 +244,19 @@ async fn unlock_of_what_another_took(stage: Stage) {
 async fn lk05(stage: Stage) {
     let (first, second, name) = &stage.workers();
     for _ in 0..3 {
-        first.lock(name, Some(ms(10_000))).await.expect("free, or held by itself");
+        first
+            .lock(name, Some(ms(10_000)))
+            .await
+            .expect("free, or held by itself");
     }
     first.unlock(name).await.expect("held");
     first.unlock(name).await.expect("held");
-    between("what is left", second.lease_left(name).await.expect("held"), 9_000, 10_000);
+    between(
+        "what is left",
+        second.lease_left(name).await.expect("held"),
+        9_000,
+        10_000,
+    );
     first.unlock(name).await.expect("held");
 }
 
@@ -216,7 +272,11 @@ async fn lk08(stage: Stage) {
 async fn delete(stage: Stage) {
     let (first, second, name) = &stage.workers();
     let says = |forced: Result<Option<bool>, Fail>, was_held: bool| {
-        assert!(forced.expect("answered").is_none_or(|said| said == was_held));
+        assert!(
+            forced
+                .expect("answered")
+                .is_none_or(|said| said == was_held)
+        );
     };
     says(second.force_unlock(name).await, false);
     first.lock(name, None).await.expect("free");
@@ -228,11 +288,21 @@ async fn delete(stage: Stage) {
 async fn lk10(stage: Stage) {
     let (first, second, name) = &stage.workers();
     first.lock(name, Some(ms(3_600_000))).await.expect("free");
-    between("an hour", second.lease_left(name).await.expect("held"), 3_599_000, 3_600_000);
+    between(
+        "an hour",
+        second.lease_left(name).await.expect("held"),
+        3_599_000,
+        3_600_000,
+    );
     first.unlock(name).await.expect("held");
     assert_eq!(second.lease_left(name).await, None);
     first.lock(name, None).await.expect("free");
-    between("the watchdog timeout", second.lease_left(name).await.expect("held"), 29_000, 30_000);
+    between(
+        "the watchdog timeout",
+        second.lease_left(name).await.expect("held"),
+        29_000,
+        30_000,
+    );
     first.unlock(name).await.expect("held");
 }
 
@@ -240,8 +310,14 @@ async fn lk13(stage: Stage) {
     let (first, second, name) = &stage.workers();
     assert_eq!(first.hold_count(name).await, 0);
     for count in 1..=2 {
-        first.lock(name, None).await.expect("free, or held by itself");
-        assert_eq!((first.hold_count(name).await, second.hold_count(name).await), (count, 0));
+        first
+            .lock(name, None)
+            .await
+            .expect("free, or held by itself");
+        assert_eq!(
+            (first.hold_count(name).await, second.hold_count(name).await),
+            (count, 0)
+        );
     }
     for count in (0..2).rev() {
         first.unlock(name).await.expect("held");
@@ -289,7 +365,11 @@ async fn lk19(stage: Stage) {
     let neighbour = stage.first.worker();
     first.lock(name, None).await.expect("free");
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
-    assert_eq!(neighbour.unlock(name).await, Err(Fail::NotHeld), "another worker of the same client");
+    assert_eq!(
+        neighbour.unlock(name).await,
+        Err(Fail::NotHeld),
+        "another worker of the same client"
+    );
     assert!(first.is_held(name).await);
     first.unlock(name).await.expect("held");
 }
@@ -308,7 +388,11 @@ async fn lk21(stage: Stage) {
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     first.unlock(name).await.expect("held");
-    assert_eq!(second.try_lock(name, None, None).await, Ok(false), "once is left");
+    assert_eq!(
+        second.try_lock(name, None, None).await,
+        Ok(false),
+        "once is left"
+    );
     first.unlock(name).await.expect("held");
     assert_eq!(second.try_lock(name, None, None).await, Ok(true));
     second.unlock(name).await.expect("held");

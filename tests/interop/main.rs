@@ -1,8 +1,9 @@
 //! The same lock as Java: our client and real Redisson JVMs on one server, in every pairing.
 //!
-//! Run it with `cargo xtask interop`, which builds the JVMs' side. A scenario with two parties runs four times: Rust
-//! and Rust, Rust and Java, Java and Rust, and Java and Java, the control that the scenario itself is right. What is
-//! planned is computed before anything runs; what did not run has failed.
+//! Run it with `cargo xtask interop`, which builds the JVMs' side. A scenario with two parties runs
+//! four times: Rust and Rust, Rust and Java, Java and Rust, and Java and Java, the control that the
+//! scenario itself is right. What is planned is computed before anything runs; what did not run has
+//! failed.
 
 #![allow(unreachable_pub, reason = "a test is no library")]
 
@@ -32,8 +33,14 @@ fn main() {
     if let Ok(order) = std::env::var("INTEROP_HOLD") {
         return doomed::hold_until_killed(&order);
     }
-    let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let filters: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     let failed = runtime.expect("a runtime").block_on(run(&filters));
     if failed > 0 {
         std::process::exit(101);
@@ -55,7 +62,10 @@ fn scenarios() -> Vec<Scenario> {
 async fn run(filters: &[String]) -> usize {
     let builds = builds();
     let short = std::env::var("INTEROP_SHORT").unwrap_or_default();
-    let short: Vec<&str> = short.split(',').filter(|version| !version.is_empty()).collect();
+    let short: Vec<&str> = short
+        .split(',')
+        .filter(|version| !version.is_empty())
+        .collect();
     let (mut passed, mut failed) = (0, 0);
     for build in builds {
         let is_short = short.contains(&build.version.as_str());
@@ -91,7 +101,10 @@ fn builds() -> Vec<Build> {
             "Redisson {version} is not built: run `cargo xtask interop`, which builds it, or leave Java out with \
              `cargo xtask test --without java`"
         );
-        Build { version: version.to_owned(), folder }
+        Build {
+            version: version.to_owned(),
+            folder,
+        }
     };
     versions.split(',').map(build).collect()
 }
@@ -108,20 +121,30 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
     let server = Server::start();
     let sides = Arc::new(Sides::open(build, &server).await);
     let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
-    let wanted = |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
-    let scenarios: Vec<Scenario> =
-        scenarios().into_iter().filter(|scenario| !short || scenario.short).collect();
+    let wanted =
+        |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    let scenarios: Vec<Scenario> = scenarios()
+        .into_iter()
+        .filter(|scenario| !short || scenario.short)
+        .collect();
     let all = scenarios.len() * Job::PAIRINGS;
-    let jobs: Vec<Job> =
-        scenarios.into_iter().flat_map(|scenario| Job::pairings(scenario, &build.version)).collect();
+    let jobs: Vec<Job> = scenarios
+        .into_iter()
+        .flat_map(|scenario| Job::pairings(scenario, &build.version))
+        .collect();
     let left_out = all - jobs.len();
     let jobs: Vec<(String, Job)> = jobs
         .into_iter()
         .map(|job| (full(&format!("{}_{}", job.scenario.name, job.pair())), job))
         .filter(|(name, _)| wanted(name))
         .collect();
-    let mut results: BTreeMap<String, bool> = jobs.iter().map(|(name, _)| (name.clone(), false)).collect();
-    assert_eq!(results.len(), jobs.len(), "every scenario has a name of its own");
+    let mut results: BTreeMap<String, bool> =
+        jobs.iter().map(|(name, _)| (name.clone(), false)).collect();
+    assert_eq!(
+        results.len(),
+        jobs.len(),
+        "every scenario has a name of its own"
+    );
     let wire = full("wire");
     // Compared with the newest; the others are known by what they do.
     if build.version == NEWEST && wanted(&wire) {
@@ -173,7 +196,10 @@ async fn play(name: &str, scenario: impl Future<Output = ()> + Send + 'static) -
         Ok(Err(_)) => "FAILED",
         Err(_) => "FAILED: it does not end",
     };
-    println!("test {name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64());
+    println!(
+        "test {name} ... {word} ({:.1} s)",
+        start.elapsed().as_secs_f64()
+    );
     word == "ok"
 }
 
@@ -182,6 +208,8 @@ const NEWEST: &str = "4.7.0";
 
 /// Killing or pausing a side ends in take-over, never in a stuck run.
 fn job_max() -> Duration {
-    let seconds = std::env::var("INTEROP_JOB_SECS").ok().and_then(|seconds| seconds.parse().ok());
+    let seconds = std::env::var("INTEROP_JOB_SECS")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or(120))
 }

@@ -34,12 +34,19 @@ pub enum Party {
 
 impl Party {
     pub async fn rust(url: &str, watchdog: Duration) -> Self {
-        let builder = LockClient::builder().watchdog_timeout(watchdog).command_timeout(watchdog / 4);
+        let builder = LockClient::builder()
+            .watchdog_timeout(watchdog)
+            .command_timeout(watchdog / 4);
         Self::Rust(builder.connect(url).await.expect("the server answers"))
     }
 
     /// A client in a JVM, with settings of the peer's `open`.
-    pub async fn java(peer: &Peer, url: &str, watchdog: Duration, settings: &[(&str, String)]) -> Self {
+    pub async fn java(
+        peer: &Peer,
+        url: &str,
+        watchdog: Duration,
+        settings: &[(&str, String)],
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("client {}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut values = vec![
@@ -50,11 +57,19 @@ impl Party {
         values.extend(settings.iter().cloned());
         let opened = peer.call("open", &values).await;
         assert!(opened.is_ok(), "{opened:?}");
-        Self::Java { peer: peer.clone(), client: name }
+        Self::Java {
+            peer: peer.clone(),
+            client: name,
+        }
     }
 
     /// One more client of this side. The settings are for one in a JVM.
-    pub async fn another(&self, url: &str, watchdog: Duration, settings: &[(&str, String)]) -> Self {
+    pub async fn another(
+        &self,
+        url: &str,
+        watchdog: Duration,
+        settings: &[(&str, String)],
+    ) -> Self {
         match self {
             Self::Rust(_) => Self::rust(url, watchdog).await,
             Self::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
@@ -69,20 +84,33 @@ impl Party {
     pub fn worker(&self) -> Worker {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let side = match self {
-            Self::Rust(client) => {
-                Side::Rust { client: client.clone(), owner: client.owner(), guards: Arc::default() }
-            }
+            Self::Rust(client) => Side::Rust {
+                client: client.clone(),
+                owner: client.owner(),
+                guards: Arc::default(),
+            },
             Self::Java { peer, client } => {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                Side::Java { peer: peer.clone(), client: client.clone(), number }
+                Side::Java {
+                    peer: peer.clone(),
+                    client: client.clone(),
+                    number,
+                }
             }
         };
-        Worker { side, by_thread_id: false }
+        Worker {
+            side,
+            by_thread_id: false,
+        }
     }
 
-    /// A worker that calls the asynchronous forms, with a thread id of its own. Ours are asynchronous anyway.
+    /// A worker that calls the asynchronous forms, with a thread id of its own. Ours are
+    /// asynchronous anyway.
     pub fn async_worker(&self) -> Worker {
-        Worker { by_thread_id: true, ..self.worker() }
+        Worker {
+            by_thread_id: true,
+            ..self.worker()
+        }
     }
 
     pub async fn close(self) {
@@ -102,8 +130,16 @@ pub struct Worker {
 
 #[derive(Clone)]
 enum Side {
-    Rust { client: LockClient, owner: Owner, guards: Arc<Mutex<Guards>> },
-    Java { peer: Peer, client: String, number: u64 },
+    Rust {
+        client: LockClient,
+        owner: Owner,
+        guards: Arc<Mutex<Guards>>,
+    },
+    Java {
+        peer: Peer,
+        client: String,
+        number: u64,
+    },
 }
 
 /// What a worker holds, by name, the latest last.
@@ -114,13 +150,19 @@ impl Worker {
     pub async fn lock(&self, name: &str, lease: Option<Duration>) -> Result<(), Fail> {
         match &self.side {
             Side::Rust { .. } => {
-                let guard = self.rust(name, lease).lock().await.map_err(|error| fail(&error))?;
+                let guard = self
+                    .rust(name, lease)
+                    .lock()
+                    .await
+                    .map_err(|error| fail(&error))?;
                 self.keep(name, guard);
                 Ok(())
             }
-            Side::Java { .. } => {
-                self.call("lock", name, &[("lease", millis(lease))]).await.map(|_| ()).map_err(exception)
-            }
+            Side::Java { .. } => self
+                .call("lock", name, &[("lease", millis(lease))])
+                .await
+                .map(|_| ())
+                .map_err(exception),
         }
     }
 
@@ -143,7 +185,10 @@ impl Worker {
             }
             Side::Java { .. } => {
                 let values = [("wait", millis(wait)), ("lease", millis(lease))];
-                self.call("trylock", name, &values).await.map(|value| value == true).map_err(exception)
+                self.call("trylock", name, &values)
+                    .await
+                    .map(|value| value == true)
+                    .map_err(exception)
             }
         }
     }
@@ -152,20 +197,29 @@ impl Worker {
     pub async fn unlock(&self, name: &str) -> Result<(), Fail> {
         match &self.side {
             Side::Rust { guards, .. } => {
-                let guard = guards.lock().expect("unpoisoned").get_mut(name).and_then(Vec::pop);
+                let guard = guards
+                    .lock()
+                    .expect("unpoisoned")
+                    .get_mut(name)
+                    .and_then(Vec::pop);
                 let done = match guard {
                     Some(guard) => guard.unlock().await,
                     None => self.rust(name, None).unlock().await,
                 };
                 done.map_err(|error| fail(&error))
             }
-            Side::Java { .. } => self.call("unlock", name, &[]).await.map(|_| ()).map_err(exception),
+            Side::Java { .. } => self
+                .call("unlock", name, &[])
+                .await
+                .map(|_| ())
+                .map_err(exception),
         }
     }
 
     /// Gives back what is not held any more: refused, with the lock free or held by another.
     ///
-    /// Redisson before 3.10.6 takes a free lock for one that it has just given back, and says nothing.
+    /// Redisson before 3.10.6 takes a free lock for one that it has just given back, and says
+    /// nothing.
     pub async fn unlock_too_late(&self, name: &str) {
         let free = !self.is_locked(name).await;
         let unlocked = self.unlock(name).await;
@@ -173,26 +227,40 @@ impl Worker {
             Side::Java { peer, .. } if free && is_before_3_10_6(&peer.version) => {
                 assert_eq!(unlocked, Ok(()))
             }
-            _ => assert!(unlocked.as_ref().is_err_and(Fail::is_not_held), "{unlocked:?}"),
+            _ => assert!(
+                unlocked.as_ref().is_err_and(Fail::is_not_held),
+                "{unlocked:?}"
+            ),
         }
     }
 
-    /// Frees the lock, whoever holds it. The answer is whether anybody did; the oldest Redisson does not say.
+    /// Frees the lock, whoever holds it. The answer is whether anybody did; the oldest Redisson
+    /// does not say.
     pub async fn force_unlock(&self, name: &str) -> Result<Option<bool>, Fail> {
         match &self.side {
-            Side::Rust { .. } => {
-                self.rust(name, None).force_unlock().await.map(Some).map_err(|error| fail(&error))
-            }
+            Side::Rust { .. } => self
+                .rust(name, None)
+                .force_unlock()
+                .await
+                .map(Some)
+                .map_err(|error| fail(&error)),
             Side::Java { .. } => {
-                let forced = self.call("forceunlock", name, &[]).await.map_err(exception)?;
+                let forced = self
+                    .call("forceunlock", name, &[])
+                    .await
+                    .map_err(exception)?;
                 Ok(forced.as_bool())
             }
         }
     }
 
-    /// One attempt by a thread that is interrupted already; ours, which has no thread, is dropped after a while.
-    /// `None`: it brought nothing.
-    pub async fn interrupted_try_lock(&self, name: &str, after: Duration) -> Option<Result<bool, Fail>> {
+    /// One attempt by a thread that is interrupted already; ours, which has no thread, is dropped
+    /// after a while. `None`: it brought nothing.
+    pub async fn interrupted_try_lock(
+        &self,
+        name: &str,
+        after: Duration,
+    ) -> Option<Result<bool, Fail>> {
         match &self.side {
             Side::Rust { .. } => {
                 let (worker, name) = (self.clone(), name.to_owned());
@@ -203,21 +271,30 @@ impl Worker {
             }
             Side::Java { .. } => {
                 let values = [("interrupted", "true".to_owned())];
-                self.call("trylock", name, &values).await.map(|value| value == true).map(Ok).ok()
+                self.call("trylock", name, &values)
+                    .await
+                    .map(|value| value == true)
+                    .map(Ok)
+                    .ok()
             }
         }
     }
 
-    /// Interrupts the thread of this worker, which waits for a lock. Ours has no thread: another that waits beside it
-    /// is dropped.
+    /// Interrupts the thread of this worker, which waits for a lock. Ours has no thread: another
+    /// that waits beside it is dropped.
     pub async fn interrupt(&self, name: &str) {
         match &self.side {
             Side::Rust { client, .. } => {
                 let neighbour = client.lock(name).owned_by(&client.owner());
-                let waiting = tokio::time::timeout(Duration::from_millis(50), neighbour.lock()).await;
+                let waiting =
+                    tokio::time::timeout(Duration::from_millis(50), neighbour.lock()).await;
                 assert!(waiting.is_err(), "it was waiting");
             }
-            Side::Java { peer, client, number } => {
+            Side::Java {
+                peer,
+                client,
+                number,
+            } => {
                 let target = [("client", client.clone()), ("target", number.to_string())];
                 peer.call("interrupt", &target).await.expect("answered");
             }
@@ -236,7 +313,11 @@ impl Worker {
         match &self.side {
             Side::Rust { .. } => self.rust(name, None).is_held().await.expect("answered"),
             Side::Java { .. } => {
-                let verb = if self.by_thread_id { "isheldbythread" } else { "isheld" };
+                let verb = if self.by_thread_id {
+                    "isheldbythread"
+                } else {
+                    "isheld"
+                };
                 self.call(verb, name, &[]).await.expect("answered") == true
             }
         }
@@ -245,7 +326,12 @@ impl Worker {
     /// How often this worker holds the lock.
     pub async fn hold_count(&self, name: &str) -> i64 {
         match &self.side {
-            Side::Rust { .. } => self.rust(name, None).hold_count().await.expect("answered").into(),
+            Side::Rust { .. } => self
+                .rust(name, None)
+                .hold_count()
+                .await
+                .expect("answered")
+                .into(),
             Side::Java { .. } => {
                 let count = self.call("holdcount", name, &[]).await.expect("answered");
                 count.as_i64().expect("a number")
@@ -259,7 +345,9 @@ impl Worker {
             Side::Rust { .. } => self.rust(name, None).lease_left().await.expect("answered"),
             Side::Java { .. } => {
                 let left = self.call("ttl", name, &[]).await.expect("answered");
-                u64::try_from(left.as_i64().expect("a number")).ok().map(Duration::from_millis)
+                u64::try_from(left.as_i64().expect("a number"))
+                    .ok()
+                    .map(Duration::from_millis)
             }
         }
     }
@@ -269,26 +357,43 @@ impl Worker {
         match &self.side {
             Side::Rust { guards, .. } => {
                 let guards = guards.lock().expect("unpoisoned");
-                guards.get(name).and_then(|guards| guards.last()).map(LockGuard::lost)
+                guards
+                    .get(name)
+                    .and_then(|guards| guards.last())
+                    .map(LockGuard::lost)
             }
             Side::Java { .. } => None,
         }
     }
 
     fn rust(&self, name: &str, lease: Option<Duration>) -> redisson_lock::Lock {
-        let Side::Rust { client, owner, .. } = &self.side else { unreachable!("asked of our side only") };
+        let Side::Rust { client, owner, .. } = &self.side else {
+            unreachable!("asked of our side only")
+        };
         let lock = client.lock(name).owned_by(owner);
         lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease))
     }
 
     fn keep(&self, name: &str, guard: LockGuard) {
         if let Side::Rust { guards, .. } = &self.side {
-            guards.lock().expect("unpoisoned").entry(name.to_owned()).or_default().push(guard);
+            guards
+                .lock()
+                .expect("unpoisoned")
+                .entry(name.to_owned())
+                .or_default()
+                .push(guard);
         }
     }
 
     pub async fn call(&self, verb: &str, name: &str, values: &[(&'static str, String)]) -> Answer {
-        let Side::Java { peer, client, number } = &self.side else { unreachable!("asked of Java only") };
+        let Side::Java {
+            peer,
+            client,
+            number,
+        } = &self.side
+        else {
+            unreachable!("asked of Java only")
+        };
         let mut all = vec![("client", client.clone()), ("name", name.to_owned())];
         all.extend(values.iter().cloned());
         if self.by_thread_id {
@@ -304,7 +409,10 @@ impl Worker {
 }
 
 fn is_before_3_10_6(version: &str) -> bool {
-    let numbers: Vec<u32> = version.split('.').filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<u32> = version
+        .split('.')
+        .filter_map(|number| number.parse().ok())
+        .collect();
     numbers < vec![3, 10, 6]
 }
 

@@ -1,4 +1,5 @@
-//! Scenarios with a server of their own: one that fails, forgets, tells of its keys, or is a node of a cluster.
+//! Scenarios with a server of their own: one that fails, forgets, tells of its keys, or is a node
+//! of a cluster.
 
 use std::time::Duration;
 
@@ -19,25 +20,52 @@ pub fn scenarios() -> Vec<Scenario> {
 /// Without a server an attempt is an error, not a refusal, and it comes in time.
 async fn lk04(stage: Stage) {
     let server = Server::start();
-    let worker = stage.first.another(&server.url(), ms(30_000), &[]).await.worker();
+    let worker = stage
+        .first
+        .another(&server.url(), ms(30_000), &[])
+        .await
+        .worker();
     worker.lock(&stage.name, None).await.expect("free");
     worker.unlock(&stage.name).await.expect("held");
     drop(server);
-    let tried = worker.try_lock(&stage.name, Some(ms(5_000)), Some(ms(10_000))).await;
+    let tried = worker
+        .try_lock(&stage.name, Some(ms(5_000)), Some(ms(10_000)))
+        .await;
     assert!(matches!(tried, Err(Fail::Other(_))), "{tried:?}");
 }
 
 /// A cluster of one node: Java takes it for a cluster, we know its one address.
 async fn cluster(stage: &Stage, watchdog: Duration) -> (Server, [Party; 2]) {
-    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
+    let server = Server::start_with(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-announce-ip",
+        "127.0.0.1",
+    ]);
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     let mut control = server.control();
-    control.run(&[&["CLUSTER", "ADDSLOTS"], &*slots.iter().map(String::as_str).collect::<Vec<_>>()].concat());
-    let works = || control.run(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+    control.run(
+        &[
+            &["CLUSTER", "ADDSLOTS"],
+            &*slots.iter().map(String::as_str).collect::<Vec<_>>(),
+        ]
+        .concat(),
+    );
+    let works = || {
+        control
+            .run(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
+    };
     eventually("the cluster works", works).await;
     let as_cluster = [("cluster", "true".to_owned())];
-    let first = stage.first.another(&server.url(), watchdog, &as_cluster).await;
-    let second = stage.second.another(&server.url(), watchdog, &as_cluster).await;
+    let first = stage
+        .first
+        .another(&server.url(), watchdog, &as_cluster)
+        .await;
+    let second = stage
+        .second
+        .another(&server.url(), watchdog, &as_cluster)
+        .await;
     (server, [first, second])
 }
 
@@ -58,7 +86,11 @@ async fn lk11(stage: Stage) {
     }
     tokio::time::sleep(QUICK * 3).await;
     for name in &names {
-        assert_eq!(other.try_lock(name, None, None).await, Ok(false), "{name} was renewed");
+        assert_eq!(
+            other.try_lock(name, None, None).await,
+            Ok(false),
+            "{name} was renewed"
+        );
         holder.unlock(name).await.expect("held");
     }
     first.close().await;
@@ -77,8 +109,8 @@ async fn lk17(stage: Stage) {
     second.close().await;
 }
 
-/// Whoever listens to Redis' own events about keys, as Redisson's listeners do, hears of each end of a hold once: of a
-/// key that was deleted, or of one that has expired.
+/// Whoever listens to Redis' own events about keys, as Redisson's listeners do, hears of each end
+/// of a hold once: of a key that was deleted, or of one that has expired.
 async fn lk26(stage: Stage) {
     let server = Server::start_with(&["--notify-keyspace-events", "Egx"]);
     let first = stage.first.another(&server.url(), QUICK, &[]).await;
@@ -93,24 +125,38 @@ async fn lk26(stage: Stage) {
     for _ in 0..2 {
         holder.unlock(name).await.expect("held");
     }
-    assert_eq!(next_end(events, name).await, "del", "the last unlock, and no other");
+    assert_eq!(
+        next_end(events, name).await,
+        "del",
+        "the last unlock, and no other"
+    );
     holder.lock(name, None).await.expect("free");
     other.force_unlock(name).await.expect("answered");
     assert_eq!(next_end(events, name).await, "del", "the forced unlock");
     holder.unlock_too_late(name).await;
     other.lock(name, None).await.expect("free");
     other.unlock(name).await.expect("held");
-    assert_eq!(next_end(events, name).await, "del", "nothing came in between");
+    assert_eq!(
+        next_end(events, name).await,
+        "del",
+        "nothing came in between"
+    );
     holder.lock(name, None).await.expect("free");
     first.close().await;
-    assert_eq!(next_end(events, name).await, "expired", "nobody gave it back");
+    assert_eq!(
+        next_end(events, name).await,
+        "expired",
+        "nobody gave it back"
+    );
     second.close().await;
 }
 
 /// How a key ended next.
 async fn next_end(events: &mut Messages, name: &str) -> String {
     loop {
-        let event = tokio::time::timeout(ms(20_000), events.recv()).await.expect("an event in time");
+        let event = tokio::time::timeout(ms(20_000), events.recv())
+            .await
+            .expect("an event in time");
         let (kind, key) = event.expect("the server runs");
         if key == name {
             return kind.rsplit(':').next().expect("a kind").to_owned();
@@ -131,7 +177,11 @@ async fn e01(stage: Stage) {
     for _ in 0..2 {
         holder.lock(name, None).await.expect("free");
         tokio::time::sleep(QUICK * 2).await;
-        assert_eq!(other.try_lock(name, None, None).await, Ok(false), "it was renewed");
+        assert_eq!(
+            other.try_lock(name, None, None).await,
+            Ok(false),
+            "it was renewed"
+        );
         holder.unlock(name).await.expect("held");
     }
     first.close().await;

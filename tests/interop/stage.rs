@@ -29,13 +29,26 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub fn new<F: Future<Output = ()> + Send + 'static>(name: &'static str, play: fn(Stage) -> F) -> Self {
+    pub fn new<F: Future<Output = ()> + Send + 'static>(
+        name: &'static str,
+        play: fn(Stage) -> F,
+    ) -> Self {
         let play: Play = Arc::new(move |stage| Box::pin(play(stage)));
-        Self { name, play, short: false, load: Load::Waits, not_first: &[], not_second: &[] }
+        Self {
+            name,
+            play,
+            short: false,
+            load: Load::Waits,
+            not_first: &[],
+            not_second: &[],
+        }
     }
 
     pub fn short(self) -> Self {
-        Self { short: true, ..self }
+        Self {
+            short: true,
+            ..self
+        }
     }
 
     pub fn load(self, load: Load) -> Self {
@@ -43,16 +56,22 @@ impl Scenario {
     }
 
     pub fn not_first(self, versions: &'static [&'static str]) -> Self {
-        Self { not_first: versions, ..self }
+        Self {
+            not_first: versions,
+            ..self
+        }
     }
 
     pub fn not_second(self, versions: &'static [&'static str]) -> Self {
-        Self { not_second: versions, ..self }
+        Self {
+            not_second: versions,
+            ..self
+        }
     }
 }
 
-/// What a scenario does to the machine. Loads run one after the other, so that who burns the processor does not run
-/// beside who measures time.
+/// What a scenario does to the machine. Loads run one after the other, so that who burns the
+/// processor does not run beside who measures time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Most of the time it waits.
@@ -65,7 +84,8 @@ pub enum Load {
 
 impl Load {
     /// All of them, with how many scenarios run side by side.
-    pub const ALL: [(Self, usize); 3] = [(Self::Waits, 16), (Self::Process, 6), (Self::Processor, 4)];
+    pub const ALL: [(Self, usize); 3] =
+        [(Self::Waits, 16), (Self::Process, 6), (Self::Processor, 4)];
 }
 
 /// A scenario with its two parties.
@@ -81,11 +101,14 @@ impl Job {
 
     /// Each kind of party in each part, as far as this version of Redisson can do it.
     pub fn pairings(scenario: Scenario, version: &str) -> Vec<Self> {
-        let pairs: [_; Self::PAIRINGS] = [(true, true), (true, false), (false, true), (false, false)];
+        let pairs: [_; Self::PAIRINGS] =
+            [(true, true), (true, false), (false, true), (false, false)];
         pairs
             .into_iter()
             .filter(|(first_is_rust, _)| *first_is_rust || !scenario.not_first.contains(&version))
-            .filter(|(_, second_is_rust)| *second_is_rust || !scenario.not_second.contains(&version))
+            .filter(|(_, second_is_rust)| {
+                *second_is_rust || !scenario.not_second.contains(&version)
+            })
             .map(|(first_is_rust, second_is_rust)| Self {
                 scenario: scenario.clone(),
                 first_is_rust,
@@ -96,7 +119,11 @@ impl Job {
 
     pub fn pair(&self) -> String {
         let letter = |is_rust| if is_rust { 'R' } else { 'J' };
-        format!("{}{}", letter(self.first_is_rust), letter(self.second_is_rust))
+        format!(
+            "{}{}",
+            letter(self.first_is_rust),
+            letter(self.second_is_rust)
+        )
     }
 }
 
@@ -120,7 +147,10 @@ impl Sides {
         let peer = Peer::start(build).await;
         let url = server.url();
         let side = async |watchdog: Duration| {
-            let rust = [Party::rust(&url, watchdog).await, Party::rust(&url, watchdog).await];
+            let rust = [
+                Party::rust(&url, watchdog).await,
+                Party::rust(&url, watchdog).await,
+            ];
             let java = [
                 Party::java(&peer, &url, watchdog, &[]).await,
                 Party::java(&peer, &url, watchdog, &[]).await,
@@ -129,7 +159,14 @@ impl Sides {
         };
         let long = side(LONG).await;
         let quick = side(QUICK).await;
-        Self { build: build.clone(), peer, url, port: server.port, long, quick }
+        Self {
+            build: build.clone(),
+            peer,
+            url,
+            port: server.port,
+            long,
+            quick,
+        }
     }
 
     /// Both sides make the same calls, and what stands in Redis is compared.
@@ -197,12 +234,20 @@ impl Stage {
 
     /// The same, with the short watchdog timeout.
     pub fn quick_workers(&self) -> (Worker, Worker, String) {
-        (self.quick_first.worker(), self.quick_second.worker(), self.name.clone())
+        (
+            self.quick_first.worker(),
+            self.quick_second.worker(),
+            self.name.clone(),
+        )
     }
 
     /// The same, by the asynchronous forms.
     pub fn async_workers(&self) -> (Worker, Worker, String) {
-        (self.first.async_worker(), self.second.async_worker(), self.name.clone())
+        (
+            self.first.async_worker(),
+            self.second.async_worker(),
+            self.name.clone(),
+        )
     }
 
     pub fn url(&self) -> &str {
@@ -232,7 +277,11 @@ impl Stage {
     async fn listeners(&self, name: &str, number: u32) {
         let (channel, number) = (channel(name), format!(" {number}"));
         let mut control = self.control();
-        let are = || control.run(&["PUBSUB", "NUMSUB", &channel]).ends_with(&number);
+        let are = || {
+            control
+                .run(&["PUBSUB", "NUMSUB", &channel])
+                .ends_with(&number)
+        };
         eventually(&format!("listeners:{number}"), are).await;
     }
 }
@@ -262,7 +311,10 @@ pub fn listen(port: u16, channels: Vec<String>) -> Messages {
         ready.send(()).expect("somebody waits");
         while let Ok(message) = pubsub.get_message() {
             let payload: String = message.get_payload().expect("text");
-            if sender.send((message.get_channel_name().to_owned(), payload)).is_err() {
+            if sender
+                .send((message.get_channel_name().to_owned(), payload))
+                .is_err()
+            {
                 return;
             }
         }
@@ -280,10 +332,13 @@ pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
     }
 }
 
-/// A time that was measured a moment ago lies between two others, the upper one widened by what the machine stood still
-/// meanwhile.
+/// A time that was measured a moment ago lies between two others, the upper one widened by what the
+/// machine stood still meanwhile.
 pub fn between(what: &str, took: Duration, at_least: u64, at_most: u64) {
     let now = Instant::now();
     let most = ms(at_most) + stalls(now.checked_sub(took + ms(1_000)).unwrap_or(now));
-    assert!(took >= ms(at_least) && took <= most, "{what} took {took:?}, not {at_least} ms to {most:?}");
+    assert!(
+        took >= ms(at_least) && took <= most,
+        "{what} took {took:?}, not {at_least} ms to {most:?}"
+    );
 }

@@ -90,7 +90,12 @@ async fn try_lock_ends_in_time(stage: Stage) {
         let start = Instant::now();
         assert_eq!(second.try_lock(name, Some(ms(wait)), None).await, Ok(false));
         // Java's timers are a little early at times.
-        between("waiting in vain", start.elapsed(), wait.saturating_sub(10), wait + 350);
+        between(
+            "waiting in vain",
+            start.elapsed(),
+            wait.saturating_sub(10),
+            wait + 350,
+        );
     }
     first.unlock(name).await.expect("held");
     let start = Instant::now();
@@ -108,7 +113,10 @@ async fn lk02(stage: Stage) {
                 let worker = party.worker();
                 let name = format!("{}:{key}", stage.name);
                 tasks.spawn(async move {
-                    assert_eq!(worker.try_lock(&name, Some(ms(5_000)), None).await, Ok(true));
+                    assert_eq!(
+                        worker.try_lock(&name, Some(ms(5_000)), None).await,
+                        Ok(true)
+                    );
                     worker.unlock(&name).await.expect("held");
                 });
             }
@@ -123,7 +131,10 @@ async fn lk06(stage: Stage) {
     let (first, second, name) = &stage.workers();
     first.lock(name, None).await.expect("free");
     let start = Instant::now();
-    assert_eq!(second.try_lock(name, Some(ms(3_000)), None).await, Ok(false));
+    assert_eq!(
+        second.try_lock(name, Some(ms(3_000)), None).await,
+        Ok(false)
+    );
     between("waiting in vain", start.elapsed(), 2_990, 3_350);
     first.unlock(name).await.expect("held");
 }
@@ -134,7 +145,11 @@ async fn sp05(stage: Stage) {
     first.lock(name, Some(ms(2_000))).await.expect("free");
     let start = Instant::now();
     second.lock(name, None).await.expect("free");
-    assert!(start.elapsed() < Duration::from_millis(2_320) + stalls(start), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_millis(2_320) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
     first.unlock_too_late(name).await;
     second.unlock(name).await.expect("held");
 }
@@ -162,7 +177,8 @@ async fn sp19(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-/// A thread id is any number, and one of no running thread will do. Redisson asks by it since `isHeldByThread`.
+/// A thread id is any number, and one of no running thread will do. Redisson asks by it since
+/// `isHeldByThread`.
 async fn held_by_a_thread_id(stage: Stage) {
     let (first, _, name) = &stage.async_workers();
     let (neighbour, second) = (stage.first.async_worker(), stage.second.worker());
@@ -180,7 +196,11 @@ async fn sp20(stage: Stage) {
     first.lock(name, None).await.expect("free");
     let waiting = tokio::spawn({
         let (second, name) = (second.clone(), name.clone());
-        async move { second.try_lock(&name, Some(ms(2_000)), Some(ms(30_000))).await }
+        async move {
+            second
+                .try_lock(&name, Some(ms(2_000)), Some(ms(30_000)))
+                .await
+        }
     });
     tokio::time::sleep(ms(500)).await;
     assert!(!waiting.is_finished(), "it is held");
@@ -193,7 +213,12 @@ async fn sp21(stage: Stage) {
     let (first, second, name) = &stage.async_workers();
     first.lock(name, None).await.expect("free");
     let start = Instant::now();
-    assert_eq!(second.try_lock(name, Some(ms(1_000)), Some(ms(30_000))).await, Ok(false));
+    assert_eq!(
+        second
+            .try_lock(name, Some(ms(1_000)), Some(ms(30_000)))
+            .await,
+        Ok(false)
+    );
     between("waiting in vain", start.elapsed(), 990, 1_500);
     first.unlock(name).await.expect("held");
 }

@@ -1,6 +1,6 @@
-//! The same calls made by Java and by us, step by step: after each the keys, fields, counts, leases, listeners and
-//! messages are compared. What differs by design is a list; a difference that is not on it fails, and so does an
-//! entry that no longer shows.
+//! The same calls made by Java and by us, step by step: after each the keys, fields, counts,
+//! leases, listeners and messages are compared. What differs by design is a list; a difference that
+//! is not on it fails, and so does an entry that no longer shows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -59,12 +59,14 @@ const FULL: &[(Act, Differs)] = &[
     (Lock(0, Some(10_000)), Lease(30_000, 10_000)),
     (Unlock(0), Lease(30_000, 10_000)),
     (Unlock(0), Nothing),
-    // The reverse: an `RLock` remembers the last lease that it was given, and takes it for the watchdog's own.
+    // The reverse: an `RLock` remembers the last lease that it was given, and takes it for the
+    // watchdog's own.
     (Lock(0, Some(10_000)), Nothing),
     (Lock(0, None), Lease(30_000, 10_000)),
     (Unlock(0), Lease(30_000, 10_000)),
     (Unlock(0), Nothing),
-    // A lease that is over: ours is given back at its local end, with a message; Redisson's runs out in silence.
+    // A lease that is over: ours is given back at its local end, with a message; Redisson's runs
+    // out in silence.
     (Lock(0, Some(400)), Nothing),
     (RunOut, Messages(1, 0)),
     (UnlockRefused(0), Nothing),
@@ -90,8 +92,14 @@ const SHORT: &[(Act, Differs)] = &[
     (Unlock(0), Nothing),
 ];
 
-const NAMES: [&str; 6] =
-    ["{wire}:tag", "wire{unclosed", "wire with spaces", "wire \"quoted' one", "wire 🔒", "wire:}{"];
+const NAMES: [&str; 6] = [
+    "{wire}:tag",
+    "wire{unclosed",
+    "wire with spaces",
+    "wire \"quoted' one",
+    "wire 🔒",
+    "wire:}{",
+];
 
 /// Everything that is on the list shows, and nothing else does.
 pub async fn check(port: u16, rust: &[Party; 2], java: &[Party; 2]) {
@@ -119,16 +127,32 @@ struct Seen {
 }
 
 /// The workers of a side belong to two clients: within one, ours would wait without listening.
-async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2], java: &[Party; 2]) {
+async fn play(
+    base: &str,
+    script: &[(Act, Differs)],
+    port: u16,
+    rust: &[Party; 2],
+    java: &[Party; 2],
+) {
     let mut sides = [rust, java].map(|parties| Side {
-        name: format!("{base} {}", if parties[0].is_rust() { "of Rust" } else { "of Java" }),
+        name: format!(
+            "{base} {}",
+            if parties[0].is_rust() {
+                "of Rust"
+            } else {
+                "of Java"
+            }
+        ),
         workers: [parties[0].worker(), parties[1].worker()],
         waiting: None,
         fields: Vec::new(),
     });
     let control = &mut Control::connect(port);
     let mark = format!("{base}: heard");
-    let channels = sides.iter().map(|side| channel(&side.name)).chain([mark.clone()]);
+    let channels = sides
+        .iter()
+        .map(|side| channel(&side.name))
+        .chain([mark.clone()]);
     let mut heard = listen(port, channels.collect());
     let monitor = Monitor::start(port);
     for (nth, &(act, differs)) in script.iter().enumerate() {
@@ -144,20 +168,32 @@ async fn play(base: &str, script: &[(Act, Differs)], port: u16, rust: &[Party; 2
         while let Some(message) = heard.recv().await.filter(|(channel, _)| *channel != mark) {
             messages.push(message);
         }
-        let seen = [ours.seen(control, &messages), theirs.seen(control, &messages)];
-        compare_ends(&step, act, [ours.end(&executed), theirs.end(&executed)], &seen[1]);
+        let seen = [
+            ours.seen(control, &messages),
+            theirs.seen(control, &messages),
+        ];
+        compare_ends(
+            &step,
+            act,
+            [ours.end(&executed), theirs.end(&executed)],
+            &seen[1],
+        );
         compare_states(&step, differs, seen);
         let leases = [control.pttl(&ours.name), control.pttl(&theirs.name)];
         compare_leases(&step, differs, leases, stalls(start));
-        compare_listeners(&step, differs, || [ours.listeners(control), theirs.listeners(control)]).await;
+        compare_listeners(&step, differs, || {
+            [ours.listeners(control), theirs.listeners(control)]
+        })
+        .await;
     }
     for side in &sides {
         assert_eq!(control.hash(&side.name), "", "nothing is left");
     }
 }
 
-/// How a script ends a hold always differs. We tell the channel before we delete: were the message refused, the lock
-/// would not be free in silence. And Redisson sets a latch that a repeated unlock would find; we need none.
+/// How a script ends a hold always differs. We tell the channel before we delete: were the message
+/// refused, the lock would not be free in silence. And Redisson sets a latch that a repeated unlock
+/// would find; we need none.
 fn compare_ends(step: &str, act: Act, ends: [Vec<&'static str>; 2], theirs: &Seen) {
     let freed = !theirs.messages.is_empty();
     let by_design: [&[&str]; 2] = match act {
@@ -172,7 +208,11 @@ fn compare_ends(step: &str, act: Act, ends: [Vec<&'static str>; 2], theirs: &See
 fn compare_states(step: &str, differs: Differs, mut seen: [Seen; 2]) {
     if let Messages(ours, theirs) = differs {
         let counts = seen.each_ref().map(|side| side.messages.len());
-        assert_eq!(counts, [ours, theirs], "{step}: this difference is on the list");
+        assert_eq!(
+            counts,
+            [ours, theirs],
+            "{step}: this difference is on the list"
+        );
         for side in &mut seen {
             side.messages.clear();
         }
@@ -186,7 +226,10 @@ fn compare_leases(step: &str, differs: Differs, [ours, theirs]: [i64; 2], stalls
         Lease(our_own, their_own) => near(ours, our_own) && near(theirs, their_own),
         _ => (ours - theirs).unsigned_abs() <= 100 + stalls.as_millis() as u64,
     };
-    assert!(agree, "{step}: {ours} and {theirs} ms left; on the list is {differs:?}");
+    assert!(
+        agree,
+        "{step}: {ours} and {theirs} ms left; on the list is {differs:?}"
+    );
 }
 
 /// Whoever was served leaves the channel a moment later.
@@ -195,7 +238,11 @@ async fn compare_listeners(step: &str, differs: Differs, mut pair: impl FnMut() 
         (Listeners(ours, theirs), pair) => pair == [ours, theirs],
         (_, [ours, theirs]) => ours == theirs,
     };
-    eventually(&format!("{step}: listeners; on the list is {differs:?}"), agree).await;
+    eventually(
+        &format!("{step}: listeners; on the list is {differs:?}"),
+        agree,
+    )
+    .await;
 }
 
 impl Side {
@@ -209,7 +256,10 @@ impl Side {
                     .await
                     .expect("free, or its own");
             }
-            Refused(worker) => assert_eq!(self.workers[worker].try_lock(name, None, None).await, Ok(false)),
+            Refused(worker) => assert_eq!(
+                self.workers[worker].try_lock(name, None, None).await,
+                Ok(false)
+            ),
             Unlock(worker) => {
                 self.workers[worker].unlock(name).await.expect("held");
                 if let Some(waiting) = &self.waiting {
@@ -217,7 +267,12 @@ impl Side {
                 }
             }
             UnlockRefused(worker) => self.workers[worker].unlock_too_late(name).await,
-            Force(worker) => return self.workers[worker].force_unlock(name).await.expect("answered"),
+            Force(worker) => {
+                return self.workers[worker]
+                    .force_unlock(name)
+                    .await
+                    .expect("answered");
+            }
             RunOut => eventually("the lease ends", || control.hash(name).is_empty()).await,
             Wait(worker) => {
                 let (worker, name) = (self.workers[worker].clone(), name.clone());
@@ -226,11 +281,18 @@ impl Side {
                 self.waiting = Some(tokio::spawn(async move {
                     worker.lock(&waits_for, None).await.expect("in the end");
                 }));
-                eventually("it listens", || control.run(&["PUBSUB", "NUMSUB", &channel(&name)]) != before)
-                    .await;
+                eventually("it listens", || {
+                    control.run(&["PUBSUB", "NUMSUB", &channel(&name)]) != before
+                })
+                .await;
                 tokio::time::sleep(ms(50)).await;
             }
-            Served => self.waiting.take().expect("somebody waits").await.expect("no panic"),
+            Served => self
+                .waiting
+                .take()
+                .expect("somebody waits")
+                .await
+                .expect("no panic"),
             Pause(time) => tokio::time::sleep(ms(time) / 2).await,
         }
         None
@@ -246,7 +308,9 @@ impl Side {
             match verb.to_lowercase().as_str() {
                 "\"publish\"" if exactly(rest, &channel) => Some("publish"),
                 "\"del\"" if exactly(rest, &name) => Some("del"),
-                "\"set\"" if rest.contains("redisson_unlock_latch:") && rest.contains(&name) => Some("set"),
+                "\"set\"" if rest.contains("redisson_unlock_latch:") && rest.contains(&name) => {
+                    Some("set")
+                }
                 _ => None,
             }
         };
@@ -256,7 +320,11 @@ impl Side {
     /// How many listen to the channel, this test left out.
     fn listeners(&self, control: &mut Control) -> i64 {
         let text = control.run(&["PUBSUB", "NUMSUB", &channel(&self.name)]);
-        text.rsplit(' ').next().and_then(|number| number.parse::<i64>().ok()).expect("a number") - 1
+        text.rsplit(' ')
+            .next()
+            .and_then(|number| number.parse::<i64>().ok())
+            .expect("a number")
+            - 1
     }
 
     fn seen(&mut self, control: &mut Control, messages: &[(String, String)]) -> Seen {
@@ -268,15 +336,23 @@ impl Side {
             let (client, thread) = field.rsplit_once(':').expect("a client and a thread");
             assert_eq!(client.len(), 36, "a client id is a UUID: {field}");
             thread.parse::<i64>().expect("a thread is a Java long");
-            let nth = self.fields.iter().position(|known| *known == field).unwrap_or_else(|| {
-                self.fields.push(field.clone());
-                self.fields.len() - 1
-            });
+            let nth = self
+                .fields
+                .iter()
+                .position(|known| *known == field)
+                .unwrap_or_else(|| {
+                    self.fields.push(field.clone());
+                    self.fields.len() - 1
+                });
             holds.insert(nth, control.run(&["HGET", &self.name, &field]));
         }
         let own = channel(&self.name);
         let messages = messages.iter().filter(|(channel, _)| *channel == own);
-        Seen { kind, holds, messages: messages.map(|(_, payload)| payload.clone()).collect() }
+        Seen {
+            kind,
+            holds,
+            messages: messages.map(|(_, payload)| payload.clone()).collect(),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The commands of this repository. `cargo xtask` says what there is.
 //!
-//! Nothing here is needed to use the library. Each command finds or installs what it needs, says so first, and
-//! touches nothing outside the repository, its target folder and temporary folders but the system packages that it
-//! announces.
+//! Nothing here is needed to use the library. Each command finds or installs what it needs, says so
+//! first, and touches nothing outside the repository, its target folder and temporary folders but
+//! the system packages that it announces.
 
 mod demo;
 mod interop;
@@ -38,8 +38,11 @@ usage: cargo xtask COMMAND
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> =
-        arguments.iter().map(String::as_str).filter(|word| *word != "--no-install").collect();
+    let words: Vec<&str> = arguments
+        .iter()
+        .map(String::as_str)
+        .filter(|word| *word != "--no-install")
+        .collect();
     let install = words.len() == arguments.len();
     let done = match words.split_first() {
         Some((&"demo", rest)) => demo::run(rest, install),
@@ -77,10 +80,16 @@ pub struct Problem {
 
 impl Problem {
     pub fn failed(text: impl Into<String>) -> Self {
-        Self { text: text.into(), status: 1 }
+        Self {
+            text: text.into(),
+            status: 1,
+        }
     }
 
     pub fn to_do(text: impl Into<String>) -> Self {
-        Self { text: text.into(), status: 2 }
+        Self {
+            text: text.into(),
+            status: 2,
+        }
     }
 }

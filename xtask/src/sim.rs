@@ -8,8 +8,18 @@ const USAGE: &str = "usage: cargo xtask sim [--seeds N] [--seed S] [--seconds T]
 const SEEDS: &str = "10000";
 
 pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    let mut command = cargo(&["test", "--quiet", "--package", "redisson-lock", "--lib", TEST]);
-    command.args(["--", "--exact", "--nocapture"]).env("RUST_BACKTRACE", "0").env("SIM_SEEDS", SEEDS);
+    let mut command = cargo(&[
+        "test",
+        "--quiet",
+        "--package",
+        "redisson-lock",
+        "--lib",
+        TEST,
+    ]);
+    command
+        .args(["--", "--exact", "--nocapture"])
+        .env("RUST_BACKTRACE", "0")
+        .env("SIM_SEEDS", SEEDS);
     for pair in arguments.chunks(2) {
         let (name, number) = match *pair {
             ["--seeds", number] => ("SIM_SEEDS", number),
@@ -24,9 +34,9 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     }
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => {
-            Err(Problem::failed("a promise was broken: docs/testing.md says how to read the history above"))
-        }
+        Ok(_) => Err(Problem::failed(
+            "a promise was broken: docs/testing.md says how to read the history above",
+        )),
         Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
     }
 }

@@ -32,7 +32,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
                 with_java = false;
                 rest
             }
-            ["--busy", loops, rest @ ..] if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) => {
+            ["--busy", loops, rest @ ..]
+                if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) =>
+            {
                 busy = loops.parse().unwrap_or(0);
                 rest
             }
@@ -40,50 +42,111 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         };
     }
     let server = tools::redis_server(install)?;
-    let java = if with_java { Some(java::find(install)?) } else { None };
+    let java = if with_java {
+        Some(java::find(install)?)
+    } else {
+        None
+    };
     println!("testing with {}\n", server.display());
     let start = Instant::now();
     let mut report = Report::default();
     report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
     report.check(
         "lints",
-        &mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+        &mut cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ]),
     );
     let mut docs = cargo(&["doc", "--no-deps", "--quiet", "--package", "redisson-lock"]);
     report.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
     report.check("package builds from its own tarball", &mut package());
     report.planted_bugs();
     // Compiling promises nothing about time: the loops begin with the tests.
-    report.check("tests build", &mut cargo(&["test", "--no-run", "--quiet", "--workspace"]));
+    report.check(
+        "tests build",
+        &mut cargo(&["test", "--no-run", "--quiet", "--workspace"]),
+    );
     let busy_loops = BusyLoops::start(busy);
-    report.tests("unit tests", &server, &["--workspace", "--lib", "--bins", "--", "--skip", "sim::"], &[]);
-    let simulator = ["--package", "redisson-lock", "--lib", "sim::", "--", "--nocapture"];
-    report.tests("simulator: schedules, traces, polls", &server, &simulator, &[("SIM_SEEDS", SCHEDULES)]);
+    report.tests(
+        "unit tests",
+        &server,
+        &["--workspace", "--lib", "--bins", "--", "--skip", "sim::"],
+        &[],
+    );
+    let simulator = [
+        "--package",
+        "redisson-lock",
+        "--lib",
+        "sim::",
+        "--",
+        "--nocapture",
+    ];
+    report.tests(
+        "simulator: schedules, traces, polls",
+        &server,
+        &simulator,
+        &[("SIM_SEEDS", SCHEDULES)],
+    );
     for (name, binaries) in PARTS {
-        let selected: Vec<&str> = binaries.iter().flat_map(|binary| ["--test", binary]).collect();
+        let selected: Vec<&str> = binaries
+            .iter()
+            .flat_map(|binary| ["--test", binary])
+            .collect();
         report.tests(name, &server, &selected, &[]);
     }
-    report.tests("doc tests", &server, &["--doc", "--package", "redisson-lock"], &[]);
+    report.tests(
+        "doc tests",
+        &server,
+        &["--doc", "--package", "redisson-lock"],
+        &[],
+    );
     if let Some(java) = &java {
         report.java(java, &server);
     }
     let seconds = if long { "60" } else { "12" };
-    report.tests("alone", &server, &["--test", "alone"], &[("HEAVY_SECS", seconds)]);
+    report.tests(
+        "alone",
+        &server,
+        &["--test", "alone"],
+        &[("HEAVY_SECS", seconds)],
+    );
     drop(busy_loops);
     report.demo_without_its_lock(&server);
 
     println!("\n{}", report.lines.join("\n"));
     println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
-    let left_out = if with_java { "" } else { "; the tests with Java (jvm_*) were left out" };
-    let beside = if busy > 0 { format!("; the tests beside {busy} busy loops") } else { String::new() };
-    println!("{} passed, {} failed{left_out}{beside}", report.passed, report.failed);
-    if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
+    let left_out = if with_java {
+        ""
+    } else {
+        "; the tests with Java (jvm_*) were left out"
+    };
+    let beside = if busy > 0 {
+        format!("; the tests beside {busy} busy loops")
+    } else {
+        String::new()
+    };
+    println!(
+        "{} passed, {} failed{left_out}{beside}",
+        report.passed, report.failed
+    );
+    if report.failed > 0 {
+        Err(Problem::failed("not everything passed"))
+    } else {
+        Ok(())
+    }
 }
 
-const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
+const USAGE: &str =
+    "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
 
-/// Threads that do nothing, as fast as they can, until they are dropped: what a test promises about time, it promises
-/// on a busy machine.
+/// Threads that do nothing, as fast as they can, until they are dropped: what a test promises about
+/// time, it promises on a busy machine.
 struct BusyLoops {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -96,7 +159,9 @@ impl BusyLoops {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let spin = |stop: Arc<AtomicBool>| move || while !stop.load(Ordering::Relaxed) {};
-        let threads = (0..count).map(|_| std::thread::spawn(spin(Arc::clone(&stop)))).collect();
+        let threads = (0..count)
+            .map(|_| std::thread::spawn(spin(Arc::clone(&stop))))
+            .collect();
         Self { stop, threads }
     }
 }
@@ -118,13 +183,29 @@ const SCHEDULES: &str = "2000";
 
 /// Which test files belong together; each file runs its tests side by side.
 const PARTS: [(&str, &[&str]); 4] = [
-    ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
+    (
+        "facts about fred, public surface, scripts",
+        &["fred_facts", "api", "scripts", "leaks"],
+    ),
     (
         "behaviour",
-        &["lock", "owners", "runtimes", "moved", "waiting", "renewal", "cluster_node", "from_fred", "events"],
+        &[
+            "lock",
+            "owners",
+            "runtimes",
+            "moved",
+            "waiting",
+            "renewal",
+            "cluster_node",
+            "from_fred",
+            "events",
+        ],
     ),
     ("errors, bad inputs, rights", &["errors", "rights"]),
-    ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
+    (
+        "hostile: outcomes, cancellation, storms",
+        &["outcomes", "cancellation", "storm"],
+    ),
 ];
 
 impl Report {
@@ -153,7 +234,9 @@ impl Report {
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let (passed, failed) = counts(&text);
-                text.lines().filter(|line| line.contains(" schedules, ")).for_each(|line| println!("{line}"));
+                text.lines()
+                    .filter(|line| line.contains(" schedules, "))
+                    .for_each(|line| println!("{line}"));
                 if !output.status.success() {
                     println!("{text}");
                 }
@@ -169,7 +252,11 @@ impl Report {
         let failed = failed.max(u32::from(passed == 0));
         self.passed += passed;
         self.failed += failed;
-        self.line(name, start.elapsed(), &format!("{passed} passed, {failed} failed"));
+        self.line(
+            name,
+            start.elapsed(),
+            &format!("{passed} passed, {failed} failed"),
+        );
     }
 
     /// A few bugs are planted, and must be found.
@@ -196,7 +283,10 @@ impl Report {
         let name = "Java peers";
         println!("== {name}");
         let start = Instant::now();
-        let (oldest, newest) = (interop::VERSIONS[0], interop::VERSIONS[interop::VERSIONS.len() - 1]);
+        let (oldest, newest) = (
+            interop::VERSIONS[0],
+            interop::VERSIONS[interop::VERSIONS.len() - 1],
+        );
         let short: Vec<&str> = interop::VERSIONS
             .into_iter()
             .filter(|version| *version != oldest && *version != newest)
@@ -206,7 +296,9 @@ impl Report {
             .try_for_each(|version| java.build(version))
             .and_then(|()| interop::play(java, server, &interop::VERSIONS, &short));
         let (passed, planned) = match &played {
-            Ok(cells) => cells.iter().fold((0, 0), |sum, cell| (sum.0 + cell.passed, sum.1 + cell.planned)),
+            Ok(cells) => cells.iter().fold((0, 0), |sum, cell| {
+                (sum.0 + cell.passed, sum.1 + cell.planned)
+            }),
             Err(problem) => {
                 println!("{}", problem.text);
                 (0, 1)
@@ -214,7 +306,11 @@ impl Report {
         };
         self.passed += passed;
         self.failed += planned - passed;
-        self.line(name, start.elapsed(), &format!("{passed} passed, {} failed", planned - passed));
+        self.line(
+            name,
+            start.elapsed(),
+            &format!("{passed} passed, {} failed", planned - passed),
+        );
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.
@@ -226,7 +322,13 @@ impl Report {
             let program = demo::build()?;
             let server = Server::start(server)?;
             let output = Command::new(program)
-                .args(["--url", &server.url, "--only", "redisson-lock", "--take-out-the-lock"])
+                .args([
+                    "--url",
+                    &server.url,
+                    "--only",
+                    "redisson-lock",
+                    "--take-out-the-lock",
+                ])
                 .output()
                 .map_err(|error| Problem::failed(error.to_string()))?;
             let said = String::from_utf8_lossy(&output.stderr);
@@ -239,7 +341,10 @@ impl Report {
     }
 
     fn line(&mut self, name: &str, took: Duration, result: &str) {
-        self.lines.push(format!("{name:<42} {:>7.1} s  {result}", took.as_secs_f64()));
+        self.lines.push(format!(
+            "{name:<42} {:>7.1} s  {result}",
+            took.as_secs_f64()
+        ));
     }
 }
 
@@ -247,16 +352,32 @@ impl Report {
 fn counts(output: &str) -> (u32, u32) {
     let number = |line: &str, word: &str| -> u32 {
         let before = line.split(word).next().unwrap_or_default();
-        before.split_whitespace().last().and_then(|number| number.parse().ok()).unwrap_or(0)
+        before
+            .split_whitespace()
+            .last()
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0)
     };
-    output.lines().filter(|line| line.starts_with("test result:")).fold((0, 0), |(passed, failed), line| {
-        (passed + number(line, " passed"), failed + number(line, " failed"))
-    })
+    output
+        .lines()
+        .filter(|line| line.starts_with("test result:"))
+        .fold((0, 0), |(passed, failed), line| {
+            (
+                passed + number(line, " passed"),
+                failed + number(line, " failed"),
+            )
+        })
 }
 
 fn package() -> Command {
     // Packages what is in the working tree, also before it is committed.
-    cargo(&["package", "--quiet", "--allow-dirty", "--package", "redisson-lock"])
+    cargo(&[
+        "package",
+        "--quiet",
+        "--allow-dirty",
+        "--package",
+        "redisson-lock",
+    ])
 }
 
 #[cfg(test)]
@@ -276,8 +397,7 @@ mod tests {
 
     #[test]
     fn results_of_several_binaries_are_added_up() {
-        let output =
-            "test result: ok. 5 passed; 0 failed; 1 ignored\nnoise\ntest result: FAILED. 7 passed; 2 failed;";
+        let output = "test result: ok. 5 passed; 0 failed; 1 ignored\nnoise\ntest result: FAILED. 7 passed; 2 failed;";
         assert_eq!(counts(output), (12, 2));
         assert_eq!(counts("error: could not compile"), (0, 0));
     }

@@ -94,7 +94,10 @@ async fn act(
     if case == UnlockDetached && polls == 0 {
         // Dropped before it was polled, it has done nothing.
         let rest = lock.unlock().await;
-        assert!(matches!(rest, Ok(()) | Err(Error::NoAnswer { .. })), "{rest:?}");
+        assert!(
+            matches!(rest, Ok(()) | Err(Error::NoAnswer { .. })),
+            "{rest:?}"
+        );
     }
     guards.extend(beside.await.expect("no panic"));
     (ready, guards)
@@ -135,7 +138,9 @@ async fn poll(
             let scoped = owner.scope(async { Box::pin(lock.lock()).await });
             kept(limited(until, scoped).await.map(|done| done.map(Some)))
         }
-        Run => limited(until, lock.run(|_| tokio::time::sleep(ms(3)))).await.is_some(),
+        Run => limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
+            .await
+            .is_some(),
         UnlockDetached => limited(until, lock.unlock()).await.is_some(),
         ForceUnlock => limited(until, lock.force_unlock()).await.is_some(),
         IsLocked => limited(until, lock.is_locked()).await.is_some(),
@@ -161,7 +166,8 @@ async fn drop_it(case: Case, beside: Beside, cut_after: Option<u64>, polls: u32)
     let stage = Stage::set(Fault::None).await;
     let (ready, mut guards) = Box::pin(act(&stage, case, beside, cut_after, polls)).await;
     if case == ForceUnlock {
-        // It may have been forced: then the next renewal says so, a third of the watchdog timeout later.
+        // It may have been forced: then the next renewal says so, a third of the watchdog timeout
+        // later.
         tokio::time::sleep(ms(1_600)).await;
         guards.retain(|guard| guard.held().ticket.ending().is_none());
     }
@@ -175,10 +181,15 @@ fn every_future_may_be_dropped_beside_another_operation_of_its_owner() {
     for &case in ALL {
         // These two are not ready before the hold ends, and one poll is like another.
         let most = if matches!(case, Lost | Ended) { 4 } else { 64 };
-        for beside in [Beside::NestedLock, Beside::Unlock, Beside::BackgroundRelease] {
+        for beside in [
+            Beside::NestedLock,
+            Beside::Unlock,
+            Beside::BackgroundRelease,
+        ] {
             for cut_after in [None, Some(1), Some(3), Some(5)] {
                 for polls in 0..=most {
-                    let what = format!("{case:?} beside {beside:?}, cut {cut_after:?}, {polls} polls");
+                    let what =
+                        format!("{case:?} beside {beside:?}, cut {cut_after:?}, {polls} polls");
                     let dropped = || {
                         runtime().block_on(async {
                             let dropped = drop_it(case, beside, cut_after, polls);
@@ -197,7 +208,13 @@ fn every_future_may_be_dropped_beside_another_operation_of_its_owner() {
             }
         }
     }
-    println!("{drops} drops of {} futures beside another operation", ALL.len());
+    println!(
+        "{drops} drops of {} futures beside another operation",
+        ALL.len()
+    );
     assert!(failed.is_empty(), "{failed:#?}");
-    assert!(drops > 300, "only {drops} futures were dropped before they were ready");
+    assert!(
+        drops > 300,
+        "only {drops} futures were dropped before they were ready"
+    );
 }

@@ -14,12 +14,24 @@ impl Watch {
     /// A script was executed.
     pub(in crate::sim) fn executed(&self, executed: &Executed, keyspace: &mut Keyspace) {
         let mut state = self.state.lock();
-        let Some(terms) = state.terms.clone() else { return };
-        let Executed { client, wire, late, script, .. } = *executed;
+        let Some(terms) = state.terms.clone() else {
+            return;
+        };
+        let Executed {
+            client,
+            wire,
+            late,
+            script,
+            ..
+        } = *executed;
         self.note_expired(&mut state, keyspace);
         state.counts.scripts += 1;
         if state.recording {
-            state.executed.entry(script).or_default().extend(executed.keys.iter().cloned());
+            state
+                .executed
+                .entry(script)
+                .or_default()
+                .extend(executed.keys.iter().cloned());
         }
         state.counts.late += u64::from(late);
         state.say(self.start, || {
@@ -28,19 +40,26 @@ impl Watch {
                 Ok(reply) => reply.shown(),
                 Err(text) => text.clone(),
             };
-            format!("  {late}{script} {:?} of client {client}, connection {wire}: {reply}", executed.args)
+            format!(
+                "  {late}{script} {:?} of client {client}, connection {wire}: {reply}",
+                executed.args
+            )
         });
         if terms.fenced[client] && terms.one_lane[client] {
             let newest = state.newest.entry(client).or_insert(wire);
             if late && *newest > wire {
-                state
-                    .violated(self.start, format!("{script} was executed after its connection was replaced"));
+                state.violated(
+                    self.start,
+                    format!("{script} was executed after its connection was replaced"),
+                );
             } else {
                 *newest = wire.max(*newest);
             }
         }
         for (key, before) in executed.keys.iter().zip(&executed.before) {
-            let after = keyspace.holder(key).map(|(field, count)| (field.to_owned(), count));
+            let after = keyspace
+                .holder(key)
+                .map(|(field, count)| (field.to_owned(), count));
             if after == *before {
                 continue;
             }
@@ -66,8 +85,10 @@ impl Watch {
                 state.java.remove(key);
                 state.rob(key, field);
             } else if !crate::wire::is_field_of(&terms.clients[client], field) {
-                state
-                    .violated(self.start, format!("{script} of client {client} changed the hold of {field}"));
+                state.violated(
+                    self.start,
+                    format!("{script} of client {client} changed the hold of {field}"),
+                );
             }
             if after.is_none() && executed.published.is_empty() {
                 state.violated(self.start, format!("{script} freed {key} and told nobody"));
@@ -90,13 +111,18 @@ impl Watch {
     pub(in crate::sim) fn compare(&self, keyspace: &mut Keyspace) {
         let now = Instant::now();
         let mut state = self.state.lock();
-        let Some(terms) = state.terms.clone() else { return };
+        let Some(terms) = state.terms.clone() else {
+            return;
+        };
         self.note_expired(&mut state, keyspace);
         self.compare_holds(&mut state, &terms, keyspace, now);
         for (key, (field, count)) in state.java.clone() {
             if keyspace.holder(&key) != Some((&field, count)) {
                 let found = keyspace.shown(&key);
-                state.violated(self.start, format!("Java's hold of {key} was disturbed: found {found:?}"));
+                state.violated(
+                    self.start,
+                    format!("Java's hold of {key} was disturbed: found {found:?}"),
+                );
             }
         }
         self.compare_calls(&mut state, &terms, keyspace, now);
@@ -106,13 +132,25 @@ impl Watch {
         let mut lost = Vec::new();
         let mut problems = Vec::new();
         for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
-            let Seen { client, key, field, held, valid_until: known, began, .. } = seen;
+            let Seen {
+                client,
+                key,
+                field,
+                held,
+                valid_until: known,
+                began,
+                ..
+            } = seen;
             if let Some(Ending::Lost(reason)) = held.ticket.ending() {
                 lost.push((serial, key.clone(), field.clone(), reason, *began, *known));
                 continue;
             }
-            let Some(view) = held.entry.peek(held.owner.thread_id(), &held.ticket) else { continue };
-            let valid_until = view.ends.map_or(view.deadline, |ends| ends.min(view.deadline));
+            let Some(view) = held.entry.peek(held.owner.thread_id(), &held.ticket) else {
+                continue;
+            };
+            let valid_until = view
+                .ends
+                .map_or(view.deadline, |ends| ends.min(view.deadline));
             let who = || format!("{field} on {key}");
             if valid_until < *known && *known > now {
                 problems.push(format!("{}: the deadline moved back", who()));
@@ -134,18 +172,27 @@ impl Watch {
                 let since = robbed.max(state.calm_since).max(state.moved_at);
                 let bound = terms.watchdog_timeout / 3 + terms.command_timeout + TOLD_WITHIN;
                 if terms.answers_in_time && now > since + bound {
-                    problems.push(format!("{}: lost {:?} ago and not told", who(), now - since));
+                    problems.push(format!(
+                        "{}: lost {:?} ago and not told",
+                        who(),
+                        now - since
+                    ));
                 }
                 continue;
             }
             match keyspace.holder(key) {
                 Some((holder, _)) if *holder == **field => {
-                    let ends = keyspace.expires_at(key).map(|at| self.start + Duration::from_millis(at));
+                    let ends = keyspace
+                        .expires_at(key)
+                        .map(|at| self.start + Duration::from_millis(at));
                     if ends.is_none_or(|ends| ends < valid_until) {
                         problems.push(format!("{}: believed beyond the server's expiry", who()));
                     }
                 }
-                found => problems.push(format!("{} believes that it holds; the server has {found:?}", who())),
+                found => problems.push(format!(
+                    "{} believes that it holds; the server has {found:?}",
+                    who()
+                )),
             }
         }
         for problem in problems {
@@ -161,26 +208,49 @@ impl Watch {
     }
 
     fn compare_calls(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
-        let wanted: Vec<String> = state.calls.values().filter_map(|call| call.waits_for.clone()).collect();
+        let wanted: Vec<String> = state
+            .calls
+            .values()
+            .filter_map(|call| call.waits_for.clone())
+            .collect();
         for key in &wanted {
             if keyspace.shown(key).is_empty() {
                 state.free_since.entry(key.clone()).or_insert(now);
             }
         }
-        state.free_since.retain(|key, _| keyspace.shown(key).is_empty() && wanted.contains(key));
+        state
+            .free_since
+            .retain(|key, _| keyspace.shown(key).is_empty() && wanted.contains(key));
         let mut problems = Vec::new();
         for call in state.calls.values() {
             let stood_still = state.stood_still - call.stood_still;
-            if call.limit.is_some_and(|limit| now > call.began + limit + stood_still) {
-                problems.push(format!("client {} {} does not return", call.client, call.what));
+            if call
+                .limit
+                .is_some_and(|limit| now > call.began + limit + stood_still)
+            {
+                problems.push(format!(
+                    "client {} {} does not return",
+                    call.client, call.what
+                ));
             }
-            let free = call.waits_for.as_ref().and_then(|key| state.free_since.get(key));
+            let free = call
+                .waits_for
+                .as_ref()
+                .and_then(|key| state.free_since.get(key));
             if let Some(&free) = free {
-                let own = call.waits_for.clone().and_then(|key| state.behind_own.get(&(call.client, key)));
-                let since = free.max(call.began).max(state.calm_since).max(own.copied().unwrap_or(free));
+                let own = call
+                    .waits_for
+                    .clone()
+                    .and_then(|key| state.behind_own.get(&(call.client, key)));
+                let since = free
+                    .max(call.began)
+                    .max(state.calm_since)
+                    .max(own.copied().unwrap_or(free));
                 if now > since + terms.wake_up {
-                    problems
-                        .push(format!("client {} {} sleeps while the lock is free", call.client, call.what));
+                    problems.push(format!(
+                        "client {} {} sleeps while the lock is free",
+                        call.client, call.what
+                    ));
                 }
             }
         }
