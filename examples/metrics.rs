@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{ClientStats, Error, FenceState, LockClient};
+use redisson_lock::{ClientStats, ConnectionFence, Error, LockClient};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -39,7 +39,7 @@ fn exposition(stats: &ClientStats) -> String {
         ("entries", stats.entries),
         (
             "fence_in_force",
-            usize::from(stats.fence == FenceState::InForce),
+            usize::from(stats.connection_fence == ConnectionFence::InForce),
         ),
     ];
     let counters = [

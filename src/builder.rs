@@ -36,7 +36,7 @@ pub struct LockClientBuilder {
     watchdog_timeout: Duration,
     command_timeout: Duration,
     connections: usize,
-    fence: bool,
+    connection_fence: bool,
     key_prefix: String,
     max_hold: Option<Duration>,
 }
@@ -47,7 +47,7 @@ impl LockClientBuilder {
             watchdog_timeout: Duration::from_secs(30),
             command_timeout: Duration::from_secs(3),
             connections: 1,
-            fence: true,
+            connection_fence: true,
             key_prefix: String::new(),
             max_hold: None,
         }
@@ -110,10 +110,13 @@ impl LockClientBuilder {
     /// # Examples
     ///
     /// ```no_run
-    /// let builder = redisson_lock::LockClient::builder().fence(false);
+    /// let builder = redisson_lock::LockClient::builder().connection_fence(false);
     /// ```
-    pub fn fence(self, fence: bool) -> Self {
-        Self { fence, ..self }
+    pub fn connection_fence(self, connection_fence: bool) -> Self {
+        Self {
+            connection_fence,
+            ..self
+        }
     }
 
     /// What is put in front of every name, as Redisson's `NameMapper` would. Default nothing.
@@ -166,7 +169,7 @@ impl LockClientBuilder {
     /// ```
     pub async fn connect(self, url: &str) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_url(url, self.command_timeout, self.fence)?;
+        let settings = Settings::from_url(url, self.command_timeout, self.connection_fence)?;
         self.open(settings).await
     }
 
@@ -189,7 +192,7 @@ impl LockClientBuilder {
     /// ```
     pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_fred(client, self.command_timeout, self.fence)?;
+        let settings = Settings::from_fred(client, self.command_timeout, self.connection_fence)?;
         self.open(settings).await
     }
 

@@ -204,7 +204,7 @@ impl LockClient {
             renewals: shared.renewals.len(),
             releasing: census.releasing,
             entries: shared.entries.len(),
-            fence: shared.redis.fence(),
+            connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),
             released_total: total(&shared.totals.released),
             lost_total: total(&shared.totals.lost),

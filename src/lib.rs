@@ -70,5 +70,5 @@ pub use guard::LockGuard;
 pub use held::{Ended, Held, HoldState, Lost};
 pub use lock::{Holder, Lock};
 pub use owner::Owner;
-pub use redis::FenceState;
+pub use redis::ConnectionFence;
 pub use stats::{AbandonedHold, ClientStats, CloseReport};

@@ -32,7 +32,7 @@ use crate::wait::Waits;
 pub(crate) use connection::Trouble;
 #[cfg(test)]
 pub(crate) use connection::{Change, End, Heard};
-pub use fence::FenceState;
+pub use fence::ConnectionFence;
 pub(crate) use settings::Settings;
 
 use lane::Lane;
@@ -144,12 +144,12 @@ impl Redis {
     }
 
     /// The weakest fence of all lanes.
-    pub(crate) fn fence(&self) -> FenceState {
+    pub(crate) fn connection_fence(&self) -> ConnectionFence {
         self.lanes
             .iter()
             .map(Lane::fence)
             .max()
-            .unwrap_or(FenceState::InForce)
+            .unwrap_or(ConnectionFence::InForce)
     }
 
     /// Ends every connection and waits until their tasks are gone.

@@ -1,6 +1,6 @@
 //! What a client tells of itself: numbers, and how its closing went. Plain data.
 
-use crate::redis::FenceState;
+use crate::redis::ConnectionFence;
 
 /// What a client holds and does.
 ///
@@ -9,7 +9,7 @@ use crate::redis::FenceState;
 /// ```no_run
 /// # fn run(client: redisson_lock::LockClient) {
 /// let stats: redisson_lock::ClientStats = client.stats();
-/// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.fence);
+/// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.connection_fence);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ClientStats {
     /// is still open.
     pub entries: usize,
     /// Whether commands of a lost connection are known to be over before its replacement is used.
-    pub fence: FenceState,
+    pub connection_fence: ConnectionFence,
     /// Holds taken.
     pub acquired_total: u64,
     /// Holds given back.

@@ -582,7 +582,10 @@ async fn the_documented_rights_are_enough() {
     control.run(&words);
     let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
-    assert_eq!(client.stats().fence, redisson_lock::FenceState::InForce);
+    assert_eq!(
+        client.stats().connection_fence,
+        redisson_lock::ConnectionFence::InForce
+    );
     let lock = client.lock("lock:a");
     let outer = lock.lock().await.expect("free");
     let inner = lock.lock().await.expect("nested");

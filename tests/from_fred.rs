@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::proxy::{Fate, Proxy, acquire_to};
 use common::{Bed, Control, eventually, ms};
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
-use redisson_lock::{Error, FenceState, LockClient};
+use redisson_lock::{ConnectionFence, Error, LockClient};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
@@ -315,12 +315,15 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
         .await
         .expect("the server answers");
     works(&client).await;
-    assert_eq!(client.stats().fence, FenceState::InForce);
+    assert_eq!(client.stats().connection_fence, ConnectionFence::InForce);
     proxy.cut.notify_waiters();
     works(&client).await;
     assert_eq!(
-        (client.stats().reconnects_total, client.stats().fence),
-        (1, FenceState::InForce)
+        (
+            client.stats().reconnects_total,
+            client.stats().connection_fence
+        ),
+        (1, ConnectionFence::InForce)
     );
     assert_eq!(
         proxy.kept.lock().expect("unpoisoned").len(),

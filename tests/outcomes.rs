@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::ground::Ground;
 use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RELEASE, RENEW, acquire_to, is_script, release_to};
 use common::{Bed, Control, eventually, ms, stalls};
-use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard, RefusedKind};
+use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
 
 /// The fence is not permitted to this user.
 async fn without_kill() -> Ground {
@@ -72,7 +72,10 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
                 guards.iter().all(|guard| guard.state() == HoldState::Held),
                 "{what}"
             );
-            assert_eq!(ground.ours.stats().fence, FenceState::InForce);
+            assert_eq!(
+                ground.ours.stats().connection_fence,
+                ConnectionFence::InForce
+            );
             for guard in guards {
                 guard
                     .unlock()
@@ -298,7 +301,10 @@ async fn a_late_force_unlock_hits_no_later_hold() {
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
     let mut ground = without_kill().await;
-    assert_eq!(ground.ours.stats().fence, FenceState::NotPermitted);
+    assert_eq!(
+        ground.ours.stats().connection_fence,
+        ConnectionFence::NotPermitted
+    );
     let owner = ground.ours.owner_with_id(-7);
     let lock = ground.ours.lock("a").owned_by(&owner);
     let first = lock.lock().await.expect("free");
@@ -428,8 +434,10 @@ async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_
 #[tokio::test]
 async fn a_fence_that_is_switched_off_says_so() {
     let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.fence(false)).await;
-    assert_eq!(client.stats().fence, FenceState::Off);
+    let client = bed
+        .client_with(|builder| builder.connection_fence(false))
+        .await;
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Off);
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
     bed.finish([client]).await;
@@ -701,8 +709,11 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
         .await
         .expect("held");
     assert_eq!(
-        (client.stats().reconnects_total, client.stats().fence),
-        (1, FenceState::InForce)
+        (
+            client.stats().reconnects_total,
+            client.stats().connection_fence
+        ),
+        (1, ConnectionFence::InForce)
     );
     for (id, stranger) in &mut strangers {
         assert!(

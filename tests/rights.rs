@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bed, Control, eventually, ms};
-use redisson_lock::{Error, FenceState, LockClient};
+use redisson_lock::{ConnectionFence, Error, LockClient};
 
 /// The words that make the user, as `docs/operations.md` has them.
 fn recipe() -> Vec<&'static str> {
@@ -94,8 +94,8 @@ async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient)
                 .connect(&url)
                 .await;
             let said = match &connected {
-                Ok(client) if client.stats().fence != FenceState::InForce => {
-                    format!("{:?}", client.stats().fence)
+                Ok(client) if client.stats().connection_fence != ConnectionFence::InForce => {
+                    format!("{:?}", client.stats().connection_fence)
                 }
                 connected => said(connected),
             };

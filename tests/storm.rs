@@ -269,7 +269,7 @@ async fn without_the_fence_two_owners_are_still_never_inside_together() {
     let ground = Ground::new().await;
     // A short lease, because a hold that nobody has may be left for that long.
     let unfenced = LockClient::builder()
-        .fence(false)
+        .connection_fence(false)
         .watchdog_timeout(ms(1500))
         .command_timeout(ms(450))
         .connect(&ground.proxy.url())

@@ -11,7 +11,7 @@ use crate::script::Arg;
 /// Whether commands of a lost connection are known to be over before its replacement is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum FenceState {
+pub enum ConnectionFence {
     /// Every lost connection is killed at the server before scripts go over the next one.
     #[default]
     InForce,
@@ -21,7 +21,7 @@ pub enum FenceState {
     NotPermitted,
 }
 
-impl fmt::Display for FenceState {
+impl fmt::Display for ConnectionFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InForce => "in force",
@@ -85,7 +85,7 @@ pub(super) async fn kill(
     connection: &Connection,
     who: &Identity,
     timeout: Duration,
-) -> Result<FenceState, Trouble> {
+) -> Result<ConnectionFence, Trouble> {
     let args = vec![
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
@@ -94,8 +94,8 @@ pub(super) async fn kill(
         Arg::Text(who.address.as_str().into()),
     ];
     match connection.command("CLIENT", args, timeout).await {
-        Ok(Reply::Number(_)) => Ok(FenceState::InForce),
-        Ok(_) | Err(Trouble::Refused(_)) => Ok(FenceState::NotPermitted),
+        Ok(Reply::Number(_)) => Ok(ConnectionFence::InForce),
+        Ok(_) | Err(Trouble::Refused(_)) => Ok(ConnectionFence::NotPermitted),
         Err(trouble) => Err(trouble),
     }
 }
@@ -121,7 +121,7 @@ pub(super) async fn may_kill(
     connection: &Connection,
     own: &Identity,
     timeout: Duration,
-) -> Result<FenceState, Trouble> {
+) -> Result<ConnectionFence, Trouble> {
     let nobody = Identity {
         id: own.id,
         address: "0.0.0.0:0".to_owned(),

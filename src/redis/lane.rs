@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::{Connection, Task, Trouble};
-use super::fence::{self, FenceState, Identity};
+use super::fence::{self, ConnectionFence, Identity};
 use super::link::{Limit, Link};
 use super::{Backoff, Failure, Reply, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
@@ -87,7 +87,7 @@ impl Lane {
         self.figures.reconnects.load(Ordering::Relaxed)
     }
 
-    pub(super) fn fence(&self) -> FenceState {
+    pub(super) fn fence(&self) -> ConnectionFence {
         *self.figures.fence.lock()
     }
 
@@ -157,7 +157,7 @@ impl Drop for LastWord {
 struct Figures {
     reconnects: AtomicU64,
     unfenced: AtomicU64,
-    fence: Mutex<FenceState>,
+    fence: Mutex<ConnectionFence>,
 }
 
 enum State {
@@ -219,7 +219,7 @@ impl Supervisor {
             tracing::info!(
                 target: "redisson_lock",
                 lane = self.nth,
-                fence = %*self.figures.fence.lock(),
+                connection_fence = %*self.figures.fence.lock(),
                 "command connection replaced"
             );
             connected = replacement;
@@ -331,19 +331,19 @@ impl Supervisor {
             identity,
         } = opened;
         let fence = match (self.fence(&connection).await?, &identity) {
-            (FenceState::InForce, Some(identity)) => {
+            (ConnectionFence::InForce, Some(identity)) => {
                 fence::may_kill(&connection, identity, self.settings.command_timeout).await?
             }
-            (FenceState::InForce, None) => FenceState::NotPermitted,
+            (ConnectionFence::InForce, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
-        if fence != FenceState::InForce && (was != fence || self.predecessor.is_none()) {
+        if fence != ConnectionFence::InForce && (was != fence || self.predecessor.is_none()) {
             tracing::warn!(
                 target: "redisson_lock",
                 lane = self.nth,
-                %fence,
-                "the fence is not in force: see docs/guarantees.md for what remains"
+                connection_fence = %fence,
+                "the connection fence is not in force: see docs/guarantees.md for what remains"
             );
         }
         self.predecessor = None;
@@ -358,22 +358,22 @@ impl Supervisor {
 
     /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed
     /// any more.
-    async fn fence(&mut self, connection: &Connection) -> Result<FenceState, Trouble> {
+    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, Trouble> {
         let Some(predecessor) = &self.predecessor else {
             return Ok(if self.settings.fence {
-                FenceState::InForce
+                ConnectionFence::InForce
             } else {
-                FenceState::Off
+                ConnectionFence::Off
             });
         };
         let fence = match predecessor {
-            _ if !self.settings.fence => FenceState::Off,
-            None => FenceState::NotPermitted,
+            _ if !self.settings.fence => ConnectionFence::Off,
+            None => ConnectionFence::NotPermitted,
             Some(identity) => {
                 fence::kill(connection, identity, self.settings.command_timeout).await?
             }
         };
-        if fence != FenceState::InForce {
+        if fence != ConnectionFence::InForce {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
         }
         Ok(fence)

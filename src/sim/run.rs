@@ -86,7 +86,7 @@ pub(super) async fn connect(
         .watchdog_timeout(watchdog_timeout)
         .command_timeout(command_timeout)
         .connections(plan.connections)
-        .fence(plan.fence)
+        .connection_fence(plan.fence)
         .key_prefix(if plan.prefix { PREFIX } else { "" })
         .open(Settings::simulated(access, command_timeout, plan.fence))
         .await
