@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::client::ClientHandle;
 use crate::entry::{Begun, EntryRef, Release};
 use crate::error::{Error, LossReason};
-use crate::held::{Ended, Held, HoldState, Lost};
 use crate::hold::{Ending, Mode, Ticket};
+use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
 use crate::lock::check_lease;
 use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
@@ -45,7 +45,7 @@ use crate::slot::local_end;
 /// ```
 #[must_use = "a dropped guard gives the lock back at once"]
 pub struct LockGuard {
-    held: Held,
+    held: HoldHandle,
     /// Keeps the client running.
     client: Arc<ClientHandle>,
     open: bool,
@@ -59,7 +59,7 @@ impl LockGuard {
         ticket: Arc<Ticket>,
     ) -> Self {
         Self {
-            held: Held {
+            held: HoldHandle {
                 entry: Arc::new(entry),
                 owner,
                 ticket,
@@ -211,7 +211,7 @@ impl LockGuard {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let Held {
+        let HoldHandle {
             entry,
             owner,
             ticket,
@@ -248,7 +248,7 @@ impl LockGuard {
             .detach(self.held.owner.thread_id(), &self.held.ticket);
     }
 
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> HoldHandle {
         self.held.clone()
     }
 }

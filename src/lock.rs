@@ -15,8 +15,8 @@ use crate::client::ClientHandle;
 use crate::entry::{Entries, EntryRef};
 use crate::error::Error;
 use crate::guard::{LockGuard, give_back, not_held};
-use crate::held::{Held, HoldState};
 use crate::hold::Ticket;
+use crate::hold_handle::{HoldHandle, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
 
@@ -278,7 +278,7 @@ impl Lock {
     /// ```
     pub async fn run<F, Fut>(&self, body: F) -> Result<Fut::Output, Error>
     where
-        F: FnOnce(Held) -> Fut,
+        F: FnOnce(HoldHandle) -> Fut,
         Fut: Future,
     {
         let guard = self.lock().await?;

@@ -26,7 +26,7 @@ fn public_types_are_send_sync_and_static() {
     check::<LockClientBuilder>();
     check::<Lock>();
     check::<LockGuard>();
-    check::<Held>();
+    check::<HoldHandle>();
     check::<Owner>();
     check::<Lost>();
     check::<Ended>();

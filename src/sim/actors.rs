@@ -13,7 +13,7 @@ use super::server::World;
 use crate::client::LockClient;
 use crate::error::{Error, LossReason};
 use crate::guard::LockGuard;
-use crate::held::Held;
+use crate::hold_handle::HoldHandle;
 use crate::lock::Lock;
 use crate::owner::Owner;
 
@@ -197,7 +197,7 @@ impl Actor {
         let call = self.begins(what, waits.then(|| name.to_owned()), limit);
         if let Verb::Run(inside) = verb {
             let world = &self.world;
-            let body = |held: Held| {
+            let body = |held: HoldHandle| {
                 let token = self.token(nth, held, began);
                 async move {
                     let _token = token;
@@ -400,7 +400,7 @@ impl Actor {
         drop(kept.guard);
     }
 
-    fn token(&self, nth: usize, held: Held, began: Instant) -> Token {
+    fn token(&self, nth: usize, held: HoldHandle, began: Instant) -> Token {
         let field = held.entry.hold(held.owner.thread_id(), &held.ticket);
         let field = field.map_or_else(|| held.owner.field(), |(field, _)| field);
         let hold = self.world.watch.taken(self.nth, LOCKS[nth], held, began);

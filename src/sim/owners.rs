@@ -10,7 +10,7 @@ use super::java::channel;
 use super::network::Latency;
 use super::stage::{JAVA, KEY, Stage, begin, end, lock, play};
 use crate::error::{Error, LossReason};
-use crate::held::HoldState;
+use crate::hold_handle::HoldState;
 
 /// Polls a future once; then it is kept and not polled.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {

@@ -12,7 +12,7 @@ use super::actors::ms;
 use super::stage::{JAVA, KEY, Stage, begin, end, lock, play};
 use crate::entry::{Entries, RenewalOutcome};
 use crate::error::{Error, LossReason};
-use crate::held::HoldState;
+use crate::hold_handle::HoldState;
 
 #[test]
 fn v01_a_late_unlock_does_not_free_the_next_hold() {

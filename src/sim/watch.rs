@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Counts;
 use crate::error::LossReason;
-use crate::held::Held;
+use crate::hold_handle::HoldHandle;
 
 /// What holds for a whole program.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ struct Seen {
     client: usize,
     key: String,
     field: Arc<str>,
-    held: Held,
+    held: HoldHandle,
     began: Instant,
     valid_until: Instant,
     /// It is being given back, so it believes nothing any more.
@@ -357,7 +357,7 @@ impl Watch {
     }
 
     /// A caller has a hold from now on.
-    pub(super) fn taken(&self, client: usize, key: &str, held: Held, began: Instant) -> u64 {
+    pub(super) fn taken(&self, client: usize, key: &str, held: HoldHandle, began: Instant) -> u64 {
         let owner = held.owner.thread_id();
         let field = held
             .entry

@@ -28,13 +28,13 @@ use crate::owner::Owner;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Held {
+pub struct HoldHandle {
     pub(crate) entry: Arc<EntryRef>,
     pub(crate) owner: Owner,
     pub(crate) ticket: Arc<Ticket>,
 }
 
-impl Held {
+impl HoldHandle {
     /// Ready when the hold is lost; see [`LockGuard::lost`](crate::LockGuard::lost).
     ///
     /// # Cancel safety
@@ -44,7 +44,7 @@ impl Held {
     /// # Examples
     ///
     /// ```no_run
-    /// # async fn run(held: redisson_lock::Held) { println!("{}", held.lost().await) }
+    /// # async fn run(held: redisson_lock::HoldHandle) { println!("{}", held.lost().await) }
     /// ```
     pub fn lost(&self) -> Lost {
         Lost {
@@ -63,7 +63,7 @@ impl Held {
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.state()) }
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.state()) }
     /// ```
     pub fn state(&self) -> HoldState {
         match self.entry.view(self.owner.thread_id(), &self.ticket) {
@@ -88,7 +88,7 @@ impl Held {
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::Held) { println!("{:?}", held.valid_until()) }
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.valid_until()) }
     /// ```
     pub fn valid_until(&self) -> Instant {
         match self.entry.view(self.owner.thread_id(), &self.ticket) {
@@ -101,9 +101,9 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for HoldHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("HoldHandle")
             .field("lock", &self.entry.name.given())
             .field("owner", &self.owner)
             .field("state", &self.state())
