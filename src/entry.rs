@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::error::LossReason;
-use crate::hold::{Mode, Ticket};
+use crate::hold::{HoldStatus, LeasePolicy};
 use crate::owner::Owner;
 use crate::shared::{Shared, Totals};
 use crate::slot::{Slot, local_end};
@@ -230,38 +230,44 @@ impl EntryRef {
         );
     }
 
-    /// What a guard shows. `None`: the hold has ended; its ticket says how.
-    pub(crate) fn view(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
+    /// What a guard shows. `None`: the hold has ended; its status says how.
+    pub(crate) fn view(&self, owner: i64, status: &Arc<HoldStatus>) -> Option<View> {
         self.expire(&mut self.state.lock(), owner, Instant::now());
-        self.peek(owner, ticket)
+        self.peek(owner, status)
     }
 
     /// The same without a look at the clock: what was last written down.
-    pub(crate) fn peek(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
+    pub(crate) fn peek(&self, owner: i64, status: &Arc<HoldStatus>) -> Option<View> {
         let state = self.state.lock();
         let slot = state.slots.get(&owner)?;
         let hold = slot
             .holds
             .iter()
-            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+            .find(|hold| Arc::ptr_eq(&hold.status, status))?;
         Some(View {
             deadline: slot.deadline,
             at_risk_from: match hold.mode {
-                Mode::Watchdog { .. } => slot.at_risk_from(self.shared.config.watchdog_timeout),
-                Mode::Fixed { .. } => None,
+                LeasePolicy::Watchdog { .. } => {
+                    slot.at_risk_from(self.shared.config.watchdog_timeout)
+                }
+                LeasePolicy::Fixed { .. } => None,
             },
             ends: hold.mode.ends(),
         })
     }
 
     /// The field and mode of an open hold.
-    pub(crate) fn hold(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<(Arc<str>, Mode)> {
+    pub(crate) fn hold(
+        &self,
+        owner: i64,
+        status: &Arc<HoldStatus>,
+    ) -> Option<(Arc<str>, LeasePolicy)> {
         let state = self.state.lock();
         let slot = state.slots.get(&owner)?;
         let hold = slot
             .holds
             .iter()
-            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
+            .find(|hold| Arc::ptr_eq(&hold.status, status))?;
         Some((Arc::clone(&slot.field), hold.mode))
     }
 
@@ -269,7 +275,7 @@ impl EntryRef {
     pub(crate) fn extended(
         &self,
         owner: i64,
-        ticket: &Arc<Ticket>,
+        status: &Arc<HoldStatus>,
         sent_at: Instant,
         lease: Duration,
     ) {
@@ -280,27 +286,27 @@ impl EntryRef {
         let Some(hold) = slot
             .holds
             .iter_mut()
-            .find(|hold| Arc::ptr_eq(&hold.ticket, ticket))
+            .find(|hold| Arc::ptr_eq(&hold.status, status))
         else {
             return;
         };
-        if let Mode::Fixed { until, .. } = &mut hold.mode {
+        if let LeasePolicy::Fixed { until, .. } = &mut hold.mode {
             *until = (*until).max(local_end(sent_at, lease));
         }
         slot.confirm(sent_at, lease, self.shared.config.watchdog_timeout);
         self.set_timer(slot, owner);
     }
 
-    pub(crate) fn detach(&self, owner: i64, ticket: &Arc<Ticket>) {
+    pub(crate) fn detach(&self, owner: i64, status: &Arc<HoldStatus>) {
         let mut state = self.state.lock();
         if let Some(slot) = state.slots.get_mut(&owner) {
-            slot.detach(ticket);
+            slot.detach(status);
         }
         state.tidy(owner);
     }
 
     /// A detached hold of this owner, for the caller to give back.
-    pub(crate) fn claim_detached(&self, owner: i64) -> Option<Arc<Ticket>> {
+    pub(crate) fn claim_detached(&self, owner: i64) -> Option<Arc<HoldStatus>> {
         let mut state = self.state.lock();
         self.expire(&mut state, owner, Instant::now());
         state.slots.get_mut(&owner)?.claim_detached()
@@ -329,15 +335,15 @@ impl EntryRef {
         let detached: Vec<_> = {
             let state = self.state.lock();
             let of = |(&owner, slot): (&i64, &Slot)| {
-                let tickets = slot.holds.iter().filter(|hold| hold.detached);
-                tickets
-                    .map(|hold| (owner, Arc::clone(&hold.ticket)))
+                let statuses = slot.holds.iter().filter(|hold| hold.detached);
+                statuses
+                    .map(|hold| (owner, Arc::clone(&hold.status)))
                     .collect::<Vec<_>>()
             };
             state.slots.iter().flat_map(of).collect()
         };
-        for (owner, ticket) in &detached {
-            self.drop_hold(*owner, ticket);
+        for (owner, status) in &detached {
+            self.drop_hold(*owner, status);
         }
         detached.len()
     }

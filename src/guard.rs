@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::client::ClientHandle;
 use crate::entry::{Begun, EntryRef, Release};
 use crate::error::{Error, LossReason};
-use crate::hold::{Ending, Mode, Ticket};
+use crate::hold::{Ending, HoldStatus, LeasePolicy};
 use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
 use crate::lock::check_lease;
 use crate::owner::Owner;
@@ -56,13 +56,13 @@ impl LockGuard {
         client: Arc<ClientHandle>,
         entry: EntryRef,
         owner: Owner,
-        ticket: Arc<Ticket>,
+        status: Arc<HoldStatus>,
     ) -> Self {
         Self {
             held: HoldHandle {
                 entry: Arc::new(entry),
                 owner,
-                ticket,
+                status,
             },
             client,
             open: true,
@@ -96,11 +96,11 @@ impl LockGuard {
     /// ```
     pub async fn unlock(mut self) -> Result<(), Error> {
         let entry = Arc::clone(&self.held.entry);
-        let (owner, ticket) = (self.held.owner.thread_id(), Arc::clone(&self.held.ticket));
+        let (owner, status) = (self.held.owner.thread_id(), Arc::clone(&self.held.status));
         let open = &mut self.open;
         entry
             .shared
-            .drive(pin!(give_back(&entry, owner, &ticket, || *open = false)))
+            .drive(pin!(give_back(&entry, owner, &status, || *open = false)))
             .await
     }
 
@@ -214,12 +214,12 @@ impl LockGuard {
         let HoldHandle {
             entry,
             owner,
-            ticket,
+            status,
         } = &self.held;
         check_lease("lease", lease)?;
         entry
             .shared
-            .drive(pin!(extend(entry, owner.thread_id(), ticket, lease)))
+            .drive(pin!(extend(entry, owner.thread_id(), status, lease)))
             .await
     }
 
@@ -245,7 +245,7 @@ impl LockGuard {
         self.open = false;
         self.held
             .entry
-            .detach(self.held.owner.thread_id(), &self.held.ticket);
+            .detach(self.held.owner.thread_id(), &self.held.status);
     }
 
     pub(crate) fn held(&self) -> HoldHandle {
@@ -258,7 +258,7 @@ impl Drop for LockGuard {
         if std::mem::take(&mut self.open) {
             self.held
                 .entry
-                .drop_hold(self.held.owner.thread_id(), &self.held.ticket);
+                .drop_hold(self.held.owner.thread_id(), &self.held.status);
         }
     }
 }
@@ -280,16 +280,16 @@ impl fmt::Debug for LockGuard {
 pub(crate) async fn give_back(
     entry: &EntryRef,
     owner: i64,
-    ticket: &Arc<Ticket>,
+    status: &Arc<HoldStatus>,
     begun: impl FnOnce(),
 ) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
     let start = tokio::time::Instant::now();
     let release = loop {
-        if entry.shared.is_closed() && ticket.ending().is_none() {
+        if entry.shared.is_closed() && status.ending().is_none() {
             return Err(Error::Closed);
         }
-        match entry.begin_release(owner, ticket) {
+        match entry.begin_release(owner, status) {
             Ok(Begun::Release(release)) => break release,
             Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
             // A nested acquire is under way. Its caller may have stopped polling it, so it is not
@@ -345,7 +345,7 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
     let patience = entry.shared.patience();
     // Every copy goes to the count of its moment, so that a later release of the same owner is
     // never undone.
-    let asking = script::ask(
+    let asking = script::call(
         &entry.shared.redis,
         entry.lane,
         "unlocking",
@@ -370,7 +370,7 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
                 unanswered.error,
                 Error::PermissionDenied { .. } | Error::NotALock { .. }
             );
-            if hopeless && !unanswered.perhaps {
+            if hopeless && !unanswered.maybe_executed {
                 release.unanswered(false);
             } else {
                 release.unanswered(true);
@@ -387,20 +387,20 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
 async fn extend(
     entry: &EntryRef,
     owner: i64,
-    ticket: &Arc<Ticket>,
+    status: &Arc<HoldStatus>,
     lease: Duration,
 ) -> Result<(), Error> {
     let lost = |reason| Error::lost(entry.name.given(), reason);
-    let ended = || match ticket.ending() {
+    let ended = || match status.ending() {
         Some(Ending::Lost(reason)) => reason,
         Some(Ending::Released) | None => LossReason::Gone,
     };
     if entry.shared.is_closed() {
         return Err(Error::Closed);
     }
-    entry.view(owner, ticket).ok_or_else(|| lost(ended()))?;
-    let (field, mode) = entry.hold(owner, ticket).ok_or_else(|| lost(ended()))?;
-    let Mode::Fixed { limit, .. } = mode else {
+    entry.view(owner, status).ok_or_else(|| lost(ended()))?;
+    let (field, mode) = entry.hold(owner, status).ok_or_else(|| lost(ended()))?;
+    let LeasePolicy::Fixed { limit, .. } = mode else {
         return Err(Error::InvalidConfig {
             what: "extend",
             problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended"
@@ -421,7 +421,7 @@ async fn extend(
     }];
     let sent = AtomicBool::new(false);
     let patience = entry.shared.patience();
-    let answer = script::ask(
+    let answer = script::call(
         &entry.shared.redis,
         entry.lane,
         "extending",
@@ -433,9 +433,9 @@ async fn extend(
     .map_err(|unanswered| unanswered.error)?;
     let reason = match answer.value.first() {
         Some(Renewed::Held) => {
-            entry.extended(owner, ticket, answer.sent_at, lease);
+            entry.extended(owner, status, answer.sent_at, lease);
             return entry
-                .view(owner, ticket)
+                .view(owner, status)
                 .map(|_| ())
                 .ok_or_else(|| lost(ended()));
         }
@@ -443,7 +443,7 @@ async fn extend(
         Some(Renewed::Changed) => LossReason::Changed,
         Some(Renewed::Gone) | None => LossReason::Gone,
     };
-    if ticket.ending().is_none() {
+    if status.ending().is_none() {
         entry.lose_owner(owner, None, reason);
     }
     Err(lost(ended()))

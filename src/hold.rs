@@ -9,7 +9,7 @@ use crate::error::LossReason;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum LeasePolicy {
     /// The watchdog renews it, at most until `limit`.
     Watchdog { limit: Option<Instant> },
     /// It ends by itself; only `extend` moves the end, at most to `limit`.
@@ -19,7 +19,7 @@ pub(crate) enum Mode {
     },
 }
 
-impl Mode {
+impl LeasePolicy {
     /// When the hold is over whatever the server says.
     pub(crate) fn ends(&self) -> Option<Instant> {
         match *self {
@@ -38,12 +38,12 @@ pub(crate) enum Ending {
 
 /// What a hold and its guard share: whether and how the hold ended. It ends once.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket {
+pub(crate) struct HoldStatus {
     ending: OnceLock<Ending>,
     ended: CancellationToken,
 }
 
-impl Ticket {
+impl HoldStatus {
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending.get().copied()
     }
@@ -63,8 +63,8 @@ impl Ticket {
 /// One successful taking of the lock.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) mode: Mode,
+    pub(crate) status: Arc<HoldStatus>,
+    pub(crate) mode: LeasePolicy,
     pub(crate) detached: bool,
     /// Detached, and somebody is giving it back.
     pub(crate) claimed: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Hold {
 /// A hold that was lost.
 #[derive(Debug)]
 pub(crate) struct LostHold {
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) status: Arc<HoldStatus>,
     pub(crate) detached: bool,
     /// It had an end of its own.
     pub(crate) bounded: bool,

@@ -13,7 +13,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::entry::EntryRef;
 use crate::error::LossReason;
-use crate::hold::{Ending, Ticket};
+use crate::hold::{Ending, HoldStatus};
 use crate::owner::Owner;
 
 /// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything but the unlock.
@@ -31,7 +31,7 @@ use crate::owner::Owner;
 pub struct HoldHandle {
     pub(crate) entry: Arc<EntryRef>,
     pub(crate) owner: Owner,
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) status: Arc<HoldStatus>,
 }
 
 impl HoldHandle {
@@ -48,13 +48,13 @@ impl HoldHandle {
     /// ```
     pub fn lost(&self) -> Lost {
         Lost {
-            watch: Watch::new(&self.ticket),
+            watch: Watch::new(&self.status),
         }
     }
 
     pub(crate) fn ended(&self) -> Ended {
         Ended {
-            watch: Watch::new(&self.ticket),
+            watch: Watch::new(&self.status),
         }
     }
 
@@ -66,7 +66,7 @@ impl HoldHandle {
     /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.state()) }
     /// ```
     pub fn state(&self) -> HoldState {
-        match self.entry.view(self.owner.thread_id(), &self.ticket) {
+        match self.entry.view(self.owner.thread_id(), &self.status) {
             Some(view)
                 if view
                     .at_risk_from
@@ -75,7 +75,7 @@ impl HoldHandle {
                 HoldState::AtRisk
             }
             Some(_) => HoldState::Held,
-            None => match self.ticket.ending() {
+            None => match self.status.ending() {
                 Some(Ending::Lost(reason)) => HoldState::Lost(reason),
                 Some(Ending::Released) | None => HoldState::Released,
             },
@@ -91,7 +91,7 @@ impl HoldHandle {
     /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.valid_until()) }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        match self.entry.view(self.owner.thread_id(), &self.ticket) {
+        match self.entry.view(self.owner.thread_id(), &self.status) {
             Some(view) => view
                 .ends
                 .map_or(view.deadline, |ends| ends.min(view.deadline))
@@ -187,7 +187,7 @@ impl Future for Ended {
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lost")
-            .field("ending", &self.watch.ticket.ending())
+            .field("ending", &self.watch.status.ending())
             .finish()
     }
 }
@@ -195,30 +195,30 @@ impl fmt::Debug for Lost {
 impl fmt::Debug for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ended")
-            .field("ending", &self.watch.ticket.ending())
+            .field("ending", &self.watch.status.ending())
             .finish()
     }
 }
 
 struct Watch {
-    ticket: Arc<Ticket>,
+    status: Arc<HoldStatus>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Watch {
-    fn new(ticket: &Arc<Ticket>) -> Self {
+    fn new(status: &Arc<HoldStatus>) -> Self {
         Self {
-            ticket: Arc::clone(ticket),
-            ended: Box::pin(ticket.ended().clone().cancelled_owned()),
+            status: Arc::clone(status),
+            ended: Box::pin(status.ended().clone().cancelled_owned()),
         }
     }
 
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
-        if let Some(ending) = self.ticket.ending() {
+        if let Some(ending) = self.status.ending() {
             return Poll::Ready(ending);
         }
         match self.ended.as_mut().poll(context) {
-            Poll::Ready(()) => self.ticket.ending().map_or(Poll::Pending, Poll::Ready),
+            Poll::Ready(()) => self.status.ending().map_or(Poll::Pending, Poll::Ready),
             Poll::Pending => Poll::Pending,
         }
     }

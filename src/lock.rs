@@ -15,7 +15,7 @@ use crate::client::ClientHandle;
 use crate::entry::{Entries, EntryRef};
 use crate::error::Error;
 use crate::guard::{LockGuard, give_back, not_held};
-use crate::hold::Ticket;
+use crate::hold::HoldStatus;
 use crate::hold_handle::{HoldHandle, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
@@ -322,7 +322,7 @@ impl Lock {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let owner = owner.thread_id();
-                let Some(ticket) = entry.claim_detached(owner) else {
+                let Some(status) = entry.claim_detached(owner) else {
                     return Err(if shared.is_closed() {
                         Error::Closed
                     } else {
@@ -333,11 +333,11 @@ impl Lock {
                 let mut claim = Claim {
                     entry: &entry,
                     owner,
-                    ticket: &ticket,
+                    status: &status,
                     open: true,
                 };
                 let open = &mut claim.open;
-                give_back(&entry, owner, &ticket, || *open = false).await
+                give_back(&entry, owner, &status, || *open = false).await
             }))
             .await
     }
@@ -378,14 +378,14 @@ impl fmt::Debug for Lock {
 struct Claim<'a> {
     entry: &'a EntryRef,
     owner: i64,
-    ticket: &'a Arc<Ticket>,
+    status: &'a Arc<HoldStatus>,
     open: bool,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if self.open {
-            self.entry.drop_hold(self.owner, self.ticket);
+            self.entry.drop_hold(self.owner, self.status);
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::runtime::Runtime;
 use crate::script::Call;
 use crate::wait::Waits;
 
-pub(crate) use connection::Trouble;
+pub(crate) use connection::ConnectionError;
 #[cfg(test)]
 pub(crate) use connection::{Change, End, Heard};
 pub use fence::ConnectionFence;
@@ -116,7 +116,7 @@ impl Redis {
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
-    pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), Failure> {
+    pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), SendError> {
         self.lanes[lane].ready(limit).await
     }
 
@@ -129,7 +129,7 @@ impl Redis {
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
+    ) -> Result<(Reply, Instant), SendError> {
         self.lanes[lane].run(call, limit, sent).await
     }
 
@@ -240,7 +240,7 @@ impl Reply {
 
 /// Why a copy has no answer.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum SendError {
     /// It was never handed over, so it is not executed.
     NotSent(Source),
     /// Nor was it then: the server refuses the connection with this error.
@@ -264,11 +264,15 @@ pub(crate) enum Role {
 }
 
 /// Why the first connection could not be made.
-fn connect_error(trouble: Trouble) -> Error {
-    match trouble {
-        Trouble::Refused(text) => refusal::explain_plain("connecting", "+@connection", &text),
-        Trouble::Timeout(text) | Trouble::Lost(text) => Error::no_answer("connecting", text),
-        Trouble::NoSockets => Error::NoRuntime,
+fn connect_error(problem: ConnectionError) -> Error {
+    match problem {
+        ConnectionError::Refused(text) => {
+            refusal::explain_plain("connecting", "+@connection", &text)
+        }
+        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
+            Error::no_answer("connecting", text)
+        }
+        ConnectionError::NoSockets => Error::NoRuntime,
     }
 }
 

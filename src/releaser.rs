@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::entry::{EntryRef, Step};
 use crate::error::Error;
 use crate::redis::Bulk;
-use crate::script::{self, Patience};
+use crate::script::{self, RetryPolicy};
 use crate::shared::Totals;
 
 /// Starts a job on the client's runtime. If that runtime is gone, so is the job: the lease frees
@@ -47,13 +47,13 @@ async fn run(entry: EntryRef, owner: i64) {
             );
             continue;
         };
-        let patience = Patience {
+        let patience = RetryPolicy {
             timeout: entry.shared.config.command_timeout,
-            copies: 1,
+            sends: 1,
         };
         let sent = AtomicBool::new(false);
         let mut target = 0;
-        let answer = script::ask(
+        let answer = script::call(
             &entry.shared.redis,
             entry.lane,
             "releasing",

@@ -22,7 +22,7 @@ use crate::entry::{Entries, EntryRef, RenewalOutcome};
 use crate::error::{Error, LossReason, RefusedKind};
 use crate::redis::{Bulk, slot_of};
 use crate::runtime::Runtime;
-use crate::script::{self, Answer, Patience, Renewal, Renewed, Unanswered};
+use crate::script::{self, Answer, CallError, Renewal, Renewed, RetryPolicy};
 use crate::shared::{Farewell, Shared, Totals};
 
 /// The timers of a client.
@@ -317,26 +317,26 @@ async fn call(
     shared: &Shared,
     items: &[Item],
     limit: Instant,
-) -> Result<Answer<Vec<Renewed>>, Unanswered> {
+) -> Result<Answer<Vec<Renewed>>, CallError> {
     let timeout = shared.config.command_timeout;
     let lane = items[0].entry.lane;
     let place = tokio::time::timeout_at(limit - timeout, shared.redis.place(lane, Bulk::Renewals));
     let Ok(_place) = place.await else {
         let source = "earlier renewals have no answer yet";
-        return Err(Unanswered {
+        return Err(CallError {
             error: Error::no_answer("renewing", source),
-            perhaps: false,
+            maybe_executed: false,
         });
     };
     let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let sent = AtomicBool::new(false);
     let copy = || script::renew(&renewals);
-    script::ask(
+    script::call(
         &shared.redis,
         lane,
         "renewing",
-        Patience { timeout, copies: 1 },
+        RetryPolicy { timeout, sends: 1 },
         &sent,
         copy,
     )

@@ -1,7 +1,7 @@
 //! The files in `lua/` as typed calls: one function for each, with the header's replies as its
 //! answer.
 //!
-//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask`
+//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`call`] sends it; `ask`
 //! is also the one place where a script is repeated. Milliseconds exist in this file and on the
 //! wire only.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Source};
-use crate::redis::{Failure, Limit, Redis, Reply};
+use crate::redis::{Limit, Redis, Reply, SendError};
 use crate::refusal;
 use crate::wire::LockName;
 
@@ -221,17 +221,17 @@ pub(crate) struct Answer<T> {
 
 /// No answer that can be used.
 #[derive(Debug)]
-pub(crate) struct Unanswered {
+pub(crate) struct CallError {
     pub(crate) error: Error,
     /// Whether some copy may have been executed, or may be still.
-    pub(crate) perhaps: bool,
+    pub(crate) maybe_executed: bool,
 }
 
 /// How long to wait for an answer, and how often to send.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     pub(crate) timeout: Duration,
-    pub(crate) copies: u32,
+    pub(crate) sends: u32,
 }
 
 /// Sends a script and waits for its answer; a copy that was lost with its connection is repeated
@@ -240,23 +240,23 @@ pub(crate) struct Patience {
 /// Each copy is built when it is sent, from the state of that moment. `sent` is set before the
 /// first copy is handed to the connection: from then on it will be executed even if this future is
 /// dropped.
-pub(crate) async fn ask<T>(
+pub(crate) async fn call<T>(
     redis: &Redis,
     lane: usize,
     while_doing: &'static str,
-    patience: Patience,
+    patience: RetryPolicy,
     sent: &AtomicBool,
     mut copy: impl FnMut() -> Call<T>,
-) -> Result<Answer<T>, Unanswered> {
+) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
     let mut first_sent_at = None;
-    let mut perhaps = false;
+    let mut maybe_executed = false;
     let mut nth = 1;
     // Half of the time is for finding out that a connection is dead, the other half for its
     // replacement.
     let limit = Limit {
         until: start + patience.timeout,
-        silence: patience.timeout / patience.copies,
+        silence: patience.timeout / patience.sends,
     };
     loop {
         // Built only when it can be sent: a copy that waited for a connection would speak of a
@@ -275,60 +275,66 @@ pub(crate) async fn ask<T>(
                         value,
                         sent_at,
                         first_sent_at: first_sent_at.unwrap_or(sent_at),
-                        repeated: perhaps,
+                        repeated: maybe_executed,
                     });
                 }
                 None => {
-                    return Err(Unanswered {
+                    return Err(CallError {
                         error: Error::UnexpectedReply {
                             script: call.script.name,
                             reply: reply.shown(),
                         },
-                        perhaps: true,
+                        maybe_executed: true,
                     });
                 }
             },
             Err(failure) => failure,
         };
         let source: Source = match failure {
-            Failure::Refused(text) => {
+            SendError::Refused(text) => {
                 let key = key.unwrap_or_else(|| "".into());
                 let error = refusal::explain(call.script, &key, &text);
-                let perhaps = perhaps || !refusal::is_certain(&error, &text);
-                return Err(Unanswered { error, perhaps });
+                let maybe_executed = maybe_executed || !refusal::is_certain(&error, &text);
+                return Err(CallError {
+                    error,
+                    maybe_executed,
+                });
             }
-            Failure::NotAccepted(text) => {
+            SendError::NotAccepted(text) => {
                 let error = refusal::explain_plain("connecting", "+@connection", &text);
-                return Err(Unanswered { error, perhaps });
+                return Err(CallError {
+                    error,
+                    maybe_executed,
+                });
             }
-            Failure::Closed => {
-                return Err(Unanswered {
+            SendError::Closed => {
+                return Err(CallError {
                     error: Error::Closed,
-                    perhaps,
+                    maybe_executed,
                 });
             }
-            Failure::NoRuntime => {
-                return Err(Unanswered {
+            SendError::NoRuntime => {
+                return Err(CallError {
                     error: Error::NoRuntime,
-                    perhaps,
+                    maybe_executed,
                 });
             }
-            Failure::NotSent(source) => {
-                return Err(Unanswered {
+            SendError::NotSent(source) => {
+                return Err(CallError {
                     error: Error::no_answer(while_doing, source),
-                    perhaps,
+                    maybe_executed,
                 });
             }
-            Failure::Unknown { source, sent_at } => {
+            SendError::Unknown { source, sent_at } => {
                 first_sent_at.get_or_insert(sent_at);
-                perhaps = true;
+                maybe_executed = true;
                 source
             }
         };
-        if nth == patience.copies || limit.until <= Instant::now() {
-            return Err(Unanswered {
+        if nth == patience.sends || limit.until <= Instant::now() {
+            return Err(CallError {
                 error: Error::no_answer(while_doing, source),
-                perhaps,
+                maybe_executed,
             });
         }
         nth += 1;

@@ -15,7 +15,7 @@ use crate::error::{Error, LossReason};
 use crate::redis::Redis;
 use crate::renewal::Renewals;
 use crate::runtime::Runtime;
-use crate::script::Patience;
+use crate::script::RetryPolicy;
 use crate::wait::Waits;
 
 /// What all handles of one client share.
@@ -118,10 +118,10 @@ impl Shared {
     }
 
     /// One re-send within the command timeout.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn patience(&self) -> RetryPolicy {
+        RetryPolicy {
             timeout: self.config.command_timeout,
-            copies: 2,
+            sends: 2,
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::LossReason;
-use crate::hold::{Ending, Hold, LostHold, Mode, Ticket};
+use crate::hold::{Ending, Hold, HoldStatus, LeasePolicy, LostHold};
 
 /// One owner of one lock.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Slot {
     /// running, and nothing is unlocked under it: until its guard is gone the field stays.
     pub(crate) fn target(&self) -> u32 {
         let runs_on = |lost: &LostHold| {
-            !lost.detached && lost.ticket.ending() == Some(Ending::Lost(LossReason::MaxHold))
+            !lost.detached && lost.status.ending() == Some(Ending::Lost(LossReason::MaxHold))
         };
         self.count()
             .max(u32::from(self.lost_open.iter().any(runs_on)))
@@ -198,22 +198,22 @@ impl Slot {
     }
 
     /// Takes a hold out because its owner gives it back.
-    pub(crate) fn give_back(&mut self, ticket: &Arc<Ticket>) -> bool {
+    pub(crate) fn give_back(&mut self, status: &Arc<HoldStatus>) -> bool {
         let Some(nth) = self
             .holds
             .iter()
-            .position(|hold| Arc::ptr_eq(&hold.ticket, ticket))
+            .position(|hold| Arc::ptr_eq(&hold.status, status))
         else {
             return false;
         };
-        self.holds.remove(nth).ticket.end(Ending::Released);
+        self.holds.remove(nth).status.end(Ending::Released);
         self.settled = false;
         true
     }
 
     /// The latest detached hold that nobody is giving back yet, or a lost one that nobody has asked
     /// for.
-    pub(crate) fn claim_detached(&mut self) -> Option<Arc<Ticket>> {
+    pub(crate) fn claim_detached(&mut self) -> Option<Arc<HoldStatus>> {
         let held = self
             .holds
             .iter_mut()
@@ -221,30 +221,30 @@ impl Slot {
             .find(|hold| hold.detached && !hold.claimed);
         if let Some(hold) = held {
             hold.claimed = true;
-            return Some(Arc::clone(&hold.ticket));
+            return Some(Arc::clone(&hold.status));
         }
         self.lost_open
             .iter()
             .find(|lost| lost.detached)
-            .map(|lost| Arc::clone(&lost.ticket))
+            .map(|lost| Arc::clone(&lost.status))
     }
 
-    pub(crate) fn detach(&mut self, ticket: &Arc<Ticket>) {
+    pub(crate) fn detach(&mut self, status: &Arc<HoldStatus>) {
         for hold in &mut self.holds {
-            hold.detached |= Arc::ptr_eq(&hold.ticket, ticket);
+            hold.detached |= Arc::ptr_eq(&hold.status, status);
         }
         for lost in &mut self.lost_open {
-            lost.detached |= Arc::ptr_eq(&lost.ticket, ticket);
+            lost.detached |= Arc::ptr_eq(&lost.status, status);
         }
         self.lost_open.retain(|lost| !lost.is_forgotten());
     }
 
     /// The owner has seen that this hold was lost. Answers whether that was the last section that
     /// ran on behind its limit, so that the field need not stay any longer.
-    pub(crate) fn acknowledge(&mut self, ticket: &Arc<Ticket>) -> bool {
+    pub(crate) fn acknowledge(&mut self, status: &Arc<HoldStatus>) -> bool {
         let before = self.target();
         self.lost_open
-            .retain(|lost| !Arc::ptr_eq(&lost.ticket, ticket));
+            .retain(|lost| !Arc::ptr_eq(&lost.status, status));
         self.target() != before
     }
 
@@ -261,9 +261,11 @@ impl Slot {
         self.lose_if(|hold| {
             let reason = match hold.mode {
                 mode if mode.ends().is_some_and(|ends| ends <= now) => match mode {
-                    Mode::Watchdog { .. } => LossReason::MaxHold,
-                    Mode::Fixed { until, limit } if limit == Some(until) => LossReason::MaxHold,
-                    Mode::Fixed { .. } => LossReason::LeaseOver,
+                    LeasePolicy::Watchdog { .. } => LossReason::MaxHold,
+                    LeasePolicy::Fixed { until, limit } if limit == Some(until) => {
+                        LossReason::MaxHold
+                    }
+                    LeasePolicy::Fixed { .. } => LossReason::LeaseOver,
                 },
                 _ if deadline <= now => LossReason::NotRenewed,
                 _ => return None,
@@ -281,11 +283,11 @@ impl Slot {
             match reason(&hold) {
                 None => kept.push(hold),
                 Some(reason) => {
-                    hold.ticket.end(Ending::Lost(reason));
+                    hold.status.end(Ending::Lost(reason));
                     self.lost_reason = reason;
                     let bounded = hold.mode.ends().is_some();
                     let lost = LostHold {
-                        ticket: hold.ticket,
+                        status: hold.status,
                         detached: hold.detached,
                         bounded,
                     };
@@ -318,7 +320,7 @@ impl Slot {
     pub(crate) fn renewal(&self, now: Instant, watchdog_timeout: Duration) -> Option<Duration> {
         self.holds
             .iter()
-            .filter(|hold| matches!(hold.mode, Mode::Watchdog { .. }))
+            .filter(|hold| matches!(hold.mode, LeasePolicy::Watchdog { .. }))
             .map(|hold| left(hold.mode, now, watchdog_timeout))
             .max()
             .map(|lease| lease.max(LEASE_MIN))
@@ -329,7 +331,7 @@ impl Slot {
         let renewed = self
             .holds
             .iter()
-            .any(|hold| matches!(hold.mode, Mode::Watchdog { .. }));
+            .any(|hold| matches!(hold.mode, LeasePolicy::Watchdog { .. }));
         renewed.then(|| self.renewed_at + watchdog_timeout * 2 / 3)
     }
 
@@ -363,13 +365,13 @@ fn covering(left: Duration) -> Duration {
     (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
 }
 
-fn left(mode: Mode, now: Instant, watchdog_timeout: Duration) -> Duration {
+fn left(mode: LeasePolicy, now: Instant, watchdog_timeout: Duration) -> Duration {
     match mode {
-        Mode::Watchdog { limit: None } => watchdog_timeout,
-        Mode::Watchdog { limit: Some(limit) } => {
+        LeasePolicy::Watchdog { limit: None } => watchdog_timeout,
+        LeasePolicy::Watchdog { limit: Some(limit) } => {
             covering(limit.saturating_duration_since(now)).min(watchdog_timeout)
         }
-        Mode::Fixed { until, .. } => until.saturating_duration_since(now),
+        LeasePolicy::Fixed { until, .. } => until.saturating_duration_since(now),
     }
 }
 
@@ -382,16 +384,16 @@ mod tests {
 
     const WATCHDOG: Duration = Duration::from_secs(30);
 
-    fn hold(mode: Mode) -> Hold {
+    fn hold(mode: LeasePolicy) -> Hold {
         Hold {
-            ticket: Arc::default(),
+            status: Arc::default(),
             mode,
             detached: false,
             claimed: false,
         }
     }
 
-    fn slot_of(modes: &[Mode], now: Instant) -> Slot {
+    fn slot_of(modes: &[LeasePolicy], now: Instant) -> Slot {
         let mut slot = Slot::new("c:1".into(), 1, now);
         for &mode in modes {
             slot.add(hold(mode), now, WATCHDOG, WATCHDOG);
@@ -402,7 +404,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_deadline_lies_before_the_servers_and_only_moves_forward() {
         let now = Instant::now();
-        let mut slot = slot_of(&[Mode::Watchdog { limit: None }], now);
+        let mut slot = slot_of(&[LeasePolicy::Watchdog { limit: None }], now);
         assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
         slot.promise(now, Duration::from_secs(1));
         assert_eq!(slot.deadline, now + Duration::from_millis(29_698));
@@ -412,8 +414,8 @@ mod tests {
     async fn a_fixed_hold_ends_by_itself_while_the_others_live_on() {
         let now = Instant::now();
         let until = now + Duration::from_secs(1);
-        let fixed = Mode::Fixed { until, limit: None };
-        let mut slot = slot_of(&[Mode::Watchdog { limit: None }, fixed], now);
+        let fixed = LeasePolicy::Fixed { until, limit: None };
+        let mut slot = slot_of(&[LeasePolicy::Watchdog { limit: None }, fixed], now);
         assert!(slot.expire(now).is_empty());
         assert_eq!(slot.expire(until), [(LossReason::LeaseOver, false)]);
         assert_eq!((slot.count(), slot.lost()), (1, None));
@@ -428,19 +430,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn short_nested_holds_do_not_put_off_the_renewal() {
         let now = Instant::now();
-        let mut slot = slot_of(&[Mode::Watchdog { limit: None }], now);
+        let mut slot = slot_of(&[LeasePolicy::Watchdog { limit: None }], now);
         let due = slot.due_at(WATCHDOG);
         let later = now + Duration::from_secs(9);
         let until = later + Duration::from_millis(10);
         slot.add(
-            hold(Mode::Fixed { until, limit: None }),
+            hold(LeasePolicy::Fixed { until, limit: None }),
             later,
             Duration::from_millis(10),
             WATCHDOG,
         );
         assert_eq!(slot.due_at(WATCHDOG), due);
         slot.add(
-            hold(Mode::Watchdog { limit: None }),
+            hold(LeasePolicy::Watchdog { limit: None }),
             later,
             WATCHDOG,
             WATCHDOG,
@@ -456,7 +458,7 @@ mod tests {
     async fn a_limit_cuts_the_lease_that_a_renewal_asks_for() {
         let now = Instant::now();
         let limit = Some(now + Duration::from_secs(40));
-        let mut slot = slot_of(&[Mode::Watchdog { limit }], now);
+        let mut slot = slot_of(&[LeasePolicy::Watchdog { limit }], now);
         assert_eq!(slot.renewal(now, WATCHDOG), Some(WATCHDOG));
         let later = now + Duration::from_secs(20);
         let lease = slot.renewal(later, WATCHDOG).expect("renewed");
@@ -478,16 +480,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_promised_is_the_longest_of_the_holds_that_are_left() {
         let now = Instant::now();
-        let long = Mode::Fixed {
+        let long = LeasePolicy::Fixed {
             until: now + Duration::from_secs(90),
             limit: None,
         };
-        let mut slot = slot_of(&[Mode::Watchdog { limit: None }, long], now);
+        let mut slot = slot_of(&[LeasePolicy::Watchdog { limit: None }, long], now);
         assert_eq!(slot.promised(now, WATCHDOG), Duration::from_secs(90));
-        let ticket = Arc::clone(&slot.holds[1].ticket);
-        assert!(slot.give_back(&ticket));
-        assert_eq!(ticket.ending(), Some(Ending::Released));
+        let status = Arc::clone(&slot.holds[1].status);
+        assert!(slot.give_back(&status));
+        assert_eq!(status.ending(), Some(Ending::Released));
         assert_eq!(slot.promised(now, WATCHDOG), WATCHDOG);
-        assert!(!slot.give_back(&ticket), "a hold is given back once");
+        assert!(!slot.give_back(&status), "a hold is given back once");
     }
 }

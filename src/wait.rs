@@ -23,7 +23,7 @@ pub(crate) struct Waits {
     /// Nothing is listened to any more.
     over: AtomicBool,
     /// Why nothing is confirmed at the moment, if that is known.
-    trouble: Mutex<Option<String>>,
+    problem: Mutex<Option<String>>,
 }
 
 struct Channel {
@@ -167,12 +167,12 @@ impl Waits {
     }
 
     /// Why the subscriber connection confirms nothing at the moment.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
     }
 
-    pub(crate) fn set_trouble(&self, text: Option<String>) {
-        *self.trouble.lock() = text;
+    pub(crate) fn set_problem(&self, text: Option<String>) {
+        *self.problem.lock() = text;
     }
 
     /// The connection is gone: what is still in use is wanted again, the rest is forgotten.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::EntryRef;
 use super::state::State;
 use crate::error::LossReason;
-use crate::hold::{Ending, Ticket};
+use crate::hold::{Ending, HoldStatus};
 use crate::releaser;
 use crate::script::{Answer, Released};
 use crate::shared::Totals;
@@ -25,14 +25,14 @@ impl EntryRef {
     pub(crate) fn begin_release(
         &self,
         owner: i64,
-        ticket: &Arc<Ticket>,
+        status: &Arc<HoldStatus>,
     ) -> Result<Begun, LossReason> {
         let now = Instant::now();
         let mut state = self.state.lock();
         self.expire(&mut state, owner, now);
-        if let Some(Ending::Lost(reason)) = ticket.ending() {
+        if let Some(Ending::Lost(reason)) = status.ending() {
             if let Some(slot) = state.slots.get_mut(&owner) {
-                self.acknowledge(slot, owner, ticket);
+                self.acknowledge(slot, owner, status);
             }
             state.tidy(owner);
             return Err(reason);
@@ -41,7 +41,7 @@ impl EntryRef {
         let Some(slot) = state
             .slots
             .get_mut(&owner)
-            .filter(|_| ticket.ending().is_none())
+            .filter(|_| status.ending().is_none())
         else {
             return Ok(Begun::NotHeld);
         };
@@ -51,7 +51,7 @@ impl EntryRef {
                 since: slot.moved_at,
             });
         }
-        let given_back = slot.give_back(ticket);
+        let given_back = slot.give_back(status);
         debug_assert!(given_back, "a hold that has not ended is in the books");
         slot.overlapped |= slot.releasing > 0 || slot.background;
         slot.releasing += 1;
@@ -77,28 +77,28 @@ impl EntryRef {
 
     /// A guard was dropped: the hold counts as given back from here on, and the background does the
     /// rest.
-    pub(crate) fn drop_hold(&self, owner: i64, ticket: &Arc<Ticket>) {
+    pub(crate) fn drop_hold(&self, owner: i64, status: &Arc<HoldStatus>) {
         let mut state = self.state.lock();
         self.expire(&mut state, owner, Instant::now());
         let Some(slot) = state.slots.get_mut(&owner) else {
             return;
         };
-        if slot.give_back(ticket) {
+        if slot.give_back(status) {
             Totals::add(&self.shared.totals.released, 1);
             if !slot.is_held() {
                 self.shared.renewals.remove(slot.generation);
             }
             self.release_in_background(slot, owner);
         } else {
-            self.acknowledge(slot, owner, ticket);
+            self.acknowledge(slot, owner, status);
         }
         state.tidy(owner);
     }
 
     /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field
     /// can go now.
-    fn acknowledge(&self, slot: &mut Slot, owner: i64, ticket: &Arc<Ticket>) {
-        if slot.acknowledge(ticket) {
+    fn acknowledge(&self, slot: &mut Slot, owner: i64, status: &Arc<HoldStatus>) {
+        if slot.acknowledge(status) {
             self.release_in_background(slot, owner);
         }
     }

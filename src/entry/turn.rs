@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::EntryRef;
 use super::state::Caller;
 use crate::error::{Error, LossReason};
-use crate::hold::{Hold, Mode, Ticket};
+use crate::hold::{Hold, HoldStatus, LeasePolicy};
 use crate::owner::{Origin, Owner, next_own_id};
 use crate::script::Answer;
 use crate::shared::Totals;
@@ -149,8 +149,8 @@ impl Place {
     }
 
     /// No answer. If the script may have been executed, the background brings the count back.
-    pub(crate) fn leave_unknown(mut self, perhaps: bool) {
-        self.end(perhaps);
+    pub(crate) fn leave_unknown(mut self, maybe_executed: bool) {
+        self.end(maybe_executed);
     }
 
     /// The outer hold is gone.
@@ -167,8 +167,8 @@ impl Place {
         mut self,
         answer: &Answer<T>,
         lease: Duration,
-        mode: impl FnOnce(Instant) -> Mode,
-    ) -> Result<Arc<Ticket>, Error> {
+        mode: impl FnOnce(Instant) -> LeasePolicy,
+    ) -> Result<Arc<HoldStatus>, Error> {
         let entry = self.entry.clone();
         let mode = mode(answer.sent_at);
         let now = Instant::now();
@@ -188,13 +188,13 @@ impl Place {
             )),
             Some(slot) => {
                 let first = !slot.is_held();
-                let ticket = Arc::<Ticket>::default();
+                let status = Arc::<HoldStatus>::default();
                 if first {
                     slot.generation = entry.shared.entries.next_number();
                     slot.looking = false;
                 }
                 let hold = Hold {
-                    ticket: Arc::clone(&ticket),
+                    status: Arc::clone(&status),
                     mode,
                     detached: false,
                     claimed: false,
@@ -218,7 +218,7 @@ impl Place {
                 // Whoever took it, there is nothing left to go first for.
                 state.freed_at = None;
                 state.tidy(self.owner);
-                return Ok(ticket);
+                return Ok(status);
             }
         };
         drop(state);
@@ -226,7 +226,7 @@ impl Place {
         Err(refusal.unwrap_or(Error::Closed))
     }
 
-    fn end(&mut self, perhaps: bool) {
+    fn end(&mut self, maybe_executed: bool) {
         if !std::mem::take(&mut self.open) {
             return;
         }
@@ -236,7 +236,7 @@ impl Place {
         };
         slot.acquiring = false;
         slot.moved_at = Instant::now();
-        if perhaps {
+        if maybe_executed {
             slot.lease_max = slot.lease_max.max(self.lease);
             self.entry.release_in_background(slot, self.owner);
         }

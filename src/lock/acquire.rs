@@ -12,7 +12,7 @@ use super::{LEASE_MAX, Lock, check_lease};
 use crate::entry::{EntryRef, Place, sleep_until};
 use crate::error::Error;
 use crate::guard::LockGuard;
-use crate::hold::Mode;
+use crate::hold::LeasePolicy;
 use crate::owner::Owner;
 use crate::refusal;
 use crate::script::{self, Acquired};
@@ -89,7 +89,7 @@ impl Lock {
         let (lease, mode) = self.terms()?;
         let mut ghosts = 0;
         loop {
-            let answer = script::ask(
+            let answer = script::call(
                 &shared.redis,
                 entry.lane,
                 "acquiring",
@@ -101,16 +101,16 @@ impl Lock {
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(unanswered) => {
-                    place.leave_unknown(unanswered.perhaps);
+                    place.leave_unknown(unanswered.maybe_executed);
                     return Err(unanswered.error);
                 }
             };
             match &answer.value {
                 Acquired::Taken => {
-                    let ticket =
+                    let status =
                         place.take(&answer, lease, |sent_at| mode.begin(sent_at, lease))?;
                     let client = Arc::clone(&self.client);
-                    let guard = LockGuard::new(client, entry.clone(), owner.clone(), ticket);
+                    let guard = LockGuard::new(client, entry.clone(), owner.clone(), status);
                     return Ok(Attempt::Taken(guard));
                 }
                 Acquired::Lost => return Err(place.leave_lost()),
@@ -138,7 +138,7 @@ impl Lock {
         let field: Arc<str> = holder.into();
         let sent = AtomicBool::new(false);
         let patience = shared.patience();
-        let released = script::ask(
+        let released = script::call(
             &shared.redis,
             entry.lane,
             "releasing",
@@ -177,8 +177,8 @@ impl Lock {
             () = shared.gone.cancelled() => return Err(Error::Closed),
             () = sleep_until(deadline) => return Ok(None),
             () = tokio::time::sleep_until(timeout) => {
-                let trouble = shared.waits.trouble();
-                return Err(refused(trouble.as_deref().unwrap_or("the subscription was not confirmed")));
+                let problem = shared.waits.problem();
+                return Err(refused(problem.as_deref().unwrap_or("the subscription was not confirmed")));
             }
         }
         Ok(Some(subscription))
@@ -245,15 +245,15 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    fn begin(self, sent_at: Instant, lease: Duration) -> Mode {
+    fn begin(self, sent_at: Instant, lease: Duration) -> LeasePolicy {
         let limit = self.limit.map(|limit| local_end(sent_at, limit));
         if self.fixed {
-            Mode::Fixed {
+            LeasePolicy::Fixed {
                 until: local_end(sent_at, lease),
                 limit,
             }
         } else {
-            Mode::Watchdog { limit }
+            LeasePolicy::Watchdog { limit }
         }
     }
 }

@@ -41,13 +41,13 @@ impl Lock {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
                         return Ok(false);
                     };
-                    let patience = script::Patience {
-                        copies: 1,
+                    let patience = script::RetryPolicy {
+                        sends: 1,
                         ..shared.patience()
                     };
                     let sent = AtomicBool::new(false);
                     let mut meant = None;
-                    let forced = script::ask(
+                    let forced = script::call(
                         &shared.redis,
                         entry.lane,
                         "forcing",
@@ -65,7 +65,7 @@ impl Lock {
                     let forced = match forced {
                         Ok(forced) => forced.value,
                         Err(unanswered) => {
-                            if unanswered.perhaps {
+                            if unanswered.maybe_executed {
                                 // Once this is answered, by the same connection or by one behind
                                 // the fence, the copy without an answer cannot be executed any
                                 // more.
@@ -231,7 +231,7 @@ impl Lock {
         }
         let sent = AtomicBool::new(false);
         let call = || script::inspect(&entry.name);
-        let inspected = script::ask(
+        let inspected = script::call(
             &shared.redis,
             entry.lane,
             "inspecting",

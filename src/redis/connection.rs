@@ -2,7 +2,7 @@
 //! end.
 //!
 //! Besides the settings this is the only file that knows fred. What comes back is ours: a
-//! [`Reply`], or a [`Trouble`] that tells a server that said no from a connection that said
+//! [`Reply`], or a [`ConnectionError`] that tells a server that said no from a connection that said
 //! nothing.
 
 use std::fmt;
@@ -32,7 +32,10 @@ pub(super) enum Connection {
 
 impl Connection {
     /// Connects within the command timeout. The connection lives as long as its task.
-    pub(super) async fn open(settings: &Settings, role: Role) -> Result<(Self, Task), Trouble> {
+    pub(super) async fn open(
+        settings: &Settings,
+        role: Role,
+    ) -> Result<(Self, Task), ConnectionError> {
         match &settings.target {
             Target::Server(server) => {
                 let client = server.client(role)?;
@@ -55,7 +58,7 @@ impl Connection {
         name: &'static str,
         args: Vec<Arg>,
         timeout: Duration,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, ConnectionError> {
         match self {
             Self::Fred(client) => {
                 let args: Vec<Value> = args.into_iter().map(Value::from).collect();
@@ -76,7 +79,7 @@ impl Connection {
         change: Change,
         nonce: String,
         timeout: Duration,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, ConnectionError> {
         match self {
             Self::Fred(client) => {
                 let options = options(timeout);
@@ -149,7 +152,7 @@ pub(crate) enum Heard {
 
 /// Why a command has no reply.
 #[derive(Debug, Clone)]
-pub(crate) enum Trouble {
+pub(crate) enum ConnectionError {
     /// The server said no, in these words.
     Refused(String),
     /// No answer in time.
@@ -160,7 +163,7 @@ pub(crate) enum Trouble {
     NoSockets,
 }
 
-impl Trouble {
+impl ConnectionError {
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
@@ -169,7 +172,7 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
@@ -178,7 +181,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl From<fred::error::Error> for Trouble {
+impl From<fred::error::Error> for ConnectionError {
     fn from(error: fred::error::Error) -> Self {
         let text = error.details().to_owned();
         match error.kind() {
@@ -214,14 +217,14 @@ impl Task {
 
     /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is
     /// no way to ask before.
-    async fn panicked(&mut self) -> Trouble {
+    async fn panicked(&mut self) -> ConnectionError {
         let ended = match &mut self.0 {
             Some(task) => task.await,
             None => return std::future::pending().await,
         };
         self.0 = None;
         match ended {
-            Err(error) if error.is_panic() => Trouble::NoSockets,
+            Err(error) if error.is_panic() => ConnectionError::NoSockets,
             // Whoever waits for the connection is told by fred.
             Ok(_) | Err(_) => std::future::pending().await,
         }
@@ -247,7 +250,7 @@ impl Drop for Task {
 /// Connects and starts the task that drives the connection, within `limit`.
 ///
 /// fred's own `init` leaves its task behind when it is dropped.
-async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
+async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError> {
     let mut connected = std::pin::pin!(client.wait_for_connect());
     // Its first poll registers for the outcome; a connection that is quicker than that would not be
     // heard of.
@@ -259,9 +262,9 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
         connected = tokio::time::timeout(limit, connected) => match connected {
             Ok(Ok(())) => Ok(task),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(Trouble::Timeout("connecting took too long".to_owned())),
+            Err(_) => Err(ConnectionError::Timeout("connecting took too long".to_owned())),
         },
-        trouble = task.panicked() => Err(trouble),
+        problem = task.panicked() => Err(problem),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Reply;
-use super::connection::{Connection, Trouble};
+use super::connection::{Connection, ConnectionError};
 use crate::script::Arg;
 
 /// Whether commands of a lost connection are known to be over before its replacement is used.
@@ -85,7 +85,7 @@ pub(super) async fn kill(
     connection: &Connection,
     who: &Identity,
     timeout: Duration,
-) -> Result<ConnectionFence, Trouble> {
+) -> Result<ConnectionFence, ConnectionError> {
     let args = vec![
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
@@ -95,8 +95,8 @@ pub(super) async fn kill(
     ];
     match connection.command("CLIENT", args, timeout).await {
         Ok(Reply::Number(_)) => Ok(ConnectionFence::InForce),
-        Ok(_) | Err(Trouble::Refused(_)) => Ok(ConnectionFence::NotPermitted),
-        Err(trouble) => Err(trouble),
+        Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
+        Err(problem) => Err(problem),
     }
 }
 
@@ -104,14 +104,14 @@ pub(super) async fn kill(
 pub(super) async fn identify(
     connection: &Connection,
     timeout: Duration,
-) -> Result<Option<Identity>, Trouble> {
+) -> Result<Option<Identity>, ConnectionError> {
     let text = match connection
         .command("CLIENT", vec![Arg::Fixed("INFO")], timeout)
         .await
     {
         Ok(Reply::Text(text)) => text,
-        Ok(_) | Err(Trouble::Refused(_)) => return Ok(None),
-        Err(trouble) => return Err(trouble),
+        Ok(_) | Err(ConnectionError::Refused(_)) => return Ok(None),
+        Err(problem) => return Err(problem),
     };
     Ok(Identity::read(&text))
 }
@@ -121,7 +121,7 @@ pub(super) async fn may_kill(
     connection: &Connection,
     own: &Identity,
     timeout: Duration,
-) -> Result<ConnectionFence, Trouble> {
+) -> Result<ConnectionFence, ConnectionError> {
     let nobody = Identity {
         id: own.id,
         address: "0.0.0.0:0".to_owned(),

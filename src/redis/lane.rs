@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{Connection, Task, Trouble};
+use super::connection::{Connection, ConnectionError, Task};
 use super::fence::{self, ConnectionFence, Identity};
 use super::link::{Limit, Link};
-use super::{Backoff, Failure, Reply, Role, Settings, Tasks, connect_error};
+use super::{Backoff, Reply, Role, SendError, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::script::Call;
 
@@ -55,7 +55,7 @@ impl Lane {
         Ok(Self { current, figures })
     }
 
-    pub(super) async fn ready(&self, limit: Instant) -> Result<(), Failure> {
+    pub(super) async fn ready(&self, limit: Instant) -> Result<(), SendError> {
         self.link(limit).await.map(|_| ())
     }
 
@@ -64,7 +64,7 @@ impl Lane {
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
+    ) -> Result<(Reply, Instant), SendError> {
         let link = self.link(limit.until).await?;
         match link
             .send("EVALSHA", call.script.sha(), call, limit, sent)
@@ -72,7 +72,7 @@ impl Lane {
         {
             // Not executed, so the same copy may go out again; EVAL also loads the script for the
             // next call.
-            Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
+            Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
                 Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
             }
             answered => answered,
@@ -92,7 +92,7 @@ impl Lane {
     }
 
     /// The connection that is up, waiting for one until `limit`.
-    async fn link(&self, limit: Instant) -> Result<Arc<Link>, Failure> {
+    async fn link(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
         if let Some(link) = self.current.look() {
             return link;
         }
@@ -100,8 +100,8 @@ impl Lane {
             .await
             .unwrap_or_else(|_| {
                 Err(match &*self.current.state.lock() {
-                    State::Down(Some(text)) => Failure::NotAccepted(text.clone()),
-                    _ => Failure::NotSent("not connected".into()),
+                    State::Down(Some(text)) => SendError::NotAccepted(text.clone()),
+                    _ => SendError::NotSent("not connected".into()),
                 })
             })
     }
@@ -120,16 +120,16 @@ impl Current {
     }
 
     /// `None`: there is no connection right now.
-    fn look(&self) -> Option<Result<Arc<Link>, Failure>> {
+    fn look(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
             State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
             State::Up(_) | State::Down(_) => None,
-            State::Stopped => Some(Err(Failure::Closed)),
-            State::Gone => Some(Err(Failure::NoRuntime)),
+            State::Stopped => Some(Err(SendError::Closed)),
+            State::Gone => Some(Err(SendError::NoRuntime)),
         }
     }
 
-    async fn wait(&self) -> Result<Arc<Link>, Failure> {
+    async fn wait(&self) -> Result<Arc<Link>, SendError> {
         loop {
             let mut changed = pin!(self.changed.notified());
             // Registered before the look, so that no change falls in between.
@@ -162,7 +162,7 @@ struct Figures {
 
 enum State {
     Up(Arc<Link>),
-    /// There is no connection, perhaps because the server said no in these words.
+    /// There is no connection, maybe_executed because the server said no in these words.
     Down(Option<String>),
     Stopped,
     Gone,
@@ -286,21 +286,23 @@ impl Supervisor {
             };
             let connected = match next {
                 Ok(opened) => self.take_over(opened).await,
-                Err(trouble) => Err(trouble),
+                Err(problem) => Err(problem),
             };
             match connected {
                 Ok(connected) => return connected,
-                Err(trouble) => {
+                Err(problem) => {
                     tracing::debug!(
                         target: "redisson_lock",
                         lane = self.nth,
-                        error = %trouble,
+                        error = %problem,
                         "reconnect failed"
                     );
                     // Whoever waits for a connection is told what the server says against it.
-                    current.set(State::Down(match trouble {
-                        Trouble::Refused(text) => Some(text),
-                        Trouble::Timeout(_) | Trouble::Lost(_) | Trouble::NoSockets => None,
+                    current.set(State::Down(match problem {
+                        ConnectionError::Refused(text) => Some(text),
+                        ConnectionError::Timeout(_)
+                        | ConnectionError::Lost(_)
+                        | ConnectionError::NoSockets => None,
                     }));
                     backoff.wait().await;
                 }
@@ -309,7 +311,7 @@ impl Supervisor {
     }
 
     /// Opens a connection and learns its name at the server, which shows that the server answers.
-    async fn open(&self) -> Result<Opened, Trouble> {
+    async fn open(&self) -> Result<Opened, ConnectionError> {
         let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
         let identity = match self.settings.fence {
             true => fence::identify(&connection, self.settings.command_timeout).await?,
@@ -324,7 +326,7 @@ impl Supervisor {
 
     /// Makes sure that the predecessor of a connection is over, and that it can itself be killed
     /// one day.
-    async fn take_over(&mut self, opened: Opened) -> Result<Connected, Trouble> {
+    async fn take_over(&mut self, opened: Opened) -> Result<Connected, ConnectionError> {
         let Opened {
             connection,
             task,
@@ -358,7 +360,7 @@ impl Supervisor {
 
     /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed
     /// any more.
-    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, Trouble> {
+    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
         let Some(predecessor) = &self.predecessor else {
             return Ok(if self.settings.fence {
                 ConnectionFence::InForce

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Trouble};
+use super::connection::{Connection, ConnectionError};
 use super::fence::Identity;
-use super::{Failure, Reply};
+use super::{Reply, SendError};
 use crate::refusal;
 use crate::script::{Arg, Call};
 
@@ -70,10 +70,10 @@ impl Link {
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
+    ) -> Result<(Reply, Instant), SendError> {
         let sent_at = Instant::now();
         if limit.until <= sent_at {
-            return Err(Failure::NotSent("no time left to send".into()));
+            return Err(SendError::NotSent("no time left to send".into()));
         }
         let mut args = Vec::with_capacity(2 + call.keys.len() + call.args.len());
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
@@ -83,14 +83,14 @@ impl Link {
         // this future.
         sent.store(true, Ordering::Release);
         let unknown = |source: String| {
-            Err(Failure::Unknown {
+            Err(SendError::Unknown {
                 source: source.into(),
                 sent_at,
             })
         };
         match self.exchange(command, args, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
-            Err(Trouble::Refused(text)) => {
+            Err(ConnectionError::Refused(text)) => {
                 let fatal = refusal::may_end_the_connection(&text);
                 // A client library that ends a connection for such an error hands the same error to
                 // every command in flight on it, executed or not. If the connection is still there,
@@ -101,9 +101,9 @@ impl Link {
                 if refusal::is_misplaced(&text) {
                     self.misplaced.notify_one();
                 }
-                Err(Failure::Refused(text))
+                Err(SendError::Refused(text))
             }
-            Err(trouble) => unknown(trouble.into_text()),
+            Err(problem) => unknown(problem.into_text()),
         }
     }
 
@@ -114,11 +114,11 @@ impl Link {
         command: &'static str,
         args: Vec<Arg>,
         limit: Limit,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, ConnectionError> {
         let timeout = limit.until.saturating_duration_since(Instant::now());
         if timeout.is_zero() {
             // To fred that is no timeout at all.
-            return Err(Trouble::Timeout("no time left".to_owned()));
+            return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
         let mut answer = pin!(self.connection.command(command, args, timeout));
         let mut heard = self.heard.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Link {
             tokio::select! {
                 biased;
                 answer = &mut answer => break answer,
-                () = self.ended.cancelled() => return Err(Trouble::Lost("connection lost".to_owned())),
+                () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
                 () = tokio::time::sleep_until(doubt_at), if doubt_at < limit.until => {
                     heard = self.look_doubtful(heard, doubt_at);
                     doubt_at = Instant::now() + limit.silence;
@@ -135,13 +135,13 @@ impl Link {
             }
         };
         match &answer {
-            Ok(_) | Err(Trouble::Refused(_)) => {
+            Ok(_) | Err(ConnectionError::Refused(_)) => {
                 self.heard.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Trouble::Timeout(_)) => {
+            Err(ConnectionError::Timeout(_)) => {
                 self.look_doubtful(heard, limit.until);
             }
-            Err(Trouble::Lost(_) | Trouble::NoSockets) => {
+            Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
                 // A repetition on it would be lost too.
                 self.broken.notify_one();
                 self.ended.cancelled().await;
@@ -166,7 +166,7 @@ impl Link {
     /// Whether the connection still answers. A refusal is an answer.
     async fn is_alive(&self, limit: Limit) -> bool {
         let ping = self.exchange("PING", Vec::new(), limit).await;
-        matches!(ping, Ok(_) | Err(Trouble::Refused(_)))
+        matches!(ping, Ok(_) | Err(ConnectionError::Refused(_)))
     }
 }
 

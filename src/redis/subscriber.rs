@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Change, Connection, Heard, Messages, Task, Trouble};
+use super::connection::{Change, Connection, ConnectionError, Heard, Messages, Task};
 use super::{Backoff, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::refusal;
@@ -94,14 +94,14 @@ impl Actor {
                 Ok(session) => return session,
                 Err(error) => {
                     tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
-                    self.waits.set_trouble(Some(error.into_text()));
+                    self.waits.set_problem(Some(error.into_text()));
                     backoff.wait().await;
                 }
             }
         }
     }
 
-    async fn connect(&self) -> Result<Session, Trouble> {
+    async fn connect(&self) -> Result<Session, ConnectionError> {
         let (connection, task) = Connection::open(&self.settings, Role::Messages).await?;
         let messages = connection.messages();
         Ok(Session {
@@ -129,7 +129,7 @@ impl Actor {
             // However well it served: it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep(refusal) = desk.work() => self.waits.set_trouble(refusal),
+            OutOfStep(refusal) = desk.work() => self.waits.set_problem(refusal),
         }
         desk.served.load(Ordering::Relaxed)
     }
@@ -297,13 +297,13 @@ impl Desk<'_> {
                     return Ok(Barrier::Shifted);
                 }
                 served.store(true, Ordering::Relaxed);
-                actor.waits.set_trouble(None);
+                actor.waits.set_problem(None);
                 Ok(Barrier::Passed)
             }
-            Ok(Err(Trouble::Refused(text))) => Ok(Barrier::Refused(text)),
-            Ok(Err(Trouble::Lost(_) | Trouble::NoSockets)) => Err(OutOfStep(None)),
+            Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),
+            Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
             // If it was not dead but slow, its successor gets more time.
-            Ok(Err(Trouble::Timeout(_))) | Err(_) => {
+            Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
                 actor.slow.store(true, Ordering::Relaxed);
                 Err(OutOfStep(None))
             }

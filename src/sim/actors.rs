@@ -172,7 +172,7 @@ impl Actor {
         let reenters = self
             .guards
             .iter()
-            .any(|kept| kept.lock == nth && kept.guard.held().ticket.ending().is_none());
+            .any(|kept| kept.lock == nth && kept.guard.held().status.ending().is_none());
         let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
@@ -318,7 +318,7 @@ impl Actor {
         }
     }
 
-    /// Which of several detached holds is given back is the client's choice; its ticket says so.
+    /// Which of several detached holds is given back is the client's choice; its status says so.
     async fn unlock_detached(&mut self, nth: usize, until: Until) {
         if !self.detached.iter().any(|kept| kept.lock == nth) {
             return;
@@ -401,7 +401,7 @@ impl Actor {
     }
 
     fn token(&self, nth: usize, held: HoldHandle, began: Instant) -> Token {
-        let field = held.entry.hold(held.owner.thread_id(), &held.ticket);
+        let field = held.entry.hold(held.owner.thread_id(), &held.status);
         let field = field.map_or_else(|| held.owner.field(), |(field, _)| field);
         let hold = self.world.watch.taken(self.nth, LOCKS[nth], held, began);
         Token {

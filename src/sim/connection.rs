@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::server::{Opened, World};
-use crate::redis::{Change, End, Heard, Reply, Role, Trouble};
+use crate::redis::{Change, ConnectionError, End, Heard, Reply, Role};
 use crate::script::Arg;
 
 /// Where a simulated client connects to, and as whom.
@@ -24,7 +24,7 @@ impl Access {
         &self,
         role: Role,
         limit: Duration,
-    ) -> Result<(Connection, JoinHandle<End>), Trouble> {
+    ) -> Result<(Connection, JoinHandle<End>), ConnectionError> {
         let (delay, opened) = self.world.connect(self.client, role);
         // Cancel safety of the simulation itself: a connection that nobody waits for any more is
         // closed.
@@ -33,10 +33,12 @@ impl Access {
             .map(|opened| CloseOnDrop(Arc::clone(&self.world), opened.serial));
         tokio::time::sleep(delay.min(limit)).await;
         let (Some(opened), Some(closing)) = (opened, closing) else {
-            return Err(Trouble::Lost("connection refused".to_owned()));
+            return Err(ConnectionError::Lost("connection refused".to_owned()));
         };
         if delay > limit {
-            return Err(Trouble::Timeout("connecting took too long".to_owned()));
+            return Err(ConnectionError::Timeout(
+                "connecting took too long".to_owned(),
+            ));
         }
         let Opened {
             serial,
@@ -101,7 +103,7 @@ impl Connection {
         name: &'static str,
         args: Vec<Arg>,
         timeout: Duration,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, ConnectionError> {
         self.exchange(parse(name, args), timeout).await
     }
 
@@ -110,7 +112,7 @@ impl Connection {
         change: Change,
         nonce: String,
         timeout: Duration,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, ConnectionError> {
         match self
             .exchange(Command::Barrier { change, nonce }, timeout)
             .await?
@@ -127,7 +129,11 @@ impl Connection {
             .expect("a connection is listened to once")
     }
 
-    async fn exchange(&self, command: Command, timeout: Duration) -> Result<Reply, Trouble> {
+    async fn exchange(
+        &self,
+        command: Command,
+        timeout: Duration,
+    ) -> Result<Reply, ConnectionError> {
         // fred hands a command over when its future is polled for the first time, and it then goes
         // its way whatever becomes of the future.
         let answered = self.world.write(self.serial, command);
@@ -141,8 +147,8 @@ impl Connection {
         };
         match tokio::time::timeout(timeout, patient).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(text)) => Err(Trouble::Refused(text)),
-            Err(_) => Err(Trouble::Timeout("no answer in time".to_owned())),
+            Ok(Err(text)) => Err(ConnectionError::Refused(text)),
+            Err(_) => Err(ConnectionError::Timeout("no answer in time".to_owned())),
         }
     }
 }

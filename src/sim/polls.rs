@@ -285,7 +285,7 @@ impl Stage {
         self.rest().await;
         let open = guards
             .iter()
-            .filter(|guard| guard.held().ticket.ending().is_none())
+            .filter(|guard| guard.held().status.ending().is_none())
             .count();
         let count = self
             .world

@@ -279,7 +279,7 @@ impl Watch {
         for seen in state
             .holds
             .values()
-            .filter(|seen| seen.held.ticket.ending().is_none())
+            .filter(|seen| seen.held.status.ending().is_none())
         {
             *holds
                 .entry((seen.key.clone(), seen.field.to_string()))
@@ -361,12 +361,12 @@ impl Watch {
         let owner = held.owner.thread_id();
         let field = held
             .entry
-            .hold(owner, &held.ticket)
+            .hold(owner, &held.status)
             .map_or_else(|| held.owner.field(), |(field, _)| field);
         let valid_until = Instant::now();
         let ends = held
             .entry
-            .peek(owner, &held.ticket)
+            .peek(owner, &held.status)
             .map(|view| view.ends.unwrap_or(view.deadline));
         let mut state = self.state.lock();
         if ends.is_some_and(|ends| ends <= valid_until) {
@@ -398,7 +398,7 @@ impl Watch {
             if let Some(view) = seen
                 .held
                 .entry
-                .peek(seen.held.owner.thread_id(), &seen.held.ticket)
+                .peek(seen.held.owner.thread_id(), &seen.held.status)
             {
                 seen.valid_until = view
                     .ends
@@ -412,7 +412,7 @@ impl Watch {
         state
             .holds
             .get(&hold)
-            .is_none_or(|seen| seen.held.ticket.ending().is_some())
+            .is_none_or(|seen| seen.held.status.ending().is_some())
     }
 
     pub(super) fn gone(&self, hold: u64) {

@@ -169,7 +169,7 @@ async fn drop_it(case: Case, beside: Beside, cut_after: Option<u64>, polls: u32)
         // It may have been forced: then the next renewal says so, a third of the watchdog timeout
         // later.
         tokio::time::sleep(ms(1_600)).await;
-        guards.retain(|guard| guard.held().ticket.ending().is_none());
+        guards.retain(|guard| guard.held().status.ending().is_none());
     }
     stage.nothing_is_left(guards).await;
     ready

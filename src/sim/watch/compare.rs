@@ -141,11 +141,11 @@ impl Watch {
                 began,
                 ..
             } = seen;
-            if let Some(Ending::Lost(reason)) = held.ticket.ending() {
+            if let Some(Ending::Lost(reason)) = held.status.ending() {
                 lost.push((serial, key.clone(), field.clone(), reason, *began, *known));
                 continue;
             }
-            let Some(view) = held.entry.peek(held.owner.thread_id(), &held.ticket) else {
+            let Some(view) = held.entry.peek(held.owner.thread_id(), &held.status) else {
                 continue;
             };
             let valid_until = view
