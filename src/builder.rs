@@ -14,7 +14,7 @@ use crate::redis::{Redis, Settings};
 use crate::renewal;
 use crate::runtime::Runtime;
 use crate::shared::{Config, Farewell, Shared};
-use crate::wait::Waits;
+use crate::wait::Subscriptions;
 
 /// Settings of a client. Each has a default that suits most.
 ///
@@ -202,7 +202,7 @@ impl LockClientBuilder {
             return Err(Error::NoRuntime);
         }
         let settings = Arc::new(settings);
-        let waits = Arc::new(Waits::default());
+        let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let config = Config {
             key_prefix: self.key_prefix.into(),
@@ -211,14 +211,24 @@ impl LockClientBuilder {
             max_hold: self.max_hold,
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
-        let shared = Arc::new(Shared::new(id, config, runtime, redis, Arc::clone(&waits)));
+        let shared = Arc::new(Shared::new(
+            id,
+            config,
+            runtime,
+            redis,
+            Arc::clone(&subscriptions),
+        ));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle {
             shared,
             stop: stop.clone(),
         });
-        handle.shared.redis.subscribe_with(&settings, waits).await?;
+        handle
+            .shared
+            .redis
+            .subscribe_with(&settings, subscriptions)
+            .await?;
         handle
             .shared
             .runtime

@@ -200,7 +200,7 @@ impl LockClient {
         ClientStats {
             held: census.held,
             waiting: census.waiting,
-            subscriptions: shared.waits.len(),
+            subscriptions: shared.subscriptions.len(),
             renewals: shared.renewals.len(),
             releasing: census.releasing,
             entries: shared.entries.len(),
@@ -254,7 +254,7 @@ impl LockClient {
             for entry in Entries::all(shared) {
                 entry.tell_all();
             }
-            // No more waiting than anybody waits for.
+            // No more waiting than anybody subscriptions for.
             let grace = Instant::now() + grace.min(FOREVER);
             let _ =
                 tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
@@ -307,7 +307,7 @@ fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
     abandoned
 }
 
-/// Waits until the census is as wished.
+/// Subscriptions until the census is as wished.
 async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
     loop {
         let quieter = shared.tally.quieter();
@@ -318,7 +318,7 @@ async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
     }
 }
 
-/// Waits for what is under way: until the grace is over, and on for as long as something ends in
+/// Subscriptions for what is under way: until the grace is over, and on for as long as something ends in
 /// each command timeout. Answers how much was left.
 async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
     // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
@@ -347,7 +347,7 @@ async fn end(shared: &Arc<Shared>, stop: &CancellationToken) {
     shared.enter_phase(Phase::Closed);
     stop.cancel();
     shared.redis.shut_down().await;
-    shared.waits.end();
+    shared.subscriptions.end();
     for entry in Entries::all(shared) {
         entry.lose_all(LossReason::Closed);
         entry.tell_all();

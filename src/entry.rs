@@ -23,7 +23,7 @@ use crate::error::LossReason;
 use crate::hold::{HoldStatus, LeasePolicy};
 use crate::owner::Owner;
 use crate::shared::{Shared, Totals};
-use crate::slot::{Slot, local_end};
+use crate::slot::{Slot, local_deadline};
 use crate::wire::LockName;
 
 pub(crate) use books::{Census, Tally};
@@ -291,7 +291,7 @@ impl EntryRef {
             return;
         };
         if let LeasePolicy::Fixed { until, .. } = &mut hold.mode {
-            *until = (*until).max(local_end(sent_at, lease));
+            *until = (*until).max(local_deadline(sent_at, lease));
         }
         slot.confirm(sent_at, lease, self.shared.config.watchdog_timeout);
         self.set_timer(slot, owner);

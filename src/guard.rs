@@ -14,7 +14,7 @@ use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
 use crate::lock::check_lease;
 use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
-use crate::slot::local_end;
+use crate::slot::local_deadline;
 
 /// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in
 /// the background.
@@ -407,7 +407,7 @@ async fn extend(
                 .to_owned(),
         });
     };
-    if limit.is_some_and(|limit| local_end(tokio::time::Instant::now(), lease) > limit) {
+    if limit.is_some_and(|limit| local_deadline(tokio::time::Instant::now(), lease) > limit) {
         return Err(Error::InvalidDuration {
             what: "lease",
             given: lease,

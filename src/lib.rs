@@ -50,11 +50,11 @@ mod hold_handle;
 mod lock;
 mod owner;
 mod redis;
-mod refusal;
 mod releaser;
 mod renewal;
 mod runtime;
 mod script;
+mod server_error;
 mod shared;
 #[cfg(test)]
 mod sim;

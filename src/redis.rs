@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Source};
-use crate::refusal;
 use crate::runtime::Runtime;
 use crate::script::Call;
-use crate::wait::Waits;
+use crate::server_error;
+use crate::wait::Subscriptions;
 
 pub(crate) use connection::ConnectionError;
 #[cfg(test)]
@@ -84,15 +84,15 @@ impl Redis {
             .unwrap_or_else(|| unreachable!("only taken here")))
     }
 
-    /// Opens the subscriber connection, which works off what `waits` wants.
+    /// Opens the subscriber connection, which works off what `subscriptions` wants.
     pub(crate) async fn subscribe_with(
         &self,
         settings: &Arc<Settings>,
-        waits: Arc<Waits>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Result<(), Error> {
         subscriber::open(
             settings,
-            waits,
+            subscriptions,
             Arc::clone(&self.moved),
             &self.stop,
             &self.tasks,
@@ -108,19 +108,19 @@ impl Redis {
         (hash % self.lanes.len() as u64) as usize
     }
 
-    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be
+    /// Subscriptions for a place among the calls of this kind. Thousands that are sent at once would all be
     /// answered late; their timeouts then make more of them.
     pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
         let place = self.bulk[lane][bulk as usize].acquire().await;
         place.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
-    /// Waits until `limit` for a connection that may carry scripts.
+    /// Subscriptions until `limit` for a connection that may carry scripts.
     pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), SendError> {
         self.lanes[lane].ready(limit).await
     }
 
-    /// Sends one copy of a script and waits for its answer within `limit`, NOSCRIPT made invisible.
+    /// Sends one copy of a script and subscriptions for its answer within `limit`, NOSCRIPT made invisible.
     ///
     /// Answers with the instant before the send. `sent` is set just before the copy is handed over.
     pub(crate) async fn run<T>(
@@ -152,7 +152,7 @@ impl Redis {
             .unwrap_or(ConnectionFence::InForce)
     }
 
-    /// Ends every connection and waits until their tasks are gone.
+    /// Ends every connection and subscriptions until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
         self.stop.cancel();
         self.tasks.tracker.close();
@@ -178,7 +178,7 @@ impl Tasks {
     }
 }
 
-/// Calls that nobody waits for, of which there may be one for each lock at the same time.
+/// Calls that nobody subscriptions for, of which there may be one for each lock at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
     Renewals = 0,
@@ -224,7 +224,7 @@ impl Reply {
 
     /// For an error message.
     pub(crate) fn shown(&self) -> String {
-        refusal::shorten(&match self {
+        server_error::shorten(&match self {
             Self::Nil => "nil".to_owned(),
             Self::Number(number) => number.to_string(),
             Self::Text(text) => format!("{text:?}"),
@@ -267,7 +267,7 @@ pub(crate) enum Role {
 fn connect_error(problem: ConnectionError) -> Error {
     match problem {
         ConnectionError::Refused(text) => {
-            refusal::explain_plain("connecting", "+@connection", &text)
+            server_error::of_connection("connecting", "+@connection", &text)
         }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
             Error::no_answer("connecting", text)

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Source};
 use crate::redis::{Limit, Redis, Reply, SendError};
-use crate::refusal;
+use crate::server_error;
 use crate::wire::LockName;
 
 pub(crate) use inspect::{Inspected, force_unlock, inspect};
@@ -293,15 +293,15 @@ pub(crate) async fn call<T>(
         let source: Source = match failure {
             SendError::Refused(text) => {
                 let key = key.unwrap_or_else(|| "".into());
-                let error = refusal::explain(call.script, &key, &text);
-                let maybe_executed = maybe_executed || !refusal::is_certain(&error, &text);
+                let error = server_error::of_script(call.script, &key, &text);
+                let maybe_executed = maybe_executed || !server_error::is_certain(&error, &text);
                 return Err(CallError {
                     error,
                     maybe_executed,
                 });
             }
             SendError::NotAccepted(text) => {
-                let error = refusal::explain_plain("connecting", "+@connection", &text);
+                let error = server_error::of_connection("connecting", "+@connection", &text);
                 return Err(CallError {
                     error,
                     maybe_executed,

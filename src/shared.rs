@@ -16,7 +16,7 @@ use crate::redis::Redis;
 use crate::renewal::Renewals;
 use crate::runtime::Runtime;
 use crate::script::RetryPolicy;
-use crate::wait::Waits;
+use crate::wait::Subscriptions;
 
 /// What all handles of one client share.
 pub(crate) struct Shared {
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     /// there.
     pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
-    pub(crate) waits: Arc<Waits>,
+    pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) entries: Entries,
     pub(crate) renewals: Renewals,
     pub(crate) totals: Totals,
@@ -51,7 +51,7 @@ impl Shared {
         config: Config,
         runtime: Runtime,
         redis: Redis,
-        waits: Arc<Waits>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Self {
         Self {
             client_id,
@@ -59,7 +59,7 @@ impl Shared {
             config,
             runtime,
             redis,
-            waits,
+            subscriptions,
             entries: Entries::default(),
             totals: Totals::default(),
             phase: AtomicU8::new(Phase::Open as u8),
@@ -92,7 +92,7 @@ impl Shared {
                 let _entered = self.runtime.enter();
                 future.as_mut().poll(context)
             };
-            // Nobody drives the client's runtime: what the call waits for will never come.
+            // Nobody drives the client's runtime: what the call subscriptions for will never come.
             if polled.is_pending()
                 && let Some(stands_still) = &mut stands_still
                 && stands_still.as_mut().poll(context).is_ready()

@@ -185,7 +185,7 @@ impl Slot {
 
     /// The server keeps the lock for at least `lease` from `sent_at` on.
     pub(crate) fn promise(&mut self, sent_at: Instant, lease: Duration) {
-        self.deadline = self.deadline.max(local_end(sent_at, lease));
+        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
         self.lease_max = self.lease_max.max(lease);
     }
 
@@ -356,12 +356,12 @@ impl Slot {
 
 /// The local end of a lease: before the server's own expiry, by a margin for the drift of two
 /// clocks.
-pub(crate) fn local_end(sent_at: Instant, lease: Duration) -> Instant {
+pub(crate) fn local_deadline(sent_at: Instant, lease: Duration) -> Instant {
     sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
 
 /// The lease whose local end is this far away: what the margin takes off is put on.
-fn covering(left: Duration) -> Duration {
+fn lease_for_deadline(left: Duration) -> Duration {
     (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
 }
 
@@ -369,7 +369,7 @@ fn left(mode: LeasePolicy, now: Instant, watchdog_timeout: Duration) -> Duration
     match mode {
         LeasePolicy::Watchdog { limit: None } => watchdog_timeout,
         LeasePolicy::Watchdog { limit: Some(limit) } => {
-            covering(limit.saturating_duration_since(now)).min(watchdog_timeout)
+            lease_for_deadline(limit.saturating_duration_since(now)).min(watchdog_timeout)
         }
         LeasePolicy::Fixed { until, .. } => until.saturating_duration_since(now),
     }

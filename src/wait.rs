@@ -1,4 +1,4 @@
-//! Who waits on which unlock channel, and what was heard there. Plain data; the subscriber
+//! Who subscriptions on which unlock channel, and what was heard there. Plain data; the subscriber
 //! connection works it off.
 //!
 //! The first waiter makes a channel wanted; it lingers a while after the last one left, because a
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 /// The registry of channels. One per client.
 #[derive(Default)]
-pub(crate) struct Waits {
+pub(crate) struct Subscriptions {
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
     /// Something became wanted, or unwanted.
     changed: Notify,
@@ -57,7 +57,7 @@ impl Signal {
     }
 }
 
-impl Waits {
+impl Subscriptions {
     /// Joins the channel; the subscription is asked for if nobody has.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut channels = self.channels.lock();
@@ -70,7 +70,7 @@ impl Waits {
         channel.users += 1;
         channel.idle_since = None;
         let subscription = Subscription {
-            waits: Arc::clone(self),
+            subscriptions: Arc::clone(self),
             name: Arc::clone(name),
             signal: Arc::clone(&channel.signal),
         };
@@ -193,13 +193,13 @@ impl Channel {
 
 /// A place among those who listen to a channel; dropping it leaves.
 pub(crate) struct Subscription {
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     name: Arc<str>,
     signal: Arc<Signal>,
 }
 
 impl Subscription {
-    /// Waits until the server has confirmed the subscription; `Err` has the server's refusal.
+    /// Subscriptions until the server has confirmed the subscription; `Err` has the server's refusal.
     pub(crate) async fn confirmed(&self) -> Result<(), String> {
         loop {
             let notified = self.signal.notify.notified();
@@ -227,7 +227,7 @@ impl Subscription {
         self.signal.heard.load(Ordering::Acquire)
     }
 
-    /// Waits until more was heard than `before`.
+    /// Subscriptions until more was heard than `before`.
     pub(crate) async fn heard_since(&self, before: u64) {
         loop {
             let notified = self.signal.notify.notified();
@@ -243,7 +243,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut channels = self.waits.channels.lock();
+        let mut channels = self.subscriptions.channels.lock();
         let Some(channel) = channels.get_mut(&self.name) else {
             return;
         };
@@ -255,11 +255,11 @@ impl Drop for Subscription {
         if channel.users > 0 {
             return;
         }
-        if self.waits.over.load(Ordering::Acquire) {
+        if self.subscriptions.over.load(Ordering::Acquire) {
             channels.remove(&self.name);
         } else {
             channel.idle_since = Some(Instant::now());
-            self.waits.changed.notify_one();
+            self.subscriptions.changed.notify_one();
         }
     }
 }
@@ -280,61 +280,64 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_channel_is_wanted_once_and_unwanted_a_second_after_its_last_user_left() {
-        let waits = Arc::new(Waits::default());
-        let (first, second) = (waits.subscribe(&channel()), waits.subscribe(&channel()));
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        assert!(waits.take_wanted(9).is_empty());
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let (first, second) = (
+            subscriptions.subscribe(&channel()),
+            subscriptions.subscribe(&channel()),
+        );
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        assert!(subscriptions.take_wanted(9).is_empty());
+        subscriptions.subscribed("c");
         first.confirmed().await.expect("confirmed");
 
         drop(first);
-        assert_eq!(waits.next_unwanted(), None);
+        assert_eq!(subscriptions.next_unwanted(), None);
         drop(second);
-        assert!(waits.take_unwanted(9).is_empty(), "it lingers");
+        assert!(subscriptions.take_unwanted(9).is_empty(), "it lingers");
         tokio::time::advance(LINGER).await;
-        assert_eq!(waits.take_unwanted(9), [channel()]);
-        assert_eq!(waits.len(), 0);
+        assert_eq!(subscriptions.take_unwanted(9), [channel()]);
+        assert_eq!(subscriptions.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_message_before_the_wait_is_not_missed() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
         let before = subscription.heard();
-        waits.message("c");
+        subscriptions.message("c");
         subscription.heard_since(before).await;
         assert_ne!(subscription.heard(), before);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_connection_wants_used_channels_again_and_wakes_their_waiters() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
         let before = subscription.heard();
-        waits.disconnected();
-        assert_eq!(waits.take_wanted(9), [channel()]);
+        subscriptions.disconnected();
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
         assert_eq!(
             subscription.heard(),
             before,
             "not before the channel is heard again"
         );
-        waits.subscribed("c");
+        subscriptions.subscribed("c");
         subscription.heard_since(before).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_channel_tells_its_waiters_and_can_be_asked_for_again() {
-        let waits = Arc::new(Waits::default());
-        let refused = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.refused("c", "NOPERM");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let refused = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.refused("c", "NOPERM");
         assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
-        let again = waits.subscribe(&channel());
+        let again = subscriptions.subscribe(&channel());
         drop(refused);
         assert_eq!(
-            waits.take_wanted(9),
+            subscriptions.take_wanted(9),
             [channel()],
             "the old user does not count as one of the new"
         );
@@ -343,44 +346,44 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_that_was_under_way_when_its_connection_ended_is_wanted_again() {
-        let waits = Arc::new(Waits::default());
-        let _subscription = waits.subscribe(&channel());
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        waits.disconnected();
-        assert_eq!(waits.take_wanted(9), [channel()]);
+        let subscriptions = Arc::new(Subscriptions::default());
+        let _subscription = subscriptions.subscribe(&channel());
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        subscriptions.disconnected();
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_wants_it_again() {
-        let waits = Arc::new(Waits::default());
-        drop(waits.subscribe(&channel()));
-        waits.take_wanted(9);
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        drop(subscriptions.subscribe(&channel()));
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
         tokio::time::advance(LINGER).await;
-        assert_eq!(waits.take_unwanted(9), [channel()]);
+        assert_eq!(subscriptions.take_unwanted(9), [channel()]);
         // From here on UNSUBSCRIBE is on its way.
-        waits.changed().await;
-        let again = waits.subscribe(&channel());
-        tokio::time::timeout(LINGER, waits.changed())
+        subscriptions.changed().await;
+        let again = subscriptions.subscribe(&channel());
+        tokio::time::timeout(LINGER, subscriptions.changed())
             .await
             .expect("the subscriber is told");
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        assert!(waits.take_unwanted(9).is_empty());
-        waits.subscribed("c");
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        assert!(subscriptions.take_unwanted(9).is_empty());
+        subscriptions.subscribed("c");
         again.confirmed().await.expect("confirmed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_channel_that_is_refused_after_a_reconnect_wakes_its_waiters_who_see_it() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
         assert!(!subscription.is_refused());
         let before = subscription.heard();
-        waits.disconnected();
-        waits.take_wanted(9);
-        waits.refused("c", "NOPERM");
+        subscriptions.disconnected();
+        subscriptions.take_wanted(9);
+        subscriptions.refused("c", "NOPERM");
         subscription.heard_since(before).await;
         assert!(subscription.is_refused(), "whoever is woken sees why");
     }

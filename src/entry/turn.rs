@@ -14,7 +14,7 @@ use crate::hold::{Hold, HoldStatus, LeasePolicy};
 use crate::owner::{Origin, Owner, next_own_id};
 use crate::script::Answer;
 use crate::shared::Totals;
-use crate::slot::{Slot, local_end};
+use crate::slot::{Slot, local_deadline};
 use crate::wait::Subscription;
 use crate::wire;
 
@@ -71,7 +71,7 @@ impl Turn {
 
     /// Waits, after an attempt found the lock held, until another one makes sense: more was heard
     /// on the channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
-    pub(crate) async fn worth_trying(
+    pub(crate) async fn until_retry(
         &mut self,
         subscription: &Subscription,
         before: u64,
@@ -182,7 +182,7 @@ impl Place {
                 let reason = slot.lost_reason;
                 Some(Error::lost(entry.name.given(), reason))
             }
-            Some(_) if local_end(answer.sent_at, lease) <= now => Some(Error::no_answer(
+            Some(_) if local_deadline(answer.sent_at, lease) <= now => Some(Error::no_answer(
                 "acquiring",
                 "the answer came when the lease was already over",
             )),

@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::hold::LeasePolicy;
 use crate::owner::Owner;
-use crate::refusal;
 use crate::script::{self, Acquired};
+use crate::server_error;
 use crate::shared::{Shared, Totals};
-use crate::slot::local_end;
+use crate::slot::local_deadline;
 use crate::wait::Subscription;
 use crate::wire;
 
@@ -71,7 +71,7 @@ impl Lock {
             let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
             let again = Instant::now() + lease_over.min(watchdog_timeout);
             let limit = deadline.map_or(again, |deadline| deadline.min(again));
-            turn.worth_trying(listening, heard, limit).await;
+            turn.until_retry(listening, heard, limit).await;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }
@@ -164,9 +164,9 @@ impl Lock {
         let timeout = Instant::now() + shared.config.command_timeout;
         let refused = |text: &str| {
             let right = format!("&{}", entry.name.channel());
-            refusal::explain_plain("subscribing", &right, text)
+            server_error::of_connection("subscribing", &right, text)
         };
-        let subscription = shared.waits.subscribe(entry.name.channel());
+        let subscription = shared.subscriptions.subscribe(entry.name.channel());
         tokio::select! {
             biased;
             confirmed = subscription.confirmed() => match confirmed {
@@ -177,7 +177,7 @@ impl Lock {
             () = shared.gone.cancelled() => return Err(Error::Closed),
             () = sleep_until(deadline) => return Ok(None),
             () = tokio::time::sleep_until(timeout) => {
-                let problem = shared.waits.problem();
+                let problem = shared.subscriptions.problem();
                 return Err(refused(problem.as_deref().unwrap_or("the subscription was not confirmed")));
             }
         }
@@ -246,10 +246,10 @@ pub(super) struct Terms {
 
 impl Terms {
     fn begin(self, sent_at: Instant, lease: Duration) -> LeasePolicy {
-        let limit = self.limit.map(|limit| local_end(sent_at, limit));
+        let limit = self.limit.map(|limit| local_deadline(sent_at, limit));
         if self.fixed {
             LeasePolicy::Fixed {
-                until: local_end(sent_at, lease),
+                until: local_deadline(sent_at, lease),
                 limit,
             }
         } else {

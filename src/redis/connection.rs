@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Sends one command, once, and waits for its answer. Handed over by the first poll, it is
+    /// Sends one command, once, and subscriptions for its answer. Handed over by the first poll, it is
     /// executed even if this future is dropped; not written by then, it is not written after the
     /// timeout either.
     pub(super) async fn command(
@@ -207,7 +207,7 @@ pub(crate) type End = Result<(), fred::error::Error>;
 pub(super) struct Task(Option<ConnectHandle>);
 
 impl Task {
-    /// Waits for the end of the connection.
+    /// Subscriptions for the end of the connection.
     pub(super) async fn ended(&mut self) {
         if let Some(task) = &mut self.0 {
             let _ = task.await;
@@ -215,7 +215,7 @@ impl Task {
         }
     }
 
-    /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is
+    /// Subscriptions for the end of a task that tokio refuses a socket. It says so by a panic, and there is
     /// no way to ask before.
     async fn panicked(&mut self) -> ConnectionError {
         let ended = match &mut self.0 {
@@ -225,12 +225,12 @@ impl Task {
         self.0 = None;
         match ended {
             Err(error) if error.is_panic() => ConnectionError::NoSockets,
-            // Whoever waits for the connection is told by fred.
+            // Whoever subscriptions for the connection is told by fred.
             Ok(_) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// Ends the connection, and waits until its socket is closed: that is when the task is dropped.
+    /// Ends the connection, and subscriptions until its socket is closed: that is when the task is dropped.
     pub(super) async fn end(mut self) {
         if let Some(task) = &self.0 {
             task.abort();

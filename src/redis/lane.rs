@@ -107,7 +107,7 @@ impl Lane {
     }
 }
 
-/// The connection of a lane as those who want to send see it. Who waits longest is told first.
+/// The connection of a lane as those who want to send see it. Who subscriptions longest is told first.
 struct Current {
     state: Mutex<State>,
     changed: Notify,
@@ -226,7 +226,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until a connection is to be replaced. Answers with its successor if there is one
+    /// Subscriptions until a connection is to be replaced. Answers with its successor if there is one
     /// already.
     async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
         // A connection that is only silent stays in use until another one has shown that the server
@@ -297,7 +297,7 @@ impl Supervisor {
                         error = %problem,
                         "reconnect failed"
                     );
-                    // Whoever waits for a connection is told what the server says against it.
+                    // Whoever subscriptions for a connection is told what the server says against it.
                     current.set(State::Down(match problem {
                         ConnectionError::Refused(text) => Some(text),
                         ConnectionError::Timeout(_)
@@ -393,7 +393,7 @@ struct Opened {
 struct Connected {
     link: Arc<Link>,
     task: Task,
-    /// Dropped with the supervisor, also when its runtime goes: whoever waits on the link is told.
+    /// Dropped with the supervisor, also when its runtime goes: whoever subscriptions on the link is told.
     _ended: DropGuard,
 }
 

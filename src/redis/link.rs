@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{Connection, ConnectionError};
 use super::fence::Identity;
 use super::{Reply, SendError};
-use crate::refusal;
 use crate::script::{Arg, Call};
+use crate::server_error;
 
 /// A connection that may carry scripts.
 pub(super) struct Link {
@@ -37,7 +37,7 @@ pub(super) struct Link {
 /// How long a copy may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Nobody waits for the answer any longer than this.
+    /// Nobody subscriptions for the answer any longer than this.
     pub(crate) until: Instant,
     /// A connection on which nothing was heard for so long is doubted.
     pub(crate) silence: Duration,
@@ -91,14 +91,14 @@ impl Link {
         match self.exchange(command, args, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
-                let fatal = refusal::may_end_the_connection(&text);
+                let fatal = server_error::may_end_the_connection(&text);
                 // A client library that ends a connection for such an error hands the same error to
                 // every command in flight on it, executed or not. If the connection is still there,
                 // the error was meant for this one.
                 if fatal && !self.is_alive(limit).await {
                     return unknown(text);
                 }
-                if refusal::is_misplaced(&text) {
+                if server_error::is_misplaced(&text) {
                     self.misplaced.notify_one();
                 }
                 Err(SendError::Refused(text))
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// One command and its answer. Whoever waits in vain for a while has the supervisor look after
+    /// One command and its answer. Whoever subscriptions in vain for a while has the supervisor look after
     /// the connection, and goes on waiting: the answer may only be slow.
     async fn exchange(
         &self,

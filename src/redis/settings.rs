@@ -13,7 +13,7 @@ use fred::types::config::{
 
 use super::Role;
 use crate::error::Error;
-use crate::refusal;
+use crate::server_error;
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 pub(crate) struct Settings {
@@ -161,7 +161,7 @@ fn parse(url: &str) -> Result<Config, Error> {
         return Err(invalid(&format!(
             "there is no {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
              redis+unix:// or valkey+unix://",
-            refusal::shorten(scheme)
+            server_error::shorten(scheme)
         )));
     };
     match (kind, Config::from_url(url)) {

@@ -6,7 +6,7 @@
 //! stream) everybody is told.
 //!
 //! Half of the command timeout is for noticing that a connection is dead, the other half for its
-//! replacement: a call that waits for its subscription survives one silent connection.
+//! replacement: a call that subscriptions for its subscription survives one silent connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,23 +19,23 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{Change, Connection, ConnectionError, Heard, Messages, Task};
 use super::{Backoff, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
-use crate::refusal;
-use crate::wait::Waits;
+use crate::server_error;
+use crate::wait::Subscriptions;
 
-/// Opens the subscriber connection, and starts the task that works off what `waits` wants.
+/// Opens the subscriber connection, and starts the task that works off what `subscriptions` wants.
 ///
 /// Whoever learns that the server is no longer the right one tells `moved`: the connection is
 /// replaced.
 pub(super) async fn open(
     settings: &Arc<Settings>,
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
     stop: &CancellationToken,
     tasks: &Tasks,
 ) -> Result<(), Error> {
     let actor = Actor {
         settings: Arc::clone(settings),
-        waits,
+        subscriptions,
         moved,
         slow: AtomicBool::new(false),
     };
@@ -53,7 +53,7 @@ pub(super) async fn open(
 
 struct Actor {
     settings: Arc<Settings>,
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
     /// The last answer took longer than half of the command timeout, or did not come within it.
     slow: AtomicBool,
@@ -73,7 +73,7 @@ impl Actor {
         loop {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
-            self.waits.disconnected();
+            self.subscriptions.disconnected();
             tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
             drop(session);
             // A connection that is made but serves nobody would otherwise be made again without a
@@ -94,7 +94,7 @@ impl Actor {
                 Ok(session) => return session,
                 Err(error) => {
                     tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
-                    self.waits.set_problem(Some(error.into_text()));
+                    self.subscriptions.set_problem(Some(error.into_text()));
                     backoff.wait().await;
                 }
             }
@@ -129,7 +129,7 @@ impl Actor {
             // However well it served: it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep(refusal) = desk.work() => self.waits.set_problem(refusal),
+            OutOfStep(refusal) = desk.work() => self.subscriptions.set_problem(refusal),
         }
         desk.served.load(Ordering::Relaxed)
     }
@@ -144,14 +144,14 @@ impl Actor {
         }
     }
 
-    /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
+    /// Hands messages on. Never subscriptions for anything else, so that it lags only under a real flood.
     async fn listen(&self, messages: &mut Messages) {
         loop {
             match messages.next().await {
-                Heard::Message(channel) => self.waits.message(&channel),
+                Heard::Message(channel) => self.subscriptions.message(&channel),
                 Heard::Missed(count) => {
                     tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
-                    self.waits.missed();
+                    self.subscriptions.missed();
                 }
                 Heard::End => return,
             }
@@ -170,23 +170,23 @@ struct Desk<'a> {
 impl Desk<'_> {
     /// Ends when the connection is out of step and must be replaced.
     async fn work(&self) -> OutOfStep {
-        let waits = &self.actor.waits;
+        let subscriptions = &self.actor.subscriptions;
         loop {
-            let wanted = waits.take_wanted(BATCH);
+            let wanted = subscriptions.take_wanted(BATCH);
             if !wanted.is_empty() {
                 if let Err(out_of_step) = self.subscribe(wanted).await {
                     return out_of_step;
                 }
                 continue;
             }
-            let unwanted = waits.take_unwanted(BATCH);
+            let unwanted = subscriptions.take_unwanted(BATCH);
             if !unwanted.is_empty() {
                 if let Err(out_of_step) = self.unsubscribe(unwanted).await {
                     return out_of_step;
                 }
                 continue;
             }
-            let next_unwanted = waits.next_unwanted();
+            let next_unwanted = subscriptions.next_unwanted();
             let linger_over = async {
                 match next_unwanted {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -195,16 +195,16 @@ impl Desk<'_> {
             };
             // While there is something to miss, a silent connection is found out by a heartbeat.
             // And one heartbeat shows whether a new connection is as slow as the last one was,
-            // before anybody waits for it.
+            // before anybody subscriptions for it.
             let heartbeat = async {
-                if waits.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
+                if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
                 }
                 tokio::time::sleep(self.actor.settings.command_timeout).await;
             };
             tokio::select! {
                 biased;
-                () = waits.changed() => {}
+                () = subscriptions.changed() => {}
                 () = linger_over => {}
                 () = heartbeat => {
                     if let Err(out_of_step) = self.in_step().await {
@@ -218,11 +218,11 @@ impl Desk<'_> {
     /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be
     /// replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
-        let waits = &self.actor.waits;
+        let subscriptions = &self.actor.subscriptions;
         let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
             Barrier::Passed => {
                 for channel in &channels {
-                    waits.subscribed(channel);
+                    subscriptions.subscribed(channel);
                 }
                 return Ok(());
             }
@@ -235,16 +235,16 @@ impl Desk<'_> {
             if let Some(text) = out_of_step
                 .0
                 .as_ref()
-                .filter(|text| refusal::is_permission(text))
+                .filter(|text| server_error::is_permission(text))
             {
                 for channel in &channels {
-                    waits.refused(channel, text);
+                    subscriptions.refused(channel, text);
                 }
             }
             return Err(out_of_step);
         }
         if let [channel] = channels.as_slice() {
-            waits.refused(channel, &text);
+            subscriptions.refused(channel, &text);
             return Ok(());
         }
         // One refused channel refuses its whole batch.
@@ -270,14 +270,14 @@ impl Desk<'_> {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
                 Barrier::Refused(text) => refusal = Some(text),
-                // It is dropped if it arrives while nobody waits for an answer.
+                // It is dropped if it arrives while nobody subscriptions for an answer.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
         }
         Err(OutOfStep(refusal))
     }
 
-    /// Sends a change and a PING in one pipeline and waits for the PONG.
+    /// Sends a change and a PING in one pipeline and subscriptions for the PONG.
     async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
         let Self {
@@ -297,7 +297,7 @@ impl Desk<'_> {
                     return Ok(Barrier::Shifted);
                 }
                 served.store(true, Ordering::Relaxed);
-                actor.waits.set_problem(None);
+                actor.subscriptions.set_problem(None);
                 Ok(Barrier::Passed)
             }
             Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),

@@ -464,7 +464,7 @@ fn short<T: std::fmt::Debug>(value: &T) -> String {
     let text = format!("{value:?}");
     let start = text.split(" { ").next().unwrap_or_default();
     if text.starts_with("Err") {
-        crate::refusal::shorten(&text)
+        crate::server_error::shorten(&text)
     } else {
         start.to_owned()
     }

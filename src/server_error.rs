@@ -8,7 +8,7 @@ use crate::error::{Error, RefusedKind, Source};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
-pub(crate) fn explain(script: &Script, key: &str, text: &str) -> Error {
+pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
         return Error::Refused {
@@ -51,7 +51,7 @@ pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
 }
 
 /// The error for a connection, or a subscription, that the server refused.
-pub(crate) fn explain_plain(while_doing: &'static str, right: &str, text: &str) -> Error {
+pub(crate) fn of_connection(while_doing: &'static str, right: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
         Error::Refused {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
         let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
-        let certain = |text| is_certain(&explain(script, "a", text), text);
+        let certain = |text| is_certain(&of_script(script, "a", text), text);
         for text in [
             "NOSCRIPT No matching script. Please use EVAL.",
             // Redis 6.2 puts the name in backticks.
