@@ -13,7 +13,7 @@ use crate::lock::check_lease;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
 use crate::runtime::Runtime;
-use crate::shared::{Config, Farewell, Shared};
+use crate::shared::{Config, Shared, ShutdownOnDrop};
 use crate::wait::Subscriptions;
 
 /// Settings of a client. Each has a default that suits most.
@@ -232,7 +232,7 @@ impl LockClientBuilder {
         handle
             .shared
             .runtime
-            .spawn(renewal::run(Farewell::new(&handle.shared), stop));
+            .spawn(renewal::run(ShutdownOnDrop::new(&handle.shared), stop));
         Ok(LockClient { handle })
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::LockClientBuilder;
-use crate::entry::{Census, Entries};
+use crate::entry::{Counts, Entries};
 use crate::error::{Error, LossReason};
 use crate::lock::Lock;
 use crate::owner::Owner;
@@ -56,8 +56,8 @@ impl Drop for ClientHandle {
             for entry in Entries::all(&shared) {
                 entry.release_detached();
             }
-            let settled = |census: &Census| census.acquiring + census.releasing == 0;
-            let _ = tokio::time::timeout(LAST_WORK, quiet(&shared, settled)).await;
+            let in_sync = |counts: &Counts| counts.acquiring + counts.releasing == 0;
+            let _ = tokio::time::timeout(LAST_WORK, wait_until(&shared, in_sync)).await;
             end(&shared, &stop).await;
         });
     }
@@ -195,14 +195,14 @@ impl LockClient {
     /// ```
     pub fn stats(&self) -> ClientStats {
         let shared = &self.handle.shared;
-        let census = shared.tally.census();
+        let counts = shared.tally.counts();
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
-            held: census.held,
-            waiting: census.waiting,
+            held: counts.held,
+            waiting: counts.waiting,
             subscriptions: shared.subscriptions.len(),
             renewals: shared.renewals.len(),
-            releasing: census.releasing,
+            releasing: counts.releasing,
             entries: shared.entries.len(),
             connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),
@@ -257,7 +257,8 @@ impl LockClient {
             // No more waiting than anybody subscriptions for.
             let grace = Instant::now() + grace.min(FOREVER);
             let _ =
-                tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
+                tokio::time::timeout_at(grace, wait_until(shared, |counts| counts.guarded == 0))
+                    .await;
 
             let mut report = CloseReport::default();
             if !shared.is_closed() {
@@ -270,7 +271,7 @@ impl LockClient {
             end(shared, &self.handle.stop).await;
             Ok(report)
         };
-        match shared.drive(pin!(closing)).await {
+        match shared.on_client_runtime(pin!(closing)).await {
             Ok(report) => report,
             // Nothing can be sent, here or by the client's own tasks.
             Err(_) => {
@@ -307,14 +308,14 @@ fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
     abandoned
 }
 
-/// Subscriptions until the census is as wished.
-async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
+/// Subscriptions until the counts is as wished.
+async fn wait_until(shared: &Arc<Shared>, wished: impl Fn(&Counts) -> bool) {
     loop {
-        let quieter = shared.tally.quieter();
-        if wished(&shared.tally.census()) {
+        let progress = shared.tally.progress();
+        if wished(&shared.tally.counts()) {
             return;
         }
-        quieter.await;
+        progress.await;
     }
 }
 
@@ -323,19 +324,19 @@ async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
 async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
     // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
     // too.
-    let under_way = |census: &Census| census.acquiring + census.releasing;
+    let under_way = |counts: &Counts| counts.acquiring + counts.releasing;
     let mut limit = Instant::now() + shared.config.command_timeout;
     loop {
         let before = shared.tally.ended();
-        let settled = quiet(shared, |census| under_way(census) == 0);
-        if tokio::time::timeout_at(limit, settled).await.is_ok() {
+        let in_sync = wait_until(shared, |counts| under_way(counts) == 0);
+        if tokio::time::timeout_at(limit, in_sync).await.is_ok() {
             return 0;
         }
         let now = Instant::now();
         limit = now + shared.config.command_timeout;
         if shared.tally.ended() == before {
             if now >= grace {
-                return under_way(&shared.tally.census());
+                return under_way(&shared.tally.counts());
             }
             limit = limit.min(grace);
         }

@@ -26,7 +26,7 @@ use crate::shared::{Shared, Totals};
 use crate::slot::{Slot, local_deadline};
 use crate::wire::LockName;
 
-pub(crate) use books::{Census, Tally};
+pub(crate) use books::{Counts, Tally};
 pub(crate) use release::{Begun, Release, Step};
 pub(crate) use renew::RenewalOutcome;
 pub(crate) use turn::{Place, sleep_until};
@@ -186,7 +186,7 @@ impl EntryRef {
         {
             self.release_in_background(slot, owner);
         } else {
-            slot.settled = true;
+            slot.in_sync = true;
         }
         self.set_timer(slot, owner);
         state.tidy(owner);
@@ -195,7 +195,7 @@ impl EntryRef {
     /// Ends every hold of a slot whose field is not there any more. There is nothing to release.
     fn lose(&self, slot: &mut Slot, reason: LossReason) {
         let lost = slot.lose(reason);
-        slot.settled = true;
+        slot.in_sync = true;
         if lost > 0 {
             self.say_lost(slot, reason);
             Totals::add(&self.shared.totals.lost, lost);

@@ -100,7 +100,7 @@ impl LockGuard {
         let open = &mut self.open;
         entry
             .shared
-            .drive(pin!(give_back(&entry, owner, &status, || *open = false)))
+            .on_client_runtime(pin!(give_back(&entry, owner, &status, || *open = false)))
             .await
     }
 
@@ -219,7 +219,7 @@ impl LockGuard {
         check_lease("lease", lease)?;
         entry
             .shared
-            .drive(pin!(extend(entry, owner.thread_id(), status, lease)))
+            .on_client_runtime(pin!(extend(entry, owner.thread_id(), status, lease)))
             .await
     }
 

@@ -318,7 +318,7 @@ impl Lock {
     pub async fn unlock(&self) -> Result<(), Error> {
         let shared = &self.client.shared;
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let owner = owner.thread_id();

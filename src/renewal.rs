@@ -23,7 +23,7 @@ use crate::error::{Error, LossReason, RefusedKind};
 use crate::redis::{Bulk, slot_of};
 use crate::runtime::Runtime;
 use crate::script::{self, Answer, CallError, Renewal, Renewed, RetryPolicy};
-use crate::shared::{Farewell, Shared, Totals};
+use crate::shared::{Shared, ShutdownOnDrop, Totals};
 
 /// The timers of a client.
 pub(crate) struct Renewals {
@@ -149,8 +149,8 @@ impl Renewals {
 }
 
 /// The renewal task. It ends with `stop`, with the client, or with its runtime.
-pub(crate) async fn run(farewell: Farewell, stop: CancellationToken) {
-    let shared = &farewell.shared;
+pub(crate) async fn run(shutdown: ShutdownOnDrop, stop: CancellationToken) {
+    let shared = &shutdown.shared;
     let mut calls = JoinSet::new();
     loop {
         let chunks = tokio::select! {

@@ -73,7 +73,7 @@ impl Shared {
     /// Timers bind to the runtime they are made in; the caller's may have none, or may not be
     /// tokio's. The future stays where the caller pinned it, because moving it in here would store
     /// it twice.
-    pub(crate) async fn drive<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
+    pub(crate) async fn on_client_runtime<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -128,11 +128,11 @@ impl Shared {
 
 /// Dropped with the task that keeps the holds of a client: when the client ends, or its runtime
 /// does.
-pub(crate) struct Farewell {
+pub(crate) struct ShutdownOnDrop {
     pub(crate) shared: Weak<Shared>,
 }
 
-impl Farewell {
+impl ShutdownOnDrop {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self {
             shared: Arc::downgrade(shared),
@@ -140,7 +140,7 @@ impl Farewell {
     }
 }
 
-impl Drop for Farewell {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else {
             return;

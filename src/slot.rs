@@ -62,7 +62,7 @@ pub(crate) struct Slot {
     /// the one that finds the field gone was served by another.
     pub(crate) overlapped: bool,
     /// The count in Redis is known to be `holds.len()`.
-    pub(crate) settled: bool,
+    pub(crate) in_sync: bool,
     /// Told when an operation of this slot ends.
     pub(crate) place: Arc<Notify>,
 }
@@ -89,7 +89,7 @@ impl Slot {
             moved_at: now,
             background: false,
             overlapped: false,
-            settled: true,
+            in_sync: true,
             place: Arc::default(),
         }
     }
@@ -207,7 +207,7 @@ impl Slot {
             return false;
         };
         self.holds.remove(nth).status.end(Ending::Released);
-        self.settled = false;
+        self.in_sync = false;
         true
     }
 
@@ -301,7 +301,7 @@ impl Slot {
         let lost = before - self.holds.len();
         if lost > 0 {
             self.losses += 1;
-            self.settled = false;
+            self.in_sync = false;
         }
         lost
     }

@@ -10,9 +10,9 @@ use tokio::sync::futures::Notified;
 
 use super::state::State;
 
-/// Numbers for [`ClientStats`](crate::ClientStats), and for whoever waits until a client is quiet.
+/// Numbers for [`ClientStats`](crate::ClientStats), and for whoever waits until a client is wait_until.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct Counts {
     pub(crate) held: usize,
     pub(crate) guarded: usize,
     pub(crate) waiting: usize,
@@ -26,19 +26,19 @@ pub(crate) struct Census {
 pub(crate) struct Tally {
     sum: Mutex<Sum>,
     /// Told when something has become less.
-    quieter: Notify,
+    progress: Notify,
 }
 
 #[derive(Default)]
 struct Sum {
-    census: Census,
+    counts: Counts,
     /// Acquires and releases that have ended so far.
     ended: u64,
 }
 
 impl Tally {
-    pub(crate) fn census(&self) -> Census {
-        self.sum.lock().census
+    pub(crate) fn counts(&self) -> Counts {
+        self.sum.lock().counts
     }
 
     /// Acquires and releases that have ended so far: whether it moves tells slow from stuck.
@@ -47,20 +47,20 @@ impl Tally {
     }
 
     /// Ready when something has become less after this call.
-    pub(crate) fn quieter(&self) -> Notified<'_> {
-        self.quieter.notified()
+    pub(crate) fn progress(&self) -> Notified<'_> {
+        self.progress.notified()
     }
 
-    fn change(&self, before: Census, after: Census) {
+    fn change(&self, before: Counts, after: Counts) {
         {
-            let Sum { census, ended } = &mut *self.sum.lock();
+            let Sum { counts, ended } = &mut *self.sum.lock();
             let change =
                 |sum: &mut usize, before: usize, after: usize| *sum = *sum + after - before;
-            change(&mut census.held, before.held, after.held);
-            change(&mut census.guarded, before.guarded, after.guarded);
-            change(&mut census.waiting, before.waiting, after.waiting);
-            change(&mut census.acquiring, before.acquiring, after.acquiring);
-            change(&mut census.releasing, before.releasing, after.releasing);
+            change(&mut counts.held, before.held, after.held);
+            change(&mut counts.guarded, before.guarded, after.guarded);
+            change(&mut counts.waiting, before.waiting, after.waiting);
+            change(&mut counts.acquiring, before.acquiring, after.acquiring);
+            change(&mut counts.releasing, before.releasing, after.releasing);
             *ended += before.acquiring.saturating_sub(after.acquiring) as u64;
             *ended += before.releasing.saturating_sub(after.releasing) as u64;
         }
@@ -68,7 +68,7 @@ impl Tally {
             || after.acquiring < before.acquiring
             || after.releasing < before.releasing
         {
-            self.quieter.notify_waiters();
+            self.progress.notify_waiters();
         }
     }
 }
@@ -123,7 +123,7 @@ impl Drop for OpenBooks<'_> {
         if !self.touched {
             return;
         }
-        let after = self.state.census();
+        let after = self.state.counts();
         let before = std::mem::replace(&mut self.state.counted, after);
         if before != after {
             self.tally.change(before, after);

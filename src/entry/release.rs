@@ -121,7 +121,7 @@ impl EntryRef {
         if self.shared.is_closed() {
             return;
         }
-        slot.settled = false;
+        slot.in_sync = false;
         slot.overlapped |= slot.releasing > 0;
         if !slot.background {
             slot.background = true;
@@ -156,9 +156,9 @@ impl EntryRef {
             // they were built. For holds that stay, the count is said once more, now that nobody
             // else is under way.
             slot.overlapped = false;
-            slot.settled &= !slot.is_held();
+            slot.in_sync &= !slot.is_held();
         }
-        if slot.settled || self.shared.is_closed() {
+        if slot.in_sync || self.shared.is_closed() {
             slot.background = false;
             state.tidy(owner);
             return Step::Done;
@@ -184,7 +184,7 @@ impl EntryRef {
 
     fn apply(&self, slot: &mut Slot, target: u32, answer: Released) {
         match loss(answer) {
-            None => slot.settled |= target == slot.target(),
+            None => slot.in_sync |= target == slot.target(),
             Some(reason) => self.lose(slot, reason),
         }
     }
@@ -192,7 +192,7 @@ impl EntryRef {
     /// The releaser gives up: the lease frees the lock.
     pub(crate) fn abandon(&self, owner: i64) {
         if let Some(slot) = self.state.lock().slots.get_mut(&owner) {
-            slot.settled = true;
+            slot.in_sync = true;
         }
         Totals::add(&self.shared.totals.gave_up, 1);
     }
@@ -288,7 +288,7 @@ impl Release {
             if go_on {
                 entry.release_in_background(slot, owner);
             } else {
-                slot.settled = true;
+                slot.in_sync = true;
                 Totals::add(&entry.shared.totals.gave_up, 1);
             }
         });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::books::Census;
+use super::books::Counts;
 use crate::slot::Slot;
 
 /// What is under the mutex of an entry.
@@ -22,7 +22,7 @@ pub(super) struct State {
     /// attempts to.
     pub(super) freed_at: Option<Instant>,
     /// What the client's tally has of these books.
-    pub(super) counted: Census,
+    pub(super) counted: Counts,
 }
 
 /// A call that wants the lock.
@@ -71,18 +71,18 @@ impl State {
         }
     }
 
-    pub(super) fn census(&self) -> Census {
-        let mut census = Census {
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts {
             waiting: self.queue.len(),
-            ..Census::default()
+            ..Counts::default()
         };
         for slot in self.slots.values() {
-            census.held += slot.holds.len();
-            census.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
-            census.acquiring += usize::from(slot.acquiring);
-            census.releasing += usize::from(slot.background) + slot.releasing as usize;
+            counts.held += slot.holds.len();
+            counts.guarded += slot.holds.iter().filter(|hold| !hold.detached).count();
+            counts.acquiring += usize::from(slot.acquiring);
+            counts.releasing += usize::from(slot.background) + slot.releasing as usize;
         }
-        census
+        counts
     }
 
     /// Invariant I4: the head contends only while no owner of this client holds the lock, and no

@@ -207,9 +207,9 @@ impl Place {
                 );
                 slot.acquiring = false;
                 slot.moved_at = now;
-                slot.settled = slot.count() == self.target;
+                slot.in_sync = slot.count() == self.target;
                 debug_assert!(
-                    slot.settled || slot.background,
+                    slot.in_sync || slot.background,
                     "a count that is off is being corrected"
                 );
                 entry.set_timer(slot, self.owner);

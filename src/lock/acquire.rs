@@ -27,7 +27,7 @@ impl Lock {
         let owner = self.current_owner();
         self.client
             .shared
-            .drive(pin!(self.acquire_as(owner, wait)))
+            .on_client_runtime(pin!(self.acquire_as(owner, wait)))
             .await
     }
 
@@ -87,7 +87,7 @@ impl Lock {
     ) -> Result<Attempt, Error> {
         let shared = &self.client.shared;
         let (lease, mode) = self.terms()?;
-        let mut ghosts = 0;
+        let mut strays = 0;
         loop {
             let answer = script::call(
                 &shared.redis,
@@ -118,9 +118,11 @@ impl Lock {
                     place.leave();
                     return Err(not_a_lock(entry, found));
                 }
-                Acquired::Busy { holder, .. } if ghosts == 0 && is_ghost(shared, entry, holder) => {
-                    ghosts += 1;
-                    Box::pin(self.give_back_ghost(entry, holder)).await;
+                Acquired::Busy { holder, .. }
+                    if strays == 0 && is_stray_hold(shared, entry, holder) =>
+                {
+                    strays += 1;
+                    Box::pin(self.release_stray_hold(entry, holder)).await;
                 }
                 Acquired::Busy { left, .. } => {
                     let left = *left;
@@ -133,7 +135,7 @@ impl Lock {
 
     /// Frees the lock from a field of this client that nobody holds: a late copy from a connection
     /// that was replaced without a fence.
-    async fn give_back_ghost(&self, entry: &EntryRef, holder: &str) {
+    async fn release_stray_hold(&self, entry: &EntryRef, holder: &str) {
         let shared = &self.client.shared;
         let field: Arc<str> = holder.into();
         let sent = AtomicBool::new(false);
@@ -259,7 +261,7 @@ impl Terms {
 }
 
 /// Whether a busy lock is held by a field of this client that nobody holds or works with.
-fn is_ghost(shared: &Shared, entry: &EntryRef, holder: &str) -> bool {
+fn is_stray_hold(shared: &Shared, entry: &EntryRef, holder: &str) -> bool {
     shared.redis.unfenced(entry.lane) > 0
         && wire::is_field_of(&shared.client_id, holder)
         && !entry.knows_field(holder)

@@ -35,7 +35,7 @@ impl Lock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         let shared = &self.client.shared;
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
                 for _ in 0..FORCE_ATTEMPTS {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
@@ -151,7 +151,7 @@ impl Lock {
     pub async fn hold_count(&self) -> Result<u32, Error> {
         let shared = &self.client.shared;
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let own = entry.field_in_redis(&owner);
@@ -206,7 +206,7 @@ impl Lock {
     pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
         let shared = &self.client.shared;
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
                 Ok(match self.look(&entry).await? {
                     Inspected::Held { left, field, count } => {

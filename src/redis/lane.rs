@@ -50,8 +50,8 @@ impl Lane {
             state: Mutex::new(State::Down(None)),
             changed: Notify::new(),
         });
-        let last_word = LastWord(Arc::clone(&current));
-        tasks.spawn(supervisor.run(first, last_word, stop.clone()));
+        let gone_on_drop = GoneOnDrop(Arc::clone(&current));
+        tasks.spawn(supervisor.run(first, gone_on_drop, stop.clone()));
         Ok(Self { current, figures })
     }
 
@@ -143,9 +143,9 @@ impl Current {
 }
 
 /// A supervisor that is dropped without a word went with its runtime.
-struct LastWord(Arc<Current>);
+struct GoneOnDrop(Arc<Current>);
 
-impl Drop for LastWord {
+impl Drop for GoneOnDrop {
     fn drop(&mut self) {
         if !matches!(*self.0.state.lock(), State::Stopped) {
             self.0.set(State::Gone);
@@ -181,7 +181,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn run(mut self, first: Connected, current: LastWord, stop: CancellationToken) {
+    async fn run(mut self, first: Connected, current: GoneOnDrop, stop: CancellationToken) {
         let mut connected = first;
         let mut misplaced = Backoff::default();
         loop {
@@ -242,7 +242,7 @@ impl Supervisor {
         };
         let misplaced = async {
             link.misplaced.notified().await;
-            if link.opened_at.elapsed() > SETTLED {
+            if link.opened_at.elapsed() > STABLE_AFTER {
                 *misplaced = Backoff::default();
             }
             loop {
@@ -398,4 +398,4 @@ struct Connected {
 }
 
 /// A connection that was used for so long led to the right place.
-const SETTLED: Duration = Duration::from_secs(5);
+const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -118,7 +118,7 @@ impl Actor {
             messages,
             task,
         } = session;
-        let desk = Desk {
+        let worker = ChannelWorker {
             actor: self,
             connection,
             served: AtomicBool::new(false),
@@ -129,9 +129,9 @@ impl Actor {
             // However well it served: it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep(refusal) = desk.work() => self.subscriptions.set_problem(refusal),
+            OutOfStep(refusal) = worker.work() => self.subscriptions.set_problem(refusal),
         }
-        desk.served.load(Ordering::Relaxed)
+        worker.served.load(Ordering::Relaxed)
     }
 
     /// How long an answer may take before the connection counts as dead.
@@ -160,14 +160,14 @@ impl Actor {
 }
 
 /// Subscribes and unsubscribes on one connection.
-struct Desk<'a> {
+struct ChannelWorker<'a> {
     actor: &'a Actor,
     connection: &'a Connection,
     /// A barrier came back.
     served: AtomicBool,
 }
 
-impl Desk<'_> {
+impl ChannelWorker<'_> {
     /// Ends when the connection is out of step and must be replaced.
     async fn work(&self) -> OutOfStep {
         let subscriptions = &self.actor.subscriptions;

@@ -87,7 +87,7 @@ impl Stage {
                 seldom_percent: 0,
             },
         );
-        tokio::spawn(Arc::clone(&world).drive());
+        tokio::spawn(Arc::clone(&world).on_client_runtime());
         let ours = connect(&world, 0, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
         let theirs = connect(&world, 1, ms(3_000), ms(400), &ClientPlan::simple(true)).await;
         if let Fault::Cut(at) = fault {

@@ -96,12 +96,12 @@ pub(super) async fn connect(
 struct Stage {
     world: Arc<World>,
     clients: Vec<LockClient>,
-    drive: tokio::task::JoinHandle<()>,
+    on_client_runtime: tokio::task::JoinHandle<()>,
 }
 
 impl Stage {
     async fn set(program: &Program, world: &Arc<World>, recording: bool) -> Self {
-        let drive = tokio::spawn(Arc::clone(world).drive());
+        let on_client_runtime = tokio::spawn(Arc::clone(world).on_client_runtime());
         // Connecting is not what is tried here; it is slow and fails often enough later.
         world.set_latency(CALM);
         let mut clients = Vec::new();
@@ -148,7 +148,7 @@ impl Stage {
         Self {
             world: Arc::clone(world),
             clients,
-            drive,
+            on_client_runtime,
         }
     }
 
@@ -176,7 +176,7 @@ impl Stage {
         let Self {
             world,
             clients,
-            drive,
+            on_client_runtime,
         } = self;
         for client in clients {
             client.close(Duration::ZERO).await;
@@ -191,7 +191,7 @@ impl Stage {
                 .watch
                 .violated(format!("{} tasks are alive after closing", tasks - 1));
         }
-        drive.abort();
+        on_client_runtime.abort();
     }
 
     async fn round(&self, round: &Round, program: &Program, mut before: Vec<Actor>) -> Vec<Actor> {

@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Lets things happen, one at a time, for ever.
-    pub(super) async fn drive(self: Arc<Self>) {
+    pub(super) async fn on_client_runtime(self: Arc<Self>) {
         loop {
             let next = self.state.lock().events.peek().map(|Reverse((at, ..))| *at);
             let tick = Instant::now()

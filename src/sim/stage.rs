@@ -37,7 +37,7 @@ impl Stage {
                 seldom_percent: 0,
             },
         );
-        tokio::spawn(Arc::clone(&world).drive());
+        tokio::spawn(Arc::clone(&world).on_client_runtime());
         let client = connect(&world, 0, ms(30_000), ms(1_000), &ClientPlan::simple(fence)).await;
         world.by_hand();
         let terms = Terms {
