@@ -31,7 +31,7 @@ use crate::wait::Subscriptions;
 
 pub(crate) use connection::ConnectionError;
 #[cfg(test)]
-pub(crate) use connection::{Change, End, Heard};
+pub(crate) use connection::{Change, End, PubSubEvent};
 pub use fence::ConnectionFence;
 pub(crate) use settings::Settings;
 

@@ -44,15 +44,15 @@ enum Phase {
 #[derive(Default)]
 struct Signal {
     /// Messages, and everything else that may have hidden one.
-    heard: AtomicU64,
+    version: AtomicU64,
     confirmed: AtomicU64,
     refused: OnceLock<String>,
     notify: Notify,
 }
 
 impl Signal {
-    fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::AcqRel);
+    fn bump(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
     }
 }
@@ -135,7 +135,7 @@ impl Subscriptions {
         {
             channel.phase = Phase::Confirmed;
             channel.signal.confirmed.fetch_add(1, Ordering::AcqRel);
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
@@ -143,20 +143,20 @@ impl Subscriptions {
     pub(crate) fn refused(&self, name: &str, text: &str) {
         if let Some(channel) = self.channels.lock().remove(name) {
             let _ = channel.signal.refused.set(text.to_owned());
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
     pub(crate) fn message(&self, name: &str) {
         if let Some(channel) = self.channels.lock().get(name) {
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
     /// Messages may have been missed on every channel.
     pub(crate) fn missed(&self) {
         for channel in self.channels.lock().values() {
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
@@ -223,17 +223,17 @@ impl Subscription {
 
     /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out
     /// of date.
-    pub(crate) fn heard(&self) -> u64 {
-        self.signal.heard.load(Ordering::Acquire)
+    pub(crate) fn version(&self) -> u64 {
+        self.signal.version.load(Ordering::Acquire)
     }
 
     /// Subscriptions until more was heard than `before`.
-    pub(crate) async fn heard_since(&self, before: u64) {
+    pub(crate) async fn changed_since(&self, before: u64) {
         loop {
             let notified = self.signal.notify.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.heard() != before {
+            if self.version() != before {
                 return;
             }
             notified.await;
@@ -303,10 +303,10 @@ mod tests {
     async fn a_message_before_the_wait_is_not_missed() {
         let subscriptions = Arc::new(Subscriptions::default());
         let subscription = subscriptions.subscribe(&channel());
-        let before = subscription.heard();
+        let before = subscription.version();
         subscriptions.message("c");
-        subscription.heard_since(before).await;
-        assert_ne!(subscription.heard(), before);
+        subscription.changed_since(before).await;
+        assert_ne!(subscription.version(), before);
     }
 
     #[tokio::test(start_paused = true)]
@@ -315,16 +315,16 @@ mod tests {
         let subscription = subscriptions.subscribe(&channel());
         subscriptions.take_wanted(9);
         subscriptions.subscribed("c");
-        let before = subscription.heard();
+        let before = subscription.version();
         subscriptions.disconnected();
         assert_eq!(subscriptions.take_wanted(9), [channel()]);
         assert_eq!(
-            subscription.heard(),
+            subscription.version(),
             before,
             "not before the channel is heard again"
         );
         subscriptions.subscribed("c");
-        subscription.heard_since(before).await;
+        subscription.changed_since(before).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -380,11 +380,11 @@ mod tests {
         subscriptions.take_wanted(9);
         subscriptions.subscribed("c");
         assert!(!subscription.is_refused());
-        let before = subscription.heard();
+        let before = subscription.version();
         subscriptions.disconnected();
         subscriptions.take_wanted(9);
         subscriptions.refused("c", "NOPERM");
-        subscription.heard_since(before).await;
+        subscription.changed_since(before).await;
         assert!(subscription.is_refused(), "whoever is woken sees why");
     }
 }

@@ -81,7 +81,7 @@ impl Turn {
             let stuck = self.entry.next_stuck();
             tokio::select! {
                 biased;
-                () = subscription.heard_since(before) => return,
+                () = subscription.changed_since(before) => return,
                 () = tokio::time::sleep_until(limit) => break,
                 // An unlock of this client is not polled any more; looking again has the background
                 // take it over.

@@ -48,7 +48,7 @@ impl Lock {
                 return Ok(None);
             };
             // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-            let heard = subscription.as_ref().map_or(0, Subscription::heard);
+            let seen = subscription.as_ref().map_or(0, Subscription::version);
             let left = match self.attempt(&entry, &owner, place).await? {
                 Attempt::Taken(guard) => return Ok(Some(guard)),
                 Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
@@ -71,7 +71,7 @@ impl Lock {
             let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
             let again = Instant::now() + lease_over.min(watchdog_timeout);
             let limit = deadline.map_or(again, |deadline| deadline.min(again));
-            turn.until_retry(listening, heard, limit).await;
+            turn.until_retry(listening, seen, limit).await;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }

@@ -123,26 +123,26 @@ pub(crate) enum Change {
 pub(super) enum Messages {
     Fred(Receiver<Message>),
     #[cfg(test)]
-    Simulated(tokio::sync::mpsc::UnboundedReceiver<Heard>),
+    Simulated(tokio::sync::mpsc::UnboundedReceiver<PubSubEvent>),
 }
 
 impl Messages {
     /// The next message, or what hid one.
-    pub(super) async fn next(&mut self) -> Heard {
+    pub(super) async fn next(&mut self) -> PubSubEvent {
         match self {
             Self::Fred(receiver) => match receiver.recv().await {
-                Ok(message) => Heard::Message(message.channel.to_string()),
-                Err(RecvError::Lagged(count)) => Heard::Missed(count),
-                Err(RecvError::Closed) => Heard::End,
+                Ok(message) => PubSubEvent::Message(message.channel.to_string()),
+                Err(RecvError::Lagged(count)) => PubSubEvent::Missed(count),
+                Err(RecvError::Closed) => PubSubEvent::End,
             },
             #[cfg(test)]
-            Self::Simulated(receiver) => receiver.recv().await.unwrap_or(Heard::End),
+            Self::Simulated(receiver) => receiver.recv().await.unwrap_or(PubSubEvent::End),
         }
     }
 }
 
 /// Something that was heard.
-pub(crate) enum Heard {
+pub(crate) enum PubSubEvent {
     /// A message on this channel.
     Message(String),
     /// So many messages came faster than they were read.

@@ -20,8 +20,8 @@ pub(super) struct Link {
     connection: Connection,
     pub(super) identity: Option<Identity>,
     /// Answers read so far. While it moves, a missing answer is a slow one.
-    heard: AtomicU64,
-    /// What `heard` was when a caller last found the connection silent.
+    replies: AtomicU64,
+    /// What `replies` was when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
     pub(super) doubt: Notify,
@@ -48,7 +48,7 @@ impl Link {
         Self {
             connection,
             identity,
-            heard: AtomicU64::new(0),
+            replies: AtomicU64::new(0),
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -60,7 +60,7 @@ impl Link {
 
     /// Whether nothing was heard since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
-        self.heard.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
+        self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
     pub(super) async fn send<T>(
@@ -121,7 +121,7 @@ impl Link {
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
         let mut answer = pin!(self.connection.command(command, args, timeout));
-        let mut heard = self.heard.load(Ordering::Relaxed);
+        let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = Instant::now() + limit.silence;
         let answer = loop {
             tokio::select! {
@@ -129,17 +129,17 @@ impl Link {
                 answer = &mut answer => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
                 () = tokio::time::sleep_until(doubt_at), if doubt_at < limit.until => {
-                    heard = self.look_doubtful(heard, doubt_at);
+                    replies = self.look_doubtful(replies, doubt_at);
                     doubt_at = Instant::now() + limit.silence;
                 }
             }
         };
         match &answer {
             Ok(_) | Err(ConnectionError::Refused(_)) => {
-                self.heard.fetch_add(1, Ordering::Relaxed);
+                self.replies.fetch_add(1, Ordering::Relaxed);
             }
             Err(ConnectionError::Timeout(_)) => {
-                self.look_doubtful(heard, limit.until);
+                self.look_doubtful(replies, limit.until);
             }
             Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
                 // A repetition on it would be lost too.
@@ -154,13 +154,13 @@ impl Link {
     /// answered either, and if this process did not itself stand still. Answers what was heard by
     /// now.
     fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
-        let heard = self.heard.load(Ordering::Relaxed);
+        let replies = self.replies.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;
-        if heard == before && !late {
-            self.doubted_at.store(heard, Ordering::Relaxed);
+        if replies == before && !late {
+            self.doubted_at.store(replies, Ordering::Relaxed);
             self.doubt.notify_one();
         }
-        heard
+        replies
     }
 
     /// Whether the connection still answers. A refusal is an answer.

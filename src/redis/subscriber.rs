@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Change, Connection, ConnectionError, Heard, Messages, Task};
+use super::connection::{Change, Connection, ConnectionError, Messages, PubSubEvent, Task};
 use super::{Backoff, Role, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::server_error;
@@ -148,12 +148,12 @@ impl Actor {
     async fn listen(&self, messages: &mut Messages) {
         loop {
             match messages.next().await {
-                Heard::Message(channel) => self.subscriptions.message(&channel),
-                Heard::Missed(count) => {
+                PubSubEvent::Message(channel) => self.subscriptions.message(&channel),
+                PubSubEvent::Missed(count) => {
                     tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
                     self.subscriptions.missed();
                 }
-                Heard::End => return,
+                PubSubEvent::End => return,
             }
         }
     }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::server::{Opened, World};
-use crate::redis::{Change, ConnectionError, End, Heard, Reply, Role};
+use crate::redis::{Change, ConnectionError, End, PubSubEvent, Reply, Role};
 use crate::script::Arg;
 
 /// Where a simulated client connects to, and as whom.
@@ -94,7 +94,7 @@ pub(super) enum Command {
 pub(crate) struct Connection {
     world: Arc<World>,
     serial: u64,
-    heard: Mutex<Option<mpsc::UnboundedReceiver<Heard>>>,
+    heard: Mutex<Option<mpsc::UnboundedReceiver<PubSubEvent>>>,
 }
 
 impl Connection {
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn messages(&self) -> mpsc::UnboundedReceiver<Heard> {
+    pub(crate) fn messages(&self) -> mpsc::UnboundedReceiver<PubSubEvent> {
         self.heard
             .lock()
             .take()

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::network::{Event, Latency, What, Wire};
 use super::server::World;
-use crate::redis::{Heard, Role};
+use crate::redis::{PubSubEvent, Role};
 
 /// What a trace does by hand to a client's command connections that are open at the moment.
 impl World {
@@ -179,8 +179,8 @@ impl World {
             .filter(|wire| wire.client == client)
         {
             wire.answers
-                .retain(|outgoing| !matches!(outgoing.what, What::Heard(_)));
-            let _ = wire.messages.send(Heard::Missed(1));
+                .retain(|outgoing| !matches!(outgoing.what, What::PubSubEvent(_)));
+            let _ = wire.messages.send(PubSubEvent::Missed(1));
         }
     }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Command;
 use super::lua::Interpreter;
 use super::server::no_right;
-use crate::redis::{Change, Heard, Reply, Role};
+use crate::redis::{Change, PubSubEvent, Reply, Role};
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,7 @@ pub(super) struct Wire {
     pub(super) channels: BTreeSet<String>,
     /// After a refused SUBSCRIBE the answers are shifted by one, once.
     pub(super) stale_echo: Option<String>,
-    pub(super) messages: mpsc::UnboundedSender<Heard>,
+    pub(super) messages: mpsc::UnboundedSender<PubSubEvent>,
     pub(super) ended: CancellationToken,
     pub(super) rng: Rng,
 }
@@ -119,7 +119,7 @@ pub(super) struct Outgoing {
 
 pub(super) enum What {
     Answer(oneshot::Sender<Answered>, Answered),
-    Heard(Heard),
+    PubSubEvent(PubSubEvent),
 }
 
 impl Network {
@@ -182,7 +182,10 @@ impl Network {
             .map(|(&serial, _)| serial)
             .collect();
         for serial in listening {
-            self.send(serial, What::Heard(Heard::Message(channel.to_owned())));
+            self.send(
+                serial,
+                What::PubSubEvent(PubSubEvent::Message(channel.to_owned())),
+            );
         }
     }
 

@@ -22,7 +22,7 @@ use super::keyspace::Keyspace;
 use super::lua::Interpreter;
 use super::network::{Answered, Event, Latency, Network, What, Wire, Written};
 use super::watch::Watch;
-use crate::redis::{Heard, Reply, Role};
+use crate::redis::{PubSubEvent, Reply, Role};
 
 /// The server with everything around it.
 pub(crate) struct World {
@@ -302,7 +302,7 @@ impl World {
                 .answers
                 .front()
                 .map(|next| next.arrives_at.max(Instant::now()));
-            if let What::Heard(heard) = outgoing.what {
+            if let What::PubSubEvent(heard) = outgoing.what {
                 let _ = wire.messages.send(heard);
                 if let Some(at) = next {
                     state.schedule(at, Event::Deliver(serial));
@@ -424,7 +424,7 @@ impl World {
 pub(super) struct Opened {
     pub(super) serial: u64,
     pub(super) ended: CancellationToken,
-    pub(super) heard: mpsc::UnboundedReceiver<Heard>,
+    pub(super) heard: mpsc::UnboundedReceiver<PubSubEvent>,
 }
 
 /// What can be seen from outside.

@@ -43,24 +43,24 @@ async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
         !is_ready(subscription.confirmed()),
         "nothing was answered yet"
     );
-    let before = subscription.heard();
-    assert!(!is_ready(subscription.heard_since(before)));
+    let before = subscription.version();
+    assert!(!is_ready(subscription.changed_since(before)));
     subscriptions.subscribed("c");
     assert!(is_ready(subscription.confirmed()));
     assert!(
-        is_ready(subscription.heard_since(before)),
+        is_ready(subscription.changed_since(before)),
         "a message may have come before"
     );
-    let before = subscription.heard();
+    let before = subscription.version();
     subscriptions.message("another");
     subscriptions.subscribed("c");
     assert!(
-        !is_ready(subscription.heard_since(before)),
+        !is_ready(subscription.changed_since(before)),
         "it was in force already"
     );
     subscriptions.missed();
     assert!(
-        is_ready(subscription.heard_since(before)),
+        is_ready(subscription.changed_since(before)),
         "on every channel"
     );
 }
@@ -75,8 +75,8 @@ async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
     ];
     for wake in wakes {
         let subscription = subscriptions.subscribe(&channel());
-        let before = subscription.heard();
-        let mut waiting = std::pin::pin!(subscription.heard_since(before));
+        let before = subscription.version();
+        let mut waiting = std::pin::pin!(subscription.changed_since(before));
         assert!(!is_ready(waiting.as_mut()));
         wake(&subscriptions);
         assert!(is_ready(waiting.as_mut()));
