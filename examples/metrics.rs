@@ -38,8 +38,8 @@ fn exposition(stats: &ClientStats) -> String {
         ("releasing", stats.releasing),
         ("entries", stats.entries),
         (
-            "fence_in_force",
-            usize::from(stats.connection_fence == ConnectionFence::InForce),
+            "connection_fence_active",
+            usize::from(stats.connection_fence == ConnectionFence::Active),
         ),
     ];
     let counters = [

@@ -104,11 +104,11 @@ pub enum Error {
         source: Source,
     },
 
-    /// The user of the connection lacks a right. Nothing changed.
-    #[error("the Redis user lacks the right `{right}`: grant it with ACL SETUSER")]
+    /// The user of the connection lacks a permission. Nothing changed.
+    #[error("the Redis user lacks permission `{permission}`: grant it with ACL SETUSER")]
     PermissionDenied {
-        /// The right, as `ACL SETUSER` writes it.
-        right: String,
+        /// The permission, as `ACL SETUSER` writes it.
+        permission: String,
         /// The server's words.
         #[source]
         source: Source,

@@ -149,7 +149,7 @@ impl Redis {
             .iter()
             .map(Lane::fence)
             .max()
-            .unwrap_or(ConnectionFence::InForce)
+            .unwrap_or(ConnectionFence::Active)
     }
 
     /// Ends every connection and subscriptions until their tasks are gone.

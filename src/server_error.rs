@@ -2,7 +2,7 @@
 //!
 //! Redis answers errors as text whose first word is the only stable part. An error inside a script
 //! carries the number of the line, which leads to the command that was refused and so to the
-//! missing right.
+//! missing permission.
 
 use crate::error::{Error, RefusedKind, Source};
 use crate::script::Script;
@@ -19,9 +19,9 @@ pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
     if is_auth(text) {
         return Error::Auth { source: source() };
     }
-    if let Some(right) = missing_right(script, text) {
+    if let Some(permission) = missing_permission(script, text) {
         return Error::PermissionDenied {
-            right,
+            permission,
             source: source(),
         };
     }
@@ -51,7 +51,7 @@ pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
 }
 
 /// The error for a connection, or a subscription, that the server refused.
-pub(crate) fn of_connection(while_doing: &'static str, right: &str, text: &str) -> Error {
+pub(crate) fn of_connection(while_doing: &'static str, permission: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
         Error::Refused {
@@ -61,9 +61,9 @@ pub(crate) fn of_connection(while_doing: &'static str, right: &str, text: &str) 
     } else if is_auth(text) {
         Error::Auth { source: source() }
     } else if is_permission(text) {
-        let right = quoted_command(text).unwrap_or_else(|| right.to_owned());
+        let permission = quoted_command(text).unwrap_or_else(|| permission.to_owned());
         Error::PermissionDenied {
-            right,
+            permission,
             source: source(),
         }
     } else {
@@ -101,7 +101,7 @@ pub(crate) fn may_end_the_connection(text: &str) -> bool {
         })
 }
 
-/// Whether a right is missing.
+/// Whether a permission is missing.
 pub(crate) fn is_permission(text: &str) -> bool {
     text.starts_with("NOPERM")
 }
@@ -126,7 +126,7 @@ fn is_auth(text: &str) -> bool {
         .any(|start| text.starts_with(start))
 }
 
-fn missing_right(script: &Script, text: &str) -> Option<String> {
+fn missing_permission(script: &Script, text: &str) -> Option<String> {
     let in_script =
         text.contains("user executing the script") || text.contains("ACL failure in script");
     if !text.starts_with("NOPERM") && !in_script {
@@ -142,7 +142,7 @@ fn missing_right(script: &Script, text: &str) -> Option<String> {
     Some(command().unwrap_or_else(|| "+@scripting".to_owned()))
 }
 
-/// `… to run the 'client|kill' command` names the right itself.
+/// `… to run the 'client|kill' command` names the permission itself.
 fn quoted_command(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("run the '")?;
     let (command, _) = rest.split_once('\'')?;

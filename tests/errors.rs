@@ -505,7 +505,7 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     user(&mut control, "");
     let client = LockClient::connect(&url).await.expect("the server answers");
     let right_of = |error: &Error| match error {
-        Error::PermissionDenied { right, .. } => right.clone(),
+        Error::PermissionDenied { permission, .. } => permission.clone(),
         other => panic!("{other:?}"),
     };
     let lock = client.lock("a");
@@ -584,7 +584,7 @@ async fn the_documented_rights_are_enough() {
     let client = LockClient::connect(&url).await.expect("the server answers");
     assert_eq!(
         client.stats().connection_fence,
-        redisson_lock::ConnectionFence::InForce
+        redisson_lock::ConnectionFence::Active
     );
     let lock = client.lock("lock:a");
     let outer = lock.lock().await.expect("free");

@@ -163,7 +163,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
             .comes(Level::INFO, &format!("{kind} connection replaced"))
             .await;
     }
-    assert!(events.has(Level::INFO, "connection_fence=in force"));
+    assert!(events.has(Level::INFO, "connection_fence=active"));
 
     // Messages were missed: this thread is busy while more of them come than are kept.
     control.run(&["HSET", "flooded", "java:1", "1"]);
@@ -183,12 +183,12 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .comes(Level::WARN, "unlock messages were missed, waking everyone")
         .await;
 
-    // The fence is not in force.
+    // The fence is not active.
     let off = bed
         .client_with(|builder| builder.connection_fence(false))
         .await;
     events
-        .comes(Level::WARN, "the connection fence is not in force")
+        .comes(Level::WARN, "the connection fence is not active")
         .await;
 
     // An outcome that was unknown is reconciled in the background.

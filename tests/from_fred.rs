@@ -315,7 +315,7 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
         .await
         .expect("the server answers");
     works(&client).await;
-    assert_eq!(client.stats().connection_fence, ConnectionFence::InForce);
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
     proxy.cut.notify_waiters();
     works(&client).await;
     assert_eq!(
@@ -323,7 +323,7 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
             client.stats().reconnects_total,
             client.stats().connection_fence
         ),
-        (1, ConnectionFence::InForce)
+        (1, ConnectionFence::Active)
     );
     assert_eq!(
         proxy.kept.lock().expect("unpoisoned").len(),

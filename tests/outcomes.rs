@@ -74,7 +74,7 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
             );
             assert_eq!(
                 ground.ours.stats().connection_fence,
-                ConnectionFence::InForce
+                ConnectionFence::Active
             );
             for guard in guards {
                 guard
@@ -713,7 +713,7 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
             client.stats().reconnects_total,
             client.stats().connection_fence
         ),
-        (1, ConnectionFence::InForce)
+        (1, ConnectionFence::Active)
     );
     for (id, stranger) in &mut strangers {
         assert!(

@@ -43,7 +43,7 @@ fn grant_all_but(control: &mut Control, missing: &str) {
 fn said<T>(result: &Result<T, Error>) -> String {
     match result {
         Ok(_) => String::new(),
-        Err(Error::PermissionDenied { right, .. }) => right.clone(),
+        Err(Error::PermissionDenied { permission, .. }) => permission.clone(),
         Err(other) => format!("{other:?}"),
     }
 }
@@ -94,7 +94,7 @@ async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient)
                 .connect(&url)
                 .await;
             let said = match &connected {
-                Ok(client) if client.stats().connection_fence != ConnectionFence::InForce => {
+                Ok(client) if client.stats().connection_fence != ConnectionFence::Active => {
                     format!("{:?}", client.stats().connection_fence)
                 }
                 connected => said(connected),

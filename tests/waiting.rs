@@ -564,7 +564,9 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
         let start = Instant::now();
         while start.elapsed() < ms(2500) {
             match client.lock("a").lock().await.map(drop) {
-                Err(Error::PermissionDenied { right, .. }) => assert_eq!(right, named, "{missing}"),
+                Err(Error::PermissionDenied { permission, .. }) => {
+                    assert_eq!(permission, named, "{missing}")
+                }
                 other => panic!("{missing}: {other:?}"),
             }
         }

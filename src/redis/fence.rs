@@ -14,8 +14,8 @@ use crate::script::Arg;
 pub enum ConnectionFence {
     /// Every lost connection is killed at the server before scripts go over the next one.
     #[default]
-    InForce,
-    /// Switched off with [`LockClientBuilder::fence`](crate::LockClientBuilder::fence).
+    Active,
+    /// Switched off with [`LockClientBuilder::connection_fence`](crate::LockClientBuilder::connection_fence).
     Off,
     /// The server does not know, or does not allow, `CLIENT INFO` and `CLIENT KILL`.
     NotPermitted,
@@ -24,7 +24,7 @@ pub enum ConnectionFence {
 impl fmt::Display for ConnectionFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::InForce => "in force",
+            Self::Active => "active",
             Self::Off => "switched off",
             Self::NotPermitted => "not permitted",
         })
@@ -94,7 +94,7 @@ pub(super) async fn kill(
         Arg::Text(who.address.as_str().into()),
     ];
     match connection.command("CLIENT", args, timeout).await {
-        Ok(Reply::Number(_)) => Ok(ConnectionFence::InForce),
+        Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
         Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
         Err(problem) => Err(problem),
     }

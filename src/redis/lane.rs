@@ -333,19 +333,19 @@ impl Supervisor {
             identity,
         } = opened;
         let fence = match (self.fence(&connection).await?, &identity) {
-            (ConnectionFence::InForce, Some(identity)) => {
+            (ConnectionFence::Active, Some(identity)) => {
                 fence::may_kill(&connection, identity, self.settings.command_timeout).await?
             }
-            (ConnectionFence::InForce, None) => ConnectionFence::NotPermitted,
+            (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
-        if fence != ConnectionFence::InForce && (was != fence || self.predecessor.is_none()) {
+        if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
             tracing::warn!(
                 target: "redisson_lock",
                 lane = self.nth,
                 connection_fence = %fence,
-                "the connection fence is not in force: see docs/guarantees.md for what remains"
+                "the connection fence is not active: docs/guarantees.md lists the remaining risks"
             );
         }
         self.predecessor = None;
@@ -363,7 +363,7 @@ impl Supervisor {
     async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
         let Some(predecessor) = &self.predecessor else {
             return Ok(if self.settings.fence {
-                ConnectionFence::InForce
+                ConnectionFence::Active
             } else {
                 ConnectionFence::Off
             });
@@ -375,7 +375,7 @@ impl Supervisor {
                 fence::kill(connection, identity, self.settings.command_timeout).await?
             }
         };
-        if fence != ConnectionFence::InForce {
+        if fence != ConnectionFence::Active {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
         }
         Ok(fence)

@@ -166,8 +166,7 @@ fn a_waiter_whose_channel_is_refused_after_a_reconnect_is_told_the_right() {
             "after {:?}: {told:?}",
             start.elapsed()
         );
-        let named =
-            matches!(&told, Err(Error::PermissionDenied { right, .. }) if right.starts_with('&'));
+        let named = matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission.starts_with('&'));
         assert!(named, "{told:?}");
         assert_eq!(stage.client.stats().subscriptions, 0);
     });
@@ -200,8 +199,7 @@ fn without_the_right_to_ping_callers_are_told_so_and_connections_get_rarer() {
         let start = Instant::now();
         while start.elapsed() < ms(10_000) {
             let told = stage.task(0).lock().await.map(drop);
-            let named =
-                matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping");
+            let named = matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping");
             assert!(named, "after {:?}: {told:?}", start.elapsed());
         }
         let connections = connected(&stage, Role::Messages) - before;
@@ -233,7 +231,7 @@ fn a_waiter_is_told_when_the_right_to_ping_is_taken_away() {
             start.elapsed()
         );
         assert!(
-            matches!(&told, Err(Error::PermissionDenied { right, .. }) if right == "+ping"),
+            matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping"),
             "{told:?}"
         );
     });
