@@ -1,4 +1,4 @@
-//! Take a lock, nest it, give it back.
+//! Acquire a lock, nest it, release it.
 //!
 //! `cargo run --example basic -- redis://127.0.0.1:6379`
 
@@ -14,7 +14,7 @@ async fn main() -> Result<(), Error> {
 
     let outer = stock.lock().await?;
     println!("held by {}", outer.owner());
-    // The same task takes it once more: no waiting, hold count 2.
+    // The same task acquires it again: no waiting, hold count 2.
     let inner = stock.lock().await?;
     println!("hold count {}", stock.hold_count().await?);
     inner.unlock().await?;

@@ -22,13 +22,13 @@ async fn main() -> Result<(), Error> {
     let written = report.run(|_held| async { work(3).await }).await;
     println!("run: {written:?}");
 
-    // The same by hand: watch the guard beside the work, and ask it before each step that others
-    // can see.
+    // The same by hand: watch the guard during the work, and check it before each externally
+    // visible step.
     let guard = report.lock().await?;
     tokio::select! {
         pages = work(5) => {
             if guard.state() == HoldState::Held {
-                println!("{pages} pages, certain until {:?}", guard.valid_until());
+                println!("{pages} pages, valid until {:?}", guard.valid_until());
             }
             guard.unlock().await?;
         }

@@ -1,4 +1,4 @@
-//! Export a client's statistics in the text format that Prometheus reads, once a second.
+//! Export a client's statistics in the Prometheus text format, once a second.
 //!
 //! `cargo run --example metrics -- redis://127.0.0.1:6379`
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Error> {
         }
     });
     let guard = client.lock("stock:42").lock().await?;
-    // A real program serves `exposition` over HTTP and goes on working here.
+    // A real program serves `exposition` over HTTP and does its work here.
     let _ = exporter.await;
     guard.unlock().await?;
     client.close(Duration::ZERO).await;

@@ -1,4 +1,4 @@
-//! The settings of a client, their bounds, and putting a client together.
+//! The settings of a client, their bounds, and the construction of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::shared::{Config, Shared, ShutdownOnDrop};
 use crate::wait::Subscriptions;
 
-/// Settings of a client. Each has a default that suits most.
+/// Settings of a client. The defaults suit most uses.
 ///
 /// # Examples
 ///
@@ -53,10 +53,10 @@ impl LockClientBuilder {
         }
     }
 
-    /// The lease of a hold without a fixed one; it is renewed every third of this. Default 30 s, as
-    /// Redisson's `lockWatchdogTimeout`; 300 ms to one day.
+    /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day.
     ///
-    /// A crashed holder keeps others waiting for at most this long.
+    /// A crashed holder blocks others for at most this long.
     ///
     /// # Examples
     ///
@@ -71,8 +71,8 @@ impl LockClientBuilder {
         }
     }
 
-    /// How long a command may take, one re-send included. Default 3 s; above zero, and below a
-    /// third of the watchdog timeout.
+    /// Time limit for a command, including one resend. Default 3 s; above zero, and below a third
+    /// of the watchdog timeout.
     ///
     /// # Examples
     ///
@@ -87,7 +87,8 @@ impl LockClientBuilder {
         }
     }
 
-    /// Command connections; all commands of one lock use the same one. Default 1; 1 to 16.
+    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
+    /// 16.
     ///
     /// # Examples
     ///
@@ -101,11 +102,10 @@ impl LockClientBuilder {
         }
     }
 
-    /// Whether a lost connection is killed at the server before its replacement is used. Default
-    /// on.
+    /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
     ///
     /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
-    /// between clients; `docs/guarantees.md` says what remains without it.
+    /// between clients; `docs/guarantees.md` lists the risks without it.
     ///
     /// # Examples
     ///
@@ -119,7 +119,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// What is put in front of every name, as Redisson's `NameMapper` would. Default nothing.
+    /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
     ///
     /// # Examples
     ///
@@ -133,7 +133,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not say otherwise. Default
+    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default
     /// none; 10 ms to ten years.
     ///
     /// # Examples

@@ -1,4 +1,4 @@
-//! The client: identity, settings, connections; makes locks, and ends them all.
+//! The client: its id, settings and connections; creates locks and shuts everything down.
 
 use std::fmt;
 use std::pin::pin;
@@ -18,11 +18,11 @@ use crate::owner::Owner;
 use crate::shared::{Phase, Shared};
 use crate::stats::{AbandonedHold, ClientStats, CloseReport};
 
-/// A connection to Redis that makes locks. Cheap to clone; all clones are one client.
+/// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
-/// A client is one half of every owner: its id stands in each lock hash it writes. It has one
+/// A client is one half of every owner: its id is part of each lock hash it writes. It has one
 /// command connection (more with [`connections`](LockClientBuilder::connections)) and one
-/// subscriber connection, however many locks. When the last client, lock and guard of it are
+/// subscriber connection, for any number of locks. When its last client handle, lock and guard are
 /// dropped, its tasks end and its sockets close within a second.
 ///
 /// # Examples
@@ -40,7 +40,7 @@ pub struct LockClient {
     pub(crate) handle: Arc<ClientHandle>,
 }
 
-/// What keeps a client running: clients, locks and guards have one, background tasks do not.
+/// Keeps a client running: clients, locks and guards share it, background tasks do not.
 pub(crate) struct ClientHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stop: CancellationToken,
@@ -52,7 +52,7 @@ impl Drop for ClientHandle {
         // On a runtime that is gone this does nothing, and nothing is left to do.
         self.shared.runtime.spawn(async move {
             shared.enter_phase(Phase::Closing);
-            // Nobody is left who could give a detached hold back.
+            // No handle is left that could release a detached hold.
             for entry in Entries::all(&shared) {
                 entry.release_detached();
             }
@@ -106,8 +106,8 @@ impl LockClient {
 
     /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
     ///
-    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
-    /// it need not be connected.
+    /// The lock client opens its own connections; the given client is never used, reconnected or
+    /// quit, and need not be connected.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl LockClient {
         &self.handle.shared.client_id
     }
 
-    /// A lock by its name. Does no I/O; a bad name is the error of the first verb.
+    /// A lock by its name. Does no I/O; the lock's first operation reports an invalid name.
     ///
     /// # Examples
     ///
@@ -169,8 +169,8 @@ impl LockClient {
 
     /// The owner with this thread id, for callers that need a fixed number on the wire.
     ///
-    /// Task ids count up from 1, and ids from 2^62 on are given out by the crate: choose another
-    /// range (negative numbers are free) unless you mean to share such an owner.
+    /// Task ids count up from 1, and this crate assigns ids from 2^62 up: choose another range
+    /// (negative numbers are free) unless you mean to share such an owner.
     ///
     /// # Examples
     ///
@@ -184,7 +184,7 @@ impl LockClient {
         Owner::with_id(&self.handle.shared.client_id, thread_id)
     }
 
-    /// What the client holds and does, by local knowledge, with running totals since it was made.
+    /// Client statistics from local information, with running totals since the client was created.
     ///
     /// # Examples
     ///
@@ -216,25 +216,23 @@ impl LockClient {
         }
     }
 
-    /// Closes the client: no new holds, `grace` for the guards that are open, then the end.
+    /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
     ///
-    /// New calls and waiters get [`Error::Closed`] at once. Open guards have `grace` to be given
-    /// back and are renewed meanwhile; after it detached holds are released, and holds with an open
-    /// guard are *not* taken away from under their section: they become lost with
-    /// [`LossReason::Closed`] and end with their lease. The report names them. Closing a closed
-    /// client does nothing.
+    /// New calls and waiters get [`Error::Closed`] at once. Open guards have `grace` to be released
+    /// and are renewed meanwhile. After that, detached holds are released; holds with an open guard
+    /// are *not* released under a running section: they become lost with [`LossReason::Closed`] and
+    /// end with their lease. The report lists them. Closing a closed client does nothing.
     ///
-    /// Releases that are under way have the same `grace`, and at least the command timeout. After
-    /// that they are waited for as long as they progress: until none has ended for a command
-    /// timeout.
+    /// Releases in flight have the same `grace`, and at least the command timeout. After that,
+    /// `close` waits while they make progress: until none has ended for a command timeout.
     ///
-    /// Where nothing can be sent (outside of a runtime, or when nobody drives the client's) all
-    /// that is held is abandoned at once, and named.
+    /// Where nothing can be sent (outside a runtime, or when nothing drives the client's), all
+    /// holds are abandoned at once, and reported.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is
-    /// closed again or its last handle is dropped.
+    /// Dropping the future leaves the client closing: it accepts no new holds, and shuts down when
+    /// it is closed again or its last handle is dropped.
     ///
     /// # Examples
     ///
@@ -254,7 +252,7 @@ impl LockClient {
             for entry in Entries::all(shared) {
                 entry.tell_all();
             }
-            // No more waiting than anybody subscriptions for.
+            // Bounded, so that the addition cannot overflow.
             let grace = Instant::now() + grace.min(FOREVER);
             let _ =
                 tokio::time::timeout_at(grace, wait_until(shared, |counts| counts.guarded == 0))
@@ -293,7 +291,7 @@ impl fmt::Debug for LockClient {
     }
 }
 
-/// Ends every hold that is still open, and names it.
+/// Ends every hold that is still open, and reports it.
 fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
     let mut abandoned = Vec::new();
     for entry in Entries::all(shared) {
@@ -308,7 +306,7 @@ fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
     abandoned
 }
 
-/// Subscriptions until the counts is as wished.
+/// Waits until the counts satisfy `wished`.
 async fn wait_until(shared: &Arc<Shared>, wished: impl Fn(&Counts) -> bool) {
     loop {
         let progress = shared.tally.progress();
@@ -319,11 +317,11 @@ async fn wait_until(shared: &Arc<Shared>, wished: impl Fn(&Counts) -> bool) {
     }
 }
 
-/// Subscriptions for what is under way: until the grace is over, and on for as long as something ends in
-/// each command timeout. Answers how much was left.
+/// Waits for operations in flight: until `grace`, and longer while something ends in each command
+/// timeout. Returns how many were left.
 async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
-    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
-    // too.
+    // An acquire in flight may still take the lock although no caller wants it any more: it is
+    // undone too.
     let under_way = |counts: &Counts| counts.acquiring + counts.releasing;
     let mut limit = Instant::now() + shared.config.command_timeout;
     loop {
@@ -355,8 +353,8 @@ async fn end(shared: &Arc<Shared>, stop: &CancellationToken) {
     }
 }
 
-/// How long releases may go on after the last handle was dropped.
+/// How long releases may take after the last handle was dropped.
 const LAST_WORK: Duration = Duration::from_millis(700);
 
-/// A grace that nobody outwaits.
+/// Longer than any grace period that matters.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

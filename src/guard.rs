@@ -1,4 +1,4 @@
-//! A hold in the hands of its owner: giving it back, extending it, letting go of it.
+//! A hold as its owner sees it: releasing, extending and detaching it.
 
 use std::fmt;
 use std::pin::pin;
@@ -16,20 +16,20 @@ use crate::owner::Owner;
 use crate::script::{self, Renewal, Renewed};
 use crate::slot::local_deadline;
 
-/// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in
-/// the background.
+/// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
+/// background.
 ///
-/// A guard remembers its owner, so it may be moved to another task and given back there. It
-/// protects nothing by itself: a holder that must not act after the lock was lost watches
-/// [`lost`](Self::lost), or asks [`state`](Self::state) before each step.
+/// A guard remembers its owner, so it can be moved to another task and released there. It protects
+/// nothing by itself: a holder that must not act after the lock is lost watches
+/// [`lost`](Self::lost), or checks [`state`](Self::state) before each step.
 ///
 /// # Dropping
 ///
-/// The hold counts as given back from the moment of the drop. A release is sent in the background
-/// and repeated until Redis confirms it, at most until the lease is over. If the runtime ends
-/// first, the lease frees the lock; [`LockClient::close`](crate::LockClient::close) waits for such
-/// releases. Dropping never blocks and never panics. A guard that is forgotten (`mem::forget`)
-/// keeps its lock for as long as the client lives.
+/// The hold counts as released from the moment of the drop. A release is sent in the background and
+/// retried until Redis confirms it, at most until the lease ends. If the runtime ends first, the
+/// lease frees the lock; [`LockClient::close`](crate::LockClient::close) waits for such releases.
+/// Dropping never blocks and never panics. A forgotten guard (`mem::forget`) keeps its lock for as
+/// long as the client lives.
 ///
 /// # Examples
 ///
@@ -43,7 +43,7 @@ use crate::slot::local_deadline;
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a dropped guard gives the lock back at once"]
+#[must_use = "dropping a guard releases the lock at once"]
 pub struct LockGuard {
     held: HoldHandle,
     /// Keeps the client running.
@@ -69,22 +69,22 @@ impl LockGuard {
         }
     }
 
-    /// Gives this hold back, and says whether it was there until now.
+    /// Releases this hold, and reports whether it was held until now.
     ///
-    /// The guard is used up in every case: a hold whose release has no answer is not renewed any
-    /// more, and its release goes on in the background.
+    /// The guard is consumed in every case: a hold whose release has no answer is no longer
+    /// renewed, and its release continues in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold had ended before; [`Error::NoAnswer`], [`Error::Refused`] and
-    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free at
-    /// the latest when its lease ends; [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::Lost`] if the hold had already ended; [`Error::NoAnswer`], [`Error::Refused`] and
+    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free no
+    /// later than the end of its lease; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once. A future that was
-    /// begun and is kept without being polled is taken over by the background after the command
-    /// timeout, and then ends with [`Error::NoAnswer`].
+    /// Dropping the future releases the hold in the background, exactly once. If a started future
+    /// is kept without being polled, a background task takes over the release after the command
+    /// timeout, and the future then fails with [`Error::NoAnswer`].
     ///
     /// # Examples
     ///
@@ -104,10 +104,10 @@ impl LockGuard {
             .await
     }
 
-    /// Ready when the hold is lost, with the reason; never after a normal unlock.
+    /// Resolves when the hold is lost, with the reason; never after a normal unlock.
     ///
-    /// The loss is told at the latest at [`valid_until`](Self::valid_until), which lies before the
-    /// server's own expiry. The future does not borrow the guard.
+    /// The loss is reported by [`valid_until`](Self::valid_until), which precedes the server-side
+    /// expiry. The future does not borrow the guard.
     ///
     /// # Cancel safety
     ///
@@ -125,8 +125,8 @@ impl LockGuard {
         self.held.lost()
     }
 
-    /// Ready when the hold has ended: `Some` with the reason if it was lost, `None` if it was given
-    /// back.
+    /// Resolves when the hold has ended: `Some` with the reason if it was lost, `None` if it was
+    /// released.
     ///
     /// # Cancel safety
     ///
@@ -148,7 +148,7 @@ impl LockGuard {
         self.held.ended()
     }
 
-    /// How it stands with the hold, by local knowledge: nothing is asked over the network.
+    /// Current state of the hold, from local information; no network round trip.
     ///
     /// # Examples
     ///
@@ -161,7 +161,8 @@ impl LockGuard {
         self.held.state()
     }
 
-    /// Until when the hold is certain unless it is renewed: always before the server's own expiry.
+    /// The instant up to which the hold is guaranteed without another renewal; always before the
+    /// server-side expiry.
     ///
     /// # Examples
     ///
@@ -174,7 +175,7 @@ impl LockGuard {
         self.held.valid_until()
     }
 
-    /// Who holds: the owner that took this hold.
+    /// The owner of this hold.
     ///
     /// # Examples
     ///
@@ -187,18 +188,18 @@ impl LockGuard {
         &self.held.owner
     }
 
-    /// Moves the end of a fixed lease: at least `lease` from now, never less than before.
+    /// Extends a fixed lease to at least `lease` from now; never shortens it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog keeps it;
+    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog renews it;
     /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
     /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's
-    /// refusals: the lease then ends where it did before, or later.
+    /// refusals: the lease then ends when it did before, or later.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the longer lease at the server; the guard goes by the shorter
+    /// Dropping the future may leave the longer lease at the server; the guard assumes the shorter
     /// one.
     ///
     /// # Examples
@@ -223,15 +224,16 @@ impl LockGuard {
             .await
     }
 
-    /// Lets go of the guard and keeps the hold: unless it has a fixed lease it is renewed until
-    /// [`Lock::unlock`](crate::Lock::unlock) by the same owner gives it back, or
-    /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle.
+    /// Consumes the guard without releasing the hold: unless it has a fixed lease, it is renewed
+    /// until [`Lock::unlock`](crate::Lock::unlock) by the same owner,
+    /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle
+    /// releases it.
     ///
-    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew.
-    /// With a fixed lease or a `max_hold` it need not be given back: when it has ended it is
-    /// forgotten, an unlock finds nothing ([`Error::NotHeld`]), and a lease that has run out counts
-    /// as no loss. So `lease(d)`, `try_lock` and `detach` together do something at most once in
-    /// `d`, for as long as the client lives.
+    /// If such a hold is lost, that unlock says so; until then its owner cannot acquire the lock
+    /// again. With a fixed lease or a `max_hold` it need not be released: when it ends it is
+    /// forgotten, an unlock then returns [`Error::NotHeld`], and an expired lease is not a loss. So
+    /// `lease(d)`, `try_lock` and `detach` together do something at most once per `d`, for as long
+    /// as the client lives.
     ///
     /// # Examples
     ///
@@ -274,9 +276,10 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// Gives a hold back: shared by guards and by [`Lock::unlock`](crate::Lock::unlock).
+/// Releases a hold: shared by guards and by [`Lock::unlock`](crate::Lock::unlock).
 ///
-/// `begun` is called when the hold is out of the books and dropping its guard must do nothing more.
+/// `begun` is called once the hold is removed from the entry and dropping its guard must do nothing
+/// more.
 pub(crate) async fn give_back(
     entry: &EntryRef,
     owner: i64,
@@ -292,13 +295,13 @@ pub(crate) async fn give_back(
         match entry.begin_release(owner, status) {
             Ok(Begun::Release(release)) => break release,
             Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
-            // A nested acquire is under way. Its caller may have stopped polling it, so it is not
-            // waited for longer than for a command: the guard is then dropped, and the background
-            // goes on when that call ends.
+            // A nested acquire is in flight. Its caller may have stopped polling it, so the wait is
+            // limited to the command timeout: the guard is then dropped, and the background
+            // releases the hold when that call ends.
             Ok(Begun::Wait { place, since }) => {
                 let patience = since.max(start) + entry.shared.config.command_timeout;
                 if tokio::time::timeout_at(patience, place).await.is_err() {
-                    let source = "an acquire of the same owner is still under way; is its future being polled?";
+                    let source = "an acquire by the same owner is still in flight; is its future being polled?";
                     return Err(Error::no_answer("unlocking", source));
                 }
             }
@@ -322,7 +325,7 @@ pub(crate) fn not_held(entry: &EntryRef, owner: i64) -> Error {
     }
 }
 
-/// A refusal of the server, or what ended the hold.
+/// A refusal by the server, or what ended the hold.
 enum ReleaseError {
     Server(Error),
     Lost(LossReason),
@@ -343,7 +346,7 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
     let sent = AtomicBool::new(false);
     let mut target = 0;
     let patience = entry.shared.patience();
-    // Every copy goes to the count of its moment, so that a later release of the same owner is
+    // Every send targets the count at that moment, so that a later release of the same owner is
     // never undone.
     let asking = script::call(
         &entry.shared.redis,
@@ -358,7 +361,7 @@ async fn send_release(release: Release) -> Result<(), ReleaseError> {
         },
     );
     let Some(answer) = release.unless_taken_over(pin!(asking)).await else {
-        let source = "its future was not polled for longer than a command may take; the background went on with it";
+        let source = "its future was not polled for longer than the command timeout; a background task continued the release";
         return Err(ReleaseError::Server(Error::no_answer("unlocking", source)));
     };
     match answer {
@@ -403,8 +406,9 @@ async fn extend(
     let LeasePolicy::Fixed { limit, .. } = mode else {
         return Err(Error::InvalidConfig {
             what: "extend",
-            problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended"
-                .to_owned(),
+            problem:
+                "the watchdog renews this hold; only a hold with a fixed lease can be extended"
+                    .to_owned(),
         });
     };
     if limit.is_some_and(|limit| local_deadline(tokio::time::Instant::now(), lease) > limit) {

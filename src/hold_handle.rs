@@ -1,6 +1,6 @@
-//! What an owner sees of its hold: how it stands, until when it is certain, and when it has ended.
+//! What an owner sees of its hold: its state, how long it is guaranteed, and when it ends.
 //!
-//! Local knowledge only; nothing here asks Redis.
+//! Local information only; nothing here asks Redis.
 
 use std::fmt;
 use std::future::Future;
@@ -16,14 +16,14 @@ use crate::error::LossReason;
 use crate::hold::{Ending, HoldStatus};
 use crate::owner::Owner;
 
-/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything but the unlock.
+/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
 /// lock.run(|held| async move {
-///     println!("certain until {:?}", held.valid_until());
+///     println!("valid until {:?}", held.valid_until());
 /// }).await
 /// # }
 /// ```
@@ -35,7 +35,7 @@ pub struct HoldHandle {
 }
 
 impl HoldHandle {
-    /// Ready when the hold is lost; see [`LockGuard::lost`](crate::LockGuard::lost).
+    /// Resolves when the hold is lost; see [`LockGuard::lost`](crate::LockGuard::lost).
     ///
     /// # Cancel safety
     ///
@@ -58,7 +58,7 @@ impl HoldHandle {
         }
     }
 
-    /// How it stands with the hold; see [`LockGuard::state`](crate::LockGuard::state).
+    /// Current state of the hold; see [`LockGuard::state`](crate::LockGuard::state).
     ///
     /// # Examples
     ///
@@ -82,7 +82,7 @@ impl HoldHandle {
         }
     }
 
-    /// Until when the hold is certain; see
+    /// The instant up to which the hold is guaranteed; see
     /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     ///
     /// # Examples
@@ -111,7 +111,7 @@ impl fmt::Debug for HoldHandle {
     }
 }
 
-/// How it stands with a hold, by local knowledge.
+/// State of a hold, from local information.
 ///
 /// # Examples
 ///
@@ -124,12 +124,12 @@ impl fmt::Debug for HoldHandle {
 pub enum HoldState {
     /// Held, and confirmed recently.
     Held,
-    /// Held still, but no renewal was confirmed for two thirds of the watchdog timeout: stop side
+    /// Still held, but no renewal was confirmed for two thirds of the watchdog timeout: stop side
     /// effects.
     AtRisk,
-    /// Not held any more.
+    /// No longer held.
     Lost(LossReason),
-    /// Given back.
+    /// Released.
     Released,
 }
 
@@ -153,7 +153,7 @@ impl Future for Lost {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
         match self.watch.poll_ended(context) {
             Poll::Ready(Ending::Lost(reason)) => Poll::Ready(reason),
-            // Given back: there is nothing left that could be lost.
+            // Released: nothing is left to lose.
             Poll::Ready(Ending::Released) | Poll::Pending => Poll::Pending,
         }
     }

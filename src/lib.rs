@@ -1,4 +1,4 @@
-//! Redis locks that Java's Redisson understands: the same keys, reentrant, renewed, told when lost.
+//! Reentrant Redis locks, wire-compatible with Java's Redisson: renewed, with notice of a loss.
 //!
 //! ```no_run
 //! # async fn sell() {}
@@ -9,7 +9,7 @@
 //! let stock = client.lock("stock:42");
 //!
 //! let guard = stock.lock().await?;
-//! // Nobody else holds `stock:42` now, neither in this process nor in any JVM.
+//! // No other owner holds `stock:42` now, in this process or in any JVM.
 //! sell().await;
 //! guard.unlock().await?;
 //! # Ok(()) }
@@ -17,20 +17,20 @@
 //!
 //! # What is promised, and what is not
 //!
-//! *Exactly-once holds*: a lost reply, a retry, a reconnect never leave a hold count too high or
-//! too low. *Dropping a future is safe* at any await point. *You are told*: a lost lock is
-//! signalled at the latest at a local deadline that lies before the server's own expiry. *No
-//! polling*: waiting costs one subscription.
+//! *Exactly-once holds*: a lost reply, a retry or a reconnect never leaves a hold count too high or
+//! too low. *Dropping a future is safe* at any await point. *Loss is reported* no later than a
+//! local deadline, which always precedes the server-side expiry. *No polling*: waiting costs one
+//! subscription.
 //!
 //! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the
-//! server's clock; fencing of a resource; a guard that is forgotten. `docs/guarantees.md` has both
-//! lists with their tests.
+//! server's clock; fencing of a resource; the release of a forgotten guard. `docs/guarantees.md`
+//! has both lists with their tests.
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who
-//! holds: read it before locking inside `join!` or `select!`. [`Error`] lists everything that can
-//! go wrong.
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`Owner`] says who
+//! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
+//! that can go wrong.
 
 #![deny(clippy::disallowed_methods)]
 

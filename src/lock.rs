@@ -1,4 +1,4 @@
-//! The public verbs of a lock. The one loop behind those that take it is in `acquire`.
+//! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
 
 mod acquire;
 mod inspect;
@@ -23,14 +23,14 @@ use crate::wire::LockName;
 use acquire::Wait;
 pub use inspect::Holder;
 
-/// A lock by its name. Cheap to clone, does no I/O by itself, and remembers no hold.
+/// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
-/// Without [`lease`](Self::lease) a hold is kept by the watchdog: its lease is the client's
-/// watchdog timeout and is renewed every third of it, until the hold is given back. The lock is
-/// reentrant by [`Owner`].
+/// Without [`lease`](Self::lease) the watchdog renews a hold: its lease is the client's watchdog
+/// timeout and is renewed at every third of it, until the hold is released. The lock is reentrant
+/// by [`Owner`].
 ///
-/// Not for: mutual exclusion that must survive the failover of an unreplicated server, or a
-/// resource that cannot bear two writers for a moment; see `docs/guarantees.md`.
+/// Not for mutual exclusion that must survive the failover of an unreplicated server, or for a
+/// resource that cannot tolerate two writers even briefly; see `docs/guarantees.md`.
 ///
 /// # Examples
 ///
@@ -78,9 +78,9 @@ impl Lock {
 
     /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
-    /// The hold ends when the lease is over, however long the section takes; the lock is then given
-    /// back and the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). A
-    /// bad lease is the error of the first verb.
+    /// The hold ends with the lease, however long the section takes; the lock is then released and
+    /// the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first
+    /// operation reports an invalid lease.
     ///
     /// # Examples
     ///
@@ -98,12 +98,12 @@ impl Lock {
         }
     }
 
-    /// The same lock with a limit on each hold, from its taking on: 10 milliseconds to ten years;
-    /// default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// The same lock with a limit on each hold, counted from its acquisition: 10 milliseconds to
+    /// ten years; default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
-    /// The watchdog renews up to the limit; there the hold is lost with
-    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). Nothing is taken away from under a
-    /// running section: the key stays until the guard is gone, or until the lease ends.
+    /// The watchdog renews up to the limit, at which the hold is lost with
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). A running section is not unlocked: the
+    /// key stays until the guard is gone, or until the lease ends.
     ///
     /// # Examples
     ///
@@ -121,7 +121,7 @@ impl Lock {
         }
     }
 
-    /// The same lock for a given owner, whatever task calls it.
+    /// The same lock for a given owner, whichever task calls it.
     ///
     /// # Examples
     ///
@@ -139,7 +139,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, waiting for as long as another owner holds it.
+    /// Acquires the lock, waiting while another owner holds it.
     ///
     /// If this owner already holds it, one more hold is added at once. Waiting costs one
     /// subscription for the whole process and no polling.
@@ -154,12 +154,12 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no hold, no subscription and no timer. An attempt that is on its
-    /// way is undone as soon as the connection lets it; until then others find the lock taken, and
-    /// this owner's next call waits for it. The place in the queue is lost.
+    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is
+    /// undone as soon as the connection allows it; until then others find the lock taken, and this
+    /// owner's next call waits for it. The place in the queue is lost.
     ///
-    /// As with tokio's own locks, a future that waits is to be polled or dropped: one that is kept
-    /// without being polled keeps its place, and the callers of this process behind it wait for it.
+    /// As with tokio's own locks, poll or drop a waiting future: one that is kept without being
+    /// polled keeps its place in the queue, and the callers of this process behind it wait for it.
     ///
     /// # Examples
     ///
@@ -175,11 +175,11 @@ impl Lock {
         taken.ok_or(Error::Closed)
     }
 
-    /// Takes the lock if that is possible right now: one attempt, past the local queue. `None`: it
+    /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
     /// is held.
     ///
-    /// While another task of this client is giving the lock back, the first of the callers that
-    /// queue attempts before it.
+    /// While another task of this client is releasing the lock, the first queued caller makes its
+    /// attempt before this one.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Lock {
     /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
     /// match client.lock("stock:42").try_lock().await? {
     ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("somebody else is at it"),
+    ///     None => println!("held by someone else"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -203,9 +203,10 @@ impl Lock {
         self.acquire(Wait::Never).await
     }
 
-    /// Takes the lock, waiting at most this long. `None`: it was held all the time.
+    /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
+    /// acquired in time.
     ///
-    /// A wait of zero makes one attempt. A reply that is under way when the time is over is still
+    /// A wait of zero makes one attempt. A reply already in flight at the deadline is still
     /// awaited, at most for the command timeout.
     ///
     /// # Errors
@@ -230,7 +231,8 @@ impl Lock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Takes the lock, waiting until `deadline`. `None`: it was held all the time.
+    /// Acquires the lock, waiting until `deadline`. Returns `None` if the lock could not be
+    /// acquired in time.
     ///
     /// # Errors
     ///
@@ -256,9 +258,9 @@ impl Lock {
 
     /// Runs `body` with the lock held, and drops it if the lock is lost.
     ///
-    /// The body's value is returned if the hold was alive at its end, also when the unlock then has
-    /// no answer: a finished section is not spoiled by that. If the body panics, the lock is given
-    /// back and the panic goes on.
+    /// The body's value is returned if the lock was still held at its end: a failed unlock does not
+    /// discard the value of a completed body, unless it reports a loss. If the body panics, the
+    /// lock is released and the panic propagates.
     ///
     /// # Errors
     ///
@@ -266,7 +268,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body and gives the lock back in the background.
+    /// Dropping the future drops the body and releases the lock in the background.
     ///
     /// # Examples
     ///
@@ -296,7 +298,7 @@ impl Lock {
         }
     }
 
-    /// Gives back one [detached](LockGuard::detach) hold of the current owner.
+    /// Releases one [detached](LockGuard::detach) hold of the current owner.
     ///
     /// # Errors
     ///
@@ -304,8 +306,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once; dropped before it
-    /// was polled, it does nothing.
+    /// Dropping the future releases the hold in the background, exactly once; dropped before it was
+    /// polled, it does nothing.
     ///
     /// # Examples
     ///
@@ -329,7 +331,7 @@ impl Lock {
                         not_held(&entry, owner)
                     });
                 };
-                // Cancel safety: there is no guard whose drop would give the hold back.
+                // Cancel safety: there is no guard whose drop would release the hold.
                 let mut claim = Claim {
                     entry: &entry,
                     owner,
@@ -374,7 +376,7 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A detached hold that a call is about to give back.
+/// A detached hold that a call is about to release.
 struct Claim<'a> {
     entry: &'a EntryRef,
     owner: i64,

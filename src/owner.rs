@@ -1,7 +1,7 @@
-//! Who holds: explicit owners, scopes, tasks, threads. Values only, no I/O.
+//! Owners: explicit, by scope, by task, by thread. Values only, no I/O.
 //!
-//! An owner is one field of the lock hash, `clientId:threadId`. This room decides which thread id a
-//! call has; it never asks Redis and never looks at holds.
+//! An owner is one field of the lock hash, `clientId:threadId`. This module decides which thread id
+//! a call uses; it never asks Redis and never looks at holds.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,12 +14,12 @@ use tokio::task::coop;
 
 use crate::wire;
 
-/// Who takes and holds locks: the `clientId:threadId` that stands in the lock hash.
+/// The owner of a hold: the `clientId:threadId` in the lock hash.
 ///
 /// Without an explicit owner a call belongs to the tokio task it runs in, so nested calls of one
 /// task re-enter and two tasks exclude each other. The branches of one `join!` or `select!` share
-/// their task and therefore re-enter as well; give each branch an owner of its own to make them
-/// exclude each other:
+/// their task and therefore re-enter as well; give each branch its own owner to make them exclude
+/// each other:
 ///
 /// ```no_run
 /// # async fn sell() {}
@@ -33,12 +33,12 @@ use crate::wire;
 /// # }
 /// ```
 ///
-/// In a bare `block_on`, the body of a `#[tokio::main]`, calls belong to the thread. That is
-/// recognised by tokio's budget for each poll, so not within [`tokio::task::unconstrained`], which
-/// takes it away: there each call is an owner of its own, and a nested `lock()` waits for the outer
-/// one for ever. In such a body use [`scope`](Self::scope).
+/// In a bare `block_on`, such as the body of a `#[tokio::main]`, calls belong to the thread. This
+/// is detected by tokio's budget per poll, so not within [`tokio::task::unconstrained`], which
+/// removes it: there each call has its own owner, and a nested `lock()` deadlocks. Use
+/// [`scope`](Self::scope) in such a body.
 ///
-/// Owners are made by [`LockClient::owner`](crate::LockClient::owner) and belong to that client
+/// Owners are created by [`LockClient::owner`](crate::LockClient::owner) and belong to that client
 /// only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owner {
@@ -48,17 +48,17 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner that nobody else is.
+    /// A new, unique owner.
     pub(crate) fn fresh(client_id: &Arc<str>) -> Self {
         Self::new(client_id, next_own_id(), Origin::Explicit)
     }
 
-    /// An owner with a chosen thread id.
+    /// An owner with the given thread id.
     pub(crate) fn with_id(client_id: &Arc<str>, thread_id: i64) -> Self {
         Self::new(client_id, thread_id, Origin::Explicit)
     }
 
-    /// The owner of the running call: its scope, its task, its thread inside a bare `block_on`, or
+    /// The owner of the current call: its scope, its task, its thread inside a bare `block_on`, or
     /// a fresh one.
     pub(crate) fn current(client_id: &Arc<str>) -> Self {
         if let Some(owner) = SCOPE
@@ -86,8 +86,8 @@ impl Owner {
 
     /// Runs a future in which this owner is the current one.
     ///
-    /// The scope covers everything that is polled inside, also nested scopes of other clients. It
-    /// is not inherited by `tokio::spawn`: wrap the spawned future too, or use
+    /// The scope covers everything polled inside, including nested scopes of other clients.
+    /// `tokio::spawn` does not inherit it: wrap the spawned future too, or use
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     ///
     /// # Cancel safety
@@ -146,7 +146,7 @@ impl Owner {
 }
 
 impl fmt::Display for Owner {
-    /// As Redis has it: `clientId:threadId`.
+    /// As stored in Redis: `clientId:threadId`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client_id, self.thread_id)
     }
@@ -167,7 +167,7 @@ pub(crate) enum Origin {
     Call,
 }
 
-/// An id from the range that no tokio task id reaches.
+/// An id from the range above all tokio task ids.
 pub(crate) fn next_own_id() -> i64 {
     NEXT_OWN_ID.fetch_add(1, Ordering::Relaxed)
 }
@@ -191,9 +191,9 @@ impl Scope {
 /// Whether this code is polled by tokio's `block_on` rather than by some other executor.
 ///
 /// Only tokio's own loops run a future under a cooperative budget. Outside a task nothing else
-/// tells the two apart, and the difference matters: another executor may poll many futures on one
-/// thread, which must not share an owner. Budget is taken until it is refused or clearly endless,
-/// and given back.
+/// distinguishes the two, and the difference matters: another executor may poll many futures on one
+/// thread, which must not share an owner. The probe consumes budget until it is refused or clearly
+/// unlimited, then restores it.
 fn in_block_on() -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let mut taken = Vec::with_capacity(BUDGET_PROBE);
@@ -215,7 +215,7 @@ fn in_block_on() -> bool {
 }
 
 fn task_number(id: tokio::task::Id) -> i64 {
-    // `Id` shows its number only as text.
+    // `Id` exposes its number only as text.
     id.to_string()
         .parse()
         .unwrap_or_else(|_| unreachable!("tokio prints a task id as a decimal below 2^63"))

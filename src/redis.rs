@@ -1,10 +1,10 @@
-//! The one door to Redis: run a script, listen to channels, know what happened. Only this room
-//! knows fred, and in it only `connection.rs` and `settings.rs`.
+//! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Only this module
+//! uses fred, and within it only `connection.rs` and `settings.rs`.
 //!
 //! A lane is one command connection at a time; all commands of one lock use the same lane, in
-//! order. The subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies
-//! of everything that shares its connection. Neither lets fred reconnect or repeat anything: what
-//! happens to a command whose connection went away is decided by whoever sent it.
+//! order. The subscriber has its own connection, because a refused SUBSCRIBE shifts the replies of
+//! everything that shares its connection. fred never reconnects or resends anything on either: the
+//! sender of a command decides what happens when its connection is lost.
 
 mod connection;
 mod fence;
@@ -41,17 +41,17 @@ pub(crate) use link::Limit;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
-    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes
-    /// a new connection.
+    /// Notified with `notify_one` when the server turns out to be the wrong one: the subscriber
+    /// reconnects.
     pub(crate) moved: Arc<Notify>,
-    /// For each lane the places of what goes over it in bulk.
+    /// For each lane, the permits for bulk calls.
     bulk: Vec<[Semaphore; 2]>,
     stop: CancellationToken,
     tasks: Tasks,
 }
 
 impl Redis {
-    /// Opens every command connection; fails if the first attempt of one fails.
+    /// Opens every command connection; fails if the first attempt of any fails.
     pub(crate) async fn connect(
         settings: &Arc<Settings>,
         lanes: usize,
@@ -84,7 +84,7 @@ impl Redis {
             .unwrap_or_else(|| unreachable!("only taken here")))
     }
 
-    /// Opens the subscriber connection, which works off what `subscriptions` wants.
+    /// Opens the subscriber connection, which serves `subscriptions`.
     pub(crate) async fn subscribe_with(
         &self,
         settings: &Arc<Settings>,
@@ -108,21 +108,22 @@ impl Redis {
         (hash % self.lanes.len() as u64) as usize
     }
 
-    /// Subscriptions for a place among the calls of this kind. Thousands that are sent at once would all be
-    /// answered late; their timeouts then make more of them.
+    /// Waits for a permit for a call of this kind. Thousands sent at once would all be answered
+    /// late, and their timeouts would cause even more.
     pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
         let place = self.bulk[lane][bulk as usize].acquire().await;
         place.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
-    /// Subscriptions until `limit` for a connection that may carry scripts.
+    /// Waits until `limit` for a connection that may carry scripts.
     pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), SendError> {
         self.lanes[lane].ready(limit).await
     }
 
-    /// Sends one copy of a script and subscriptions for its answer within `limit`, NOSCRIPT made invisible.
+    /// Sends a script once and waits for its reply within `limit`; handles NOSCRIPT.
     ///
-    /// Answers with the instant before the send. `sent` is set just before the copy is handed over.
+    /// Also returns the instant before the send. `sent` is set just before the command is handed
+    /// over.
     pub(crate) async fn run<T>(
         &self,
         lane: usize,
@@ -152,7 +153,7 @@ impl Redis {
             .unwrap_or(ConnectionFence::Active)
     }
 
-    /// Ends every connection and subscriptions until their tasks are gone.
+    /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
         self.stop.cancel();
         self.tasks.tracker.close();
@@ -178,7 +179,7 @@ impl Tasks {
     }
 }
 
-/// Calls that nobody subscriptions for, of which there may be one for each lock at the same time.
+/// Calls that no caller waits for; there may be one per lock at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
     Renewals = 0,
@@ -195,25 +196,25 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The slot of a key, by which a cluster shares its keys out among its nodes.
+/// The hash slot of a key, which decides its node in a cluster.
 pub(crate) fn slot_of(key: &str) -> u16 {
     connection::slot_of(key)
 }
 
-/// What a script answered.
+/// The reply of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reply {
     Nil,
     Number(i64),
     Text(String),
-    /// A text that is not UTF-8.
+    /// A string that is not UTF-8.
     Bytes(Arc<[u8]>),
     List(Vec<Self>),
     Other(String),
 }
 
 impl Reply {
-    /// A text as it is, whatever it is made of.
+    /// The bytes of a string, UTF-8 or not.
     pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
         match self {
             Self::Text(text) => Some(text.as_bytes().into()),
@@ -238,14 +239,14 @@ impl Reply {
     }
 }
 
-/// Why a copy has no answer.
+/// Why a send has no reply.
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// It was never handed over, so it is not executed.
     NotSent(Source),
-    /// Nor was it then: the server refuses the connection with this error.
+    /// Not handed over either: the server refuses the connection with this error.
     NotAccepted(String),
-    /// It may have been executed, and until the fence it may be executed still.
+    /// It may have been executed, and until the fence it may still be.
     Unknown {
         source: Source,
         sent_at: Instant,
@@ -312,7 +313,7 @@ fn dice() -> u32 {
     RandomState::new().hash_one(0) as u32
 }
 
-/// Calls of a kind that are under way on a lane at once.
+/// The maximum number of calls of a kind in flight on a lane.
 const BULK_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The runtime that a client was made on: where its tasks run, and how its end is noticed.
+//! The runtime that created a client: where its tasks run, and how its end is detected.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -8,18 +8,18 @@ use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-/// A runtime, and the right to spawn on it.
+/// A handle to a runtime, for spawning on it.
 #[derive(Clone)]
 pub(crate) struct Runtime {
     handle: Handle,
-    /// The simulator has many clients on one runtime, and ends that of a client by dropping its
+    /// The simulator runs many clients on one runtime, and ends a client's runtime by dropping its
     /// tasks.
     #[cfg(test)]
     ended: tokio_util::sync::CancellationToken,
 }
 
 impl Runtime {
-    /// The runtime of the caller. `None`: there is none.
+    /// The caller's runtime, if there is one.
     pub(crate) fn current() -> Option<Self> {
         let handle = Handle::try_current().ok()?;
         Some(Self {
@@ -29,12 +29,12 @@ impl Runtime {
         })
     }
 
-    /// Runs a task. On a runtime that has ended it is dropped instead.
+    /// Spawns a task. On a runtime that has ended, the task is dropped instead.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(self.bound(task));
     }
 
-    /// The same for a task whose end is waited for.
+    /// The same, for a task that is awaited at shutdown.
     pub(crate) fn spawn_tracked(
         &self,
         tasks: &TaskTracker,
@@ -43,7 +43,7 @@ impl Runtime {
         tasks.spawn_on(self.bound(task), &self.handle);
     }
 
-    /// Timers that are made until the guard is dropped belong to this runtime.
+    /// Timers created until the guard is dropped belong to this runtime.
     pub(crate) fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()
     }
@@ -52,8 +52,8 @@ impl Runtime {
         self.handle.id() == other.id()
     }
 
-    /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits
-    /// for one of its tasks, sockets or timers waits for ever.
+    /// Resolves when this runtime has not run a task for `limit`: nothing drives it, and anything
+    /// that waits for its tasks, sockets or timers waits forever.
     pub(crate) async fn stands_still(&self, limit: Duration) {
         let Some(clock) = CLOCK.as_ref() else {
             return std::future::pending().await;
@@ -87,7 +87,7 @@ impl Runtime {
         }
     }
 
-    /// Ends the tasks of a simulated client as the end of their runtime would.
+    /// Ends the tasks of a simulated client as the end of its runtime would.
     #[cfg(test)]
     pub(crate) fn end(&self) {
         self.ended.cancel();
@@ -102,9 +102,8 @@ async fn sleep_on(clock: &Handle, time: Duration) {
     sleep.await;
 }
 
-/// Timers that run whatever becomes of the caller's runtime, which may have none, and of the
-/// client's. The thread is started by the first call that is polled by another runtime than its
-/// client's.
+/// Timers independent of the caller's runtime, which may have none, and of the client's. The first
+/// call polled on a runtime other than its client's starts the thread.
 static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

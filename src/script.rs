@@ -1,9 +1,9 @@
-//! The files in `lua/` as typed calls: one function for each, with the header's replies as its
-//! answer.
+//! The files in `lua/` as typed calls: one function per file, with the header's replies as its
+//! result.
 //!
-//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`call`] sends it; `ask`
-//! is also the one place where a script is repeated. Milliseconds exist in this file and on the
-//! wire only.
+//! No other module sees KEYS, ARGV or a raw reply. A call is plain data until [`call`] sends it;
+//! `call` is also the only place where a script is resent. Milliseconds exist only in this file and
+//! on the wire.
 
 mod inspect;
 
@@ -21,7 +21,7 @@ use crate::wire::LockName;
 
 pub(crate) use inspect::{Inspected, force_unlock, inspect};
 
-/// A script and its SHA-1, by which Redis calls it.
+/// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
@@ -55,7 +55,7 @@ scripts! {
     INSPECT = "inspect";
 }
 
-/// What the script with this hash is called.
+/// The name of the script with this hash.
 #[cfg(test)]
 pub(crate) fn name_of(sha: &str) -> &'static str {
     ALL.iter()
@@ -63,7 +63,7 @@ pub(crate) fn name_of(sha: &str) -> &'static str {
         .map_or("another script", |script| script.name)
 }
 
-/// One script call, not sent yet.
+/// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<Arc<str>>,
@@ -71,7 +71,7 @@ pub(crate) struct Call<T> {
     decode: fn(&Reply) -> Option<T>,
 }
 
-/// A word of a command.
+/// One argument of a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Arg {
     Text(Arc<str>),
@@ -80,16 +80,16 @@ pub(crate) enum Arg {
     Number(i64),
 }
 
-/// What `acquire.lua` answers.
+/// What `acquire.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Taken,
-    /// The outer hold is gone, so there was nothing to nest into.
+    /// The outer hold is gone, so there was nothing to nest in.
     Lost,
     Busy {
         /// `None`: the key has no expiry.
         left: Option<Duration>,
-        /// Its field, what is not UTF-8 replaced.
+        /// Its field, with invalid UTF-8 replaced.
         holder: String,
     },
     NotALock(String),
@@ -124,7 +124,7 @@ pub(crate) fn acquire(
     }
 }
 
-/// What `release.lua` answers.
+/// What `release.lua` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
     Done,
@@ -158,7 +158,7 @@ pub(crate) fn release(
     }
 }
 
-/// What `renew.lua` answers for one key.
+/// What `renew.lua` returns for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Held,
@@ -167,7 +167,7 @@ pub(crate) enum Renewed {
     Changed,
 }
 
-/// One key of a renewal. Without a lease it is looked at and not extended.
+/// One key of a renewal. Without a lease it is checked but not extended.
 #[derive(Clone)]
 pub(crate) struct Renewal {
     pub(crate) key: Arc<str>,
@@ -207,39 +207,38 @@ pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
     }
 }
 
-/// An answer, with what it takes to judge it.
+/// A reply, with what is needed to judge it.
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) value: T,
-    /// Before the copy that was answered was sent; leases count from here.
+    /// Before the answered send; leases count from here.
     pub(crate) sent_at: Instant,
-    /// Before the very first copy was sent.
+    /// Before the first send.
     pub(crate) first_sent_at: Instant,
-    /// Whether an earlier copy may have been executed too.
+    /// Whether an earlier send may have been executed too.
     pub(crate) repeated: bool,
 }
 
-/// No answer that can be used.
+/// No usable reply.
 #[derive(Debug)]
 pub(crate) struct CallError {
     pub(crate) error: Error,
-    /// Whether some copy may have been executed, or may be still.
+    /// Whether any send may have been executed, or may still be.
     pub(crate) maybe_executed: bool,
 }
 
-/// How long to wait for an answer, and how often to send.
+/// How long to wait for a reply, and how often to send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryPolicy {
     pub(crate) timeout: Duration,
     pub(crate) sends: u32,
 }
 
-/// Sends a script and waits for its answer; a copy that was lost with its connection is repeated
-/// while patience lasts.
+/// Sends a script and waits for its reply; a send lost with its connection is retried as far as
+/// `patience` allows.
 ///
-/// Each copy is built when it is sent, from the state of that moment. `sent` is set before the
-/// first copy is handed to the connection: from then on it will be executed even if this future is
-/// dropped.
+/// Each send is built from the state at that moment. `sent` is set before the first send is handed
+/// to the connection: from then on it will be executed even if this future is dropped.
 pub(crate) async fn call<T>(
     redis: &Redis,
     lane: usize,
@@ -252,15 +251,15 @@ pub(crate) async fn call<T>(
     let mut first_sent_at = None;
     let mut maybe_executed = false;
     let mut nth = 1;
-    // Half of the time is for finding out that a connection is dead, the other half for its
+    // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
     let limit = Limit {
         until: start + patience.timeout,
         silence: patience.timeout / patience.sends,
     };
     loop {
-        // Built only when it can be sent: a copy that waited for a connection would speak of a
-        // count that was.
+        // Built only when it can be sent: a call that had waited for a connection would carry a
+        // stale count.
         let ready = redis.ready(lane, limit.until).await;
         let call = copy();
         let key = call.keys.first().cloned();
@@ -345,7 +344,7 @@ fn text(value: &Arc<str>) -> Arg {
     Arg::Text(Arc::clone(value))
 }
 
-/// Rounded up, so that a lease on the wire is never shorter than the one asked for.
+/// Rounded up, so that a lease on the wire is never shorter than requested.
 fn millis(duration: Duration) -> Arg {
     let ms = duration.as_nanos().div_ceil(1_000_000);
     Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))

@@ -1,8 +1,7 @@
-//! What the server's error texts mean. Text in, [`Error`] out; no I/O.
+//! Maps the server's error texts to [`Error`]. No I/O.
 //!
-//! Redis answers errors as text whose first word is the only stable part. An error inside a script
-//! carries the number of the line, which leads to the command that was refused and so to the
-//! missing permission.
+//! Redis returns errors as text in which only the first word is stable. An error inside a script
+//! carries a line number, which identifies the refused command and so the missing permission.
 
 use crate::error::{Error, RefusedKind, Source};
 use crate::script::Script;
@@ -34,7 +33,7 @@ pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
     if text.contains("hash value is not an integer") || text.contains("would overflow") {
         return Error::NotALock {
             key: key.to_owned(),
-            found: "a hold count that is no number".to_owned(),
+            found: "a non-numeric hold count".to_owned(),
         };
     }
     Error::UnexpectedReply {
@@ -43,8 +42,8 @@ pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
     }
 }
 
-/// Whether nothing of the script was executed, or nothing that has changed anything. Any other
-/// error may be that of a proxy, which says nothing about what the server has done.
+/// Whether the script was not executed, or changed nothing. Any other error may come from a proxy,
+/// which says nothing about what the server did.
 pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
     let is_known = !matches!(error, Error::UnexpectedReply { .. });
     is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
@@ -71,7 +70,7 @@ pub(crate) fn of_connection(while_doing: &'static str, permission: &str, text: &
     }
 }
 
-/// Cut to 200 bytes, on a character boundary.
+/// Cuts the text to 200 bytes, on a character boundary.
 pub(crate) fn shorten(text: &str) -> String {
     let mut end = text.len().min(SHOWN_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -80,7 +79,8 @@ pub(crate) fn shorten(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Whether the server takes no writes and another one may: the connection led to the wrong place.
+/// Whether the server accepts no writes and another one may: the connection led to the wrong
+/// server.
 pub(crate) fn is_misplaced(text: &str) -> bool {
     matches!(
         kind(text),
@@ -88,7 +88,7 @@ pub(crate) fn is_misplaced(text: &str) -> bool {
     )
 }
 
-/// Whether a client library may end the connection for this error.
+/// Whether a client library may end the connection because of this error.
 pub(crate) fn may_end_the_connection(text: &str) -> bool {
     text.starts_with("CLUSTERDOWN")
         || is_auth(text)
@@ -107,7 +107,7 @@ pub(crate) fn is_permission(text: &str) -> bool {
 }
 
 fn kind(text: &str) -> Option<RefusedKind> {
-    // Before Redis 7 an error inside a script stands behind "ERR Error running script …: ".
+    // Before Redis 7 an error inside a script is prefixed with "ERR Error running script …: ".
     let in_old_script = text.starts_with("ERR Error running script");
     KINDS
         .iter()
@@ -149,8 +149,8 @@ fn quoted_command(text: &str) -> Option<String> {
     Some(format!("+{command}"))
 }
 
-/// The command that the script calls on the line of the error. Only what `pcall` has caught comes
-/// without a line.
+/// The command that the script calls on the line of the error. Only an error caught by `pcall` has
+/// no line.
 fn command_at(script: &Script, text: &str) -> Option<String> {
     let line = match text.rsplit_once("@user_script:") {
         Some((_, rest)) => {
@@ -165,7 +165,7 @@ fn command_at(script: &Script, text: &str) -> Option<String> {
             .lines()
             .find(|line| line.contains("pcall('"))?,
     };
-    // A line with two calls names both: one of them is refused, the other is needed as well.
+    // A line with two calls yields both commands: one is refused, the other is needed as well.
     let commands: Vec<_> = line
         .split("call('")
         .skip(1)
@@ -192,7 +192,7 @@ const KINDS: [(&str, RefusedKind); 14] = [
     ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
 ];
 
-/// How errors begin that a server gives before it looks at a script.
+/// Prefixes of errors that a server returns before it runs a script.
 const NOT_EXECUTED: [&str; 4] = [
     "NOSCRIPT",
     "ERR unknown command",

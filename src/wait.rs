@@ -1,9 +1,9 @@
-//! Who subscriptions on which unlock channel, and what was heard there. Plain data; the subscriber
-//! connection works it off.
+//! Which unlock channels have waiters, and what arrived on them. Plain data; the subscriber
+//! connection acts on it.
 //!
-//! The first waiter makes a channel wanted; it lingers a while after the last one left, because a
-//! contended lock is contended again soon. A message only bumps a counter: it is a hint, which
-//! nobody can use up.
+//! The first waiter makes a channel wanted; the subscription lingers for a while after the last
+//! waiter left, because a contended lock is likely to be contended again soon. A message only
+//! increments a counter: it is a hint, which no waiter consumes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,9 +20,9 @@ pub(crate) struct Subscriptions {
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
     /// Something became wanted, or unwanted.
     changed: Notify,
-    /// Nothing is listened to any more.
+    /// The client is closed: no channel lingers.
     over: AtomicBool,
-    /// Why nothing is confirmed at the moment, if that is known.
+    /// Why nothing can be confirmed at the moment, if known.
     problem: Mutex<Option<String>>,
 }
 
@@ -43,7 +43,7 @@ enum Phase {
 
 #[derive(Default)]
 struct Signal {
-    /// Messages, and everything else that may have hidden one.
+    /// Counts messages, and everything that may have hidden one.
     version: AtomicU64,
     confirmed: AtomicU64,
     refused: OnceLock<String>,
@@ -58,7 +58,7 @@ impl Signal {
 }
 
 impl Subscriptions {
-    /// Joins the channel; the subscription is asked for if nobody has.
+    /// Joins the channel; requests the subscription unless that was already done.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut channels = self.channels.lock();
         let channel = channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
@@ -85,7 +85,7 @@ impl Subscriptions {
         self.channels.lock().len()
     }
 
-    /// Something is wanted, or has become unwanted.
+    /// Waits until a channel becomes wanted, or unwanted.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -127,8 +127,8 @@ impl Subscriptions {
             .min()
     }
 
-    /// The subscription is in force. Whoever was asleep attempts again: a message may have come
-    /// before.
+    /// The server confirmed the subscription. Every waiter attempts again: a message may have been
+    /// missed before.
     pub(crate) fn subscribed(&self, name: &str) {
         if let Some(channel) = self.channels.lock().get_mut(name)
             && channel.phase == Phase::Asked
@@ -139,7 +139,7 @@ impl Subscriptions {
         }
     }
 
-    /// The server refused the subscription: those who wait for it are told why.
+    /// The server refused the subscription: its waiters get the reason.
     pub(crate) fn refused(&self, name: &str, text: &str) {
         if let Some(channel) = self.channels.lock().remove(name) {
             let _ = channel.signal.refused.set(text.to_owned());
@@ -160,13 +160,13 @@ impl Subscriptions {
         }
     }
 
-    /// The client is closed: no channel is listened to, and none lingers.
+    /// The client is closed: unused channels are dropped, and none lingers from now on.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.channels.lock().retain(|_, channel| channel.users > 0);
     }
 
-    /// Why the subscriber connection confirms nothing at the moment.
+    /// Why the subscriber connection cannot confirm anything at the moment.
     pub(crate) fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
@@ -175,7 +175,7 @@ impl Subscriptions {
         *self.problem.lock() = text;
     }
 
-    /// The connection is gone: what is still in use is wanted again, the rest is forgotten.
+    /// The connection is gone: channels in use are wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
         channels.retain(|_, channel| channel.users > 0);
@@ -191,7 +191,7 @@ impl Channel {
     }
 }
 
-/// A place among those who listen to a channel; dropping it leaves.
+/// One waiter's share of a channel; dropping it leaves the channel.
 pub(crate) struct Subscription {
     subscriptions: Arc<Subscriptions>,
     name: Arc<str>,
@@ -199,12 +199,12 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// Subscriptions until the server has confirmed the subscription; `Err` has the server's refusal.
+    /// Waits until the server has confirmed the subscription; `Err` has the server's refusal.
     pub(crate) async fn confirmed(&self) -> Result<(), String> {
         loop {
             let notified = self.signal.notify.notified();
             tokio::pin!(notified);
-            // Registered before the look, so that no confirmation falls in between.
+            // Registered before the check, so that no confirmation is missed in between.
             notified.as_mut().enable();
             if let Some(text) = self.signal.refused.get() {
                 return Err(text.clone());
@@ -216,18 +216,18 @@ impl Subscription {
         }
     }
 
-    /// Nothing is heard here any more: the server refused the channel, be it on a later connection.
+    /// Whether the server refused the channel, possibly on a later connection: no message will
+    /// arrive here.
     pub(crate) fn is_refused(&self) -> bool {
         self.signal.refused.get().is_some()
     }
 
-    /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out
-    /// of date.
+    /// The version so far. Read before an attempt, it shows whether the attempt's reply is stale.
     pub(crate) fn version(&self) -> u64 {
         self.signal.version.load(Ordering::Acquire)
     }
 
-    /// Subscriptions until more was heard than `before`.
+    /// Waits until the version differs from `before`.
     pub(crate) async fn changed_since(&self, before: u64) {
         loop {
             let notified = self.signal.notify.notified();
@@ -321,14 +321,14 @@ mod tests {
         assert_eq!(
             subscription.version(),
             before,
-            "not before the channel is heard again"
+            "not before the channel is subscribed again"
         );
         subscriptions.subscribed("c");
         subscription.changed_since(before).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_channel_tells_its_waiters_and_can_be_asked_for_again() {
+    async fn a_refused_channel_notifies_its_waiters_and_can_be_requested_again() {
         let subscriptions = Arc::new(Subscriptions::default());
         let refused = subscriptions.subscribe(&channel());
         subscriptions.take_wanted(9);
@@ -361,12 +361,12 @@ mod tests {
         subscriptions.subscribed("c");
         tokio::time::advance(LINGER).await;
         assert_eq!(subscriptions.take_unwanted(9), [channel()]);
-        // From here on UNSUBSCRIBE is on its way.
+        // From here on UNSUBSCRIBE is in flight.
         subscriptions.changed().await;
         let again = subscriptions.subscribe(&channel());
         tokio::time::timeout(LINGER, subscriptions.changed())
             .await
-            .expect("the subscriber is told");
+            .expect("the subscriber is notified");
         assert_eq!(subscriptions.take_wanted(9), [channel()]);
         assert!(subscriptions.take_unwanted(9).is_empty());
         subscriptions.subscribed("c");
@@ -385,6 +385,6 @@ mod tests {
         subscriptions.take_wanted(9);
         subscriptions.refused("c", "NOPERM");
         subscription.changed_since(before).await;
-        assert!(subscription.is_refused(), "whoever is woken sees why");
+        assert!(subscription.is_refused(), "a woken waiter sees why");
     }
 }

@@ -1,7 +1,7 @@
 //! Every string that Redisson also writes: keys, channels, messages, hash fields.
 //!
-//! Values only, no I/O. Nothing outside this file and `lua/` spells a name that a JVM peer reads.
-//! The names are those of Redisson 3.5.5 to 4.7.0 (`docs/protocol.md` says where each was seen).
+//! Values only, no I/O. No name that a JVM peer reads is spelled outside this file and `lua/`. The
+//! names are those of Redisson 3.5.5 to 4.7.0 (see `docs/protocol.md`).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct LockName {
 }
 
 impl LockName {
-    /// Checks the name and derives key and channel. The prefix takes the place of Redisson's
+    /// Checks the name and derives the key and channel. The prefix replaces Redisson's
     /// `NameMapper`: it is part of the raw name, from which the channel is built.
     pub(crate) fn new(prefix: &str, given: &str) -> Result<Self, Error> {
         if given.is_empty() {
@@ -61,8 +61,8 @@ pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
     format!("{client_id}:{thread_id}").into()
 }
 
-/// Whether a field was written by this client. What follows the colon belongs to its writer and is
-/// not read.
+/// Whether a field was written by this client. The part after the colon belongs to the writer and
+/// is not parsed.
 pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
     field
         .strip_prefix(client_id)

@@ -233,10 +233,7 @@ fn what_is_no_lock_is_reported_and_left_alone() {
     for count in ["many", "-1", "1.5", "99999999999999999999"] {
         control.run(&["DEL", "k"]);
         control.run(&["HSET", "k", "me:1", count]);
-        assert_eq!(
-            acquire(control, 2, "5000"),
-            "-3 a hold count that is no number"
-        );
+        assert_eq!(acquire(control, 2, "5000"), "-3 a non-numeric hold count");
         assert_eq!(release(control, 1, "5000"), "-3");
         assert_eq!(control.hash("k"), format!("me:1 {count}"));
         assert_eq!(

@@ -1,9 +1,8 @@
-//! The stock story: 4 processes with 8 buyers each sell a stock of 1,000, once for each way people
-//! lock.
+//! The inventory demo: 4 processes with 8 buyers each sell a stock of 1,000, once with each locking
+//! strategy.
 //!
-//! Some sales are slower than the lease, and one process is killed while it holds the lock. What
-//! was really sold is counted by an INCR that no lock protects. `cargo xtask demo` starts a server
-//! and runs this.
+//! Some sales are slower than the lease, and one process is killed while it holds the lock. An INCR
+//! that no lock protects counts the actual sales. `cargo xtask demo` starts a server and runs this.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -52,7 +51,7 @@ async fn main() -> ExitCode {
         && Way::named(name).is_none()
     {
         let names: Vec<_> = Way::ALL.iter().map(|way| way.name()).collect();
-        eprintln!("no way is called `{name}`; there are: {}", names.join(", "));
+        eprintln!("no strategy `{name}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
     let without_lock = arguments
@@ -100,7 +99,7 @@ async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<St
     }
     println!(
         "\n{:<38} {:>6} {:>9} {:>16} {:>10} {:>9}",
-        "way", "sold", "oversold", "foreign deletes", "stuck for", "orders/s"
+        "strategy", "sold", "oversold", "foreign deletes", "stuck for", "orders/s"
     );
     for row in &rows {
         println!("{}", row.line());
@@ -112,7 +111,7 @@ async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<St
     Ok(problems(&rows, only.is_none()))
 }
 
-/// Why this run proves nothing, or proves us wrong.
+/// Why this run is inconclusive, or shows a fault of ours.
 fn problems(rows: &[Row], all: bool) -> Vec<String> {
     let mut problems: Vec<String> = rows.iter().flat_map(|row| row.problems.clone()).collect();
     if let Some(ours) = rows.iter().find(|row| row.way == Way::RedissonLock)
@@ -121,7 +120,7 @@ fn problems(rows: &[Row], all: bool) -> Vec<String> {
             || ours.stuck.is_none_or(|stuck| stuck > LEASE * 3))
     {
         problems.push(format!(
-            "the row of redisson-lock is not exact: {}",
+            "the result of redisson-lock is not exact: {}",
             ours.line()
         ));
     }
@@ -131,13 +130,13 @@ fn problems(rows: &[Row], all: bool) -> Vec<String> {
         .count();
     if all && weak < 6 {
         problems.push(format!(
-            "only {weak} of the 7 other ways showed a weakness in this run"
+            "only {weak} of the 7 other strategies showed a weakness in this run"
         ));
     }
     problems
 }
 
-/// What one way showed.
+/// The result of one strategy.
 struct Row {
     way: Way,
     sold: i64,
@@ -181,7 +180,7 @@ impl Row {
         )
     }
 
-    /// Chosen from what this run showed, and from nothing else.
+    /// Based only on what this run showed.
     fn sentence(&self) -> String {
         let mut seen = Vec::new();
         if self.oversold() > 0 {
@@ -192,7 +191,7 @@ impl Row {
         }
         if self.foreign > 0 {
             seen.push(format!(
-                "{} times a seller deleted a lock that was somebody else's",
+                "{} times a seller deleted someone else's lock",
                 self.foreign
             ));
         }
@@ -235,8 +234,8 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
 
     let (mut killed_at, mut sold_at_kill, mut stuck) = (None, 0, None);
     let (mut sold, mut last_sale) = (0, start);
-    // A row that still sells when its time is over goes on: a slow machine is no weakness of a
-    // lock.
+    // A row that is still selling when its time is up continues: a slow machine is not a weakness
+    // of a lock.
     let is_over =
         |last_sale: Instant| start.elapsed() > ROW_BUDGET && last_sale.elapsed() > ROW_BUDGET / 3;
     while !is_over(last_sale)
@@ -265,9 +264,9 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let Some(killed_at) = killed_at else {
-        return Err(format!("{}: no seller came to be killed", way.name()));
+        return Err(format!("{}: no seller was ready to be killed", way.name()));
     };
-    // A seller that is killed in its last sale leaves nobody to be stuck.
+    // A seller killed in its last sale leaves no buyer to be stuck.
     if stuck.is_none() && redis.number("demo:stock").await? <= 0 {
         stuck = Some(Duration::ZERO);
     }
@@ -290,10 +289,10 @@ async fn row(redis: &Redis, url: &str, way: Way, sellers: Way) -> Result<Row, St
     })
 }
 
-/// Lines of the sellers, with their numbers.
+/// Output lines of the sellers, with their numbers.
 type Announced = mpsc::Receiver<(usize, String)>;
 
-/// Starts the seller processes; what they say arrives with their numbers.
+/// Starts the seller processes; their output arrives with their numbers.
 ///
 /// With `DEMO_JAVA`, the class path of the Java seller, every other process is a JVM with Redisson.
 fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), String> {
@@ -350,8 +349,8 @@ fn java_seller(classes: &str, url: &str, nth: usize) -> Command {
     seller
 }
 
-/// Waits until every process is connected, and starts the clock. Those that are quick sell already:
-/// one of them may say that it holds.
+/// Waits until every process is connected, and starts the clock. Fast ones are already selling: one
+/// of them may report that it holds the lock.
 fn wait_ready(announced: &Announced) -> Result<(Instant, Option<usize>), String> {
     let (mut ready, mut holding) = (0, None);
     while ready < PROCESSES {
@@ -363,7 +362,7 @@ fn wait_ready(announced: &Announced) -> Result<(Instant, Option<usize>), String>
                     "seller process {nth} said `{line}` instead of `ready`"
                 ));
             }
-            Err(_) => return Err("the sellers did not get ready within 20 s".to_owned()),
+            Err(_) => return Err("the sellers were not ready within 20 s".to_owned()),
         }
     }
     Ok((Instant::now(), holding))
@@ -386,7 +385,7 @@ impl Seller {
         let _ = self.child.wait();
     }
 
-    /// Asks the process to stop; answers how it ended otherwise than planned.
+    /// Asks the process to stop; returns how it ended, if not as planned.
     fn end(&mut self) -> Option<String> {
         if self.planned {
             return None;

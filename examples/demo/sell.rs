@@ -1,4 +1,4 @@
-//! One seller process: 8 buyers, and the eight ways to keep them apart.
+//! One seller process: 8 buyers, and the eight locking strategies.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ async fn sell_all(url: &str, way: Way, nth: usize) -> Result<(), String> {
     let stopped = async {
         let _ = tokio::io::stdin().read_to_end(&mut Vec::new()).await;
         shop.stop.store(true, Ordering::SeqCst);
-        // A buyer that waits for a lock which nobody frees is left where it is.
+        // A buyer waiting for a lock that is never freed is abandoned.
         tokio::time::sleep(SLOW + Duration::from_millis(300)).await;
     };
     let sold_out = async {
@@ -120,7 +120,7 @@ async fn sell_all(url: &str, way: Way, nth: usize) -> Result<(), String> {
         ended = sold_out => ended,
         () = stopped => Ok(()),
     };
-    // Reading standard input cannot be given up, so the process ends without waiting for it.
+    // Reading standard input cannot be cancelled, so the process exits without waiting for it.
     match ended {
         Ok(()) => std::process::exit(0),
         error => error,
@@ -154,8 +154,8 @@ impl Shop {
                     let lock = self.locks.lock("demo:lock");
                     match lock.run(|_held| self.sale()).await {
                         Ok(sale) => sale?,
-                        // A machine that stood still. What is left to sell, the next look at the
-                        // stock says.
+                        // The machine stalled. The next read of the stock shows what is left to
+                        // sell.
                         Err(Error::NoAnswer { .. } | Error::Lost { .. }) => true,
                         Err(error) => return Err(error.to_string()),
                     }
@@ -173,8 +173,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Reads the stock, thinks, writes the stock: right only if nobody else is in here. `false`:
-    /// sold out.
+    /// Reads the stock, thinks, writes the stock: correct only if no other buyer does the same.
+    /// `false`: sold out.
     async fn sale(&self) -> Result<bool, String> {
         let stock = self.redis.number("demo:stock").await?;
         if stock <= 0 {
@@ -199,7 +199,7 @@ impl Shop {
         Ok(true)
     }
 
-    /// Says that this process holds the lock, and waits for its end.
+    /// Reports that this process holds the lock, and waits to be killed.
     async fn be_killed(&self) {
         if self.victim.swap(false, Ordering::SeqCst) {
             println!("holding");
@@ -207,7 +207,7 @@ impl Shop {
         }
     }
 
-    /// The ways that people write by hand.
+    /// The handwritten strategies.
     async fn hand_made(&self) -> Result<bool, String> {
         let token = self.token();
         let Some(value) = self.take(&token).await? else {
@@ -215,11 +215,11 @@ impl Shop {
             return Ok(true);
         };
         let more = self.sale().await?;
-        self.give_back(&value).await?;
+        self.release(&value).await?;
         Ok(more)
     }
 
-    /// The value under which the lock was taken, or `None`.
+    /// The value stored in the lock, or `None` if it was not acquired.
     async fn take(&self, token: &str) -> Result<Option<String>, String> {
         let lease_ms = LEASE.as_millis().to_string();
         let taken = match self.way {
@@ -256,8 +256,8 @@ impl Shop {
         Ok(taken.then(|| token.to_owned()))
     }
 
-    /// The value is the time at which the lock ends; whoever finds it over swaps in a time of its
-    /// own.
+    /// The value is the time at which the lock ends; a taker that finds it expired swaps in its own
+    /// time.
     async fn take_by_timestamp(&self) -> Result<Option<String>, String> {
         // The time in nanoseconds, so that two takers rarely write the same value.
         let now = || {
@@ -281,9 +281,8 @@ impl Shop {
         Ok(before.is_none_or(|before| before <= now()).then_some(mine))
     }
 
-    async fn give_back(&self, value: &str) -> Result<(), String> {
-        // What was deleted is looked at in the same moment, which changes nothing for the way that
-        // is shown.
+    async fn release(&self, value: &str) -> Result<(), String> {
+        // Reads the deleted value in the same step, which does not change the strategy shown.
         let delete =
             "local found = redis.call('get', KEYS[1]) redis.call('del', KEYS[1]) return found";
         let compare_and_delete = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";

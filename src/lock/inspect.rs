@@ -1,4 +1,4 @@
-//! The verbs that look at a lock from outside, and the one that forces it open.
+//! The methods that inspect a lock from outside, and `force_unlock`.
 
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
@@ -10,20 +10,20 @@ use crate::error::{Error, LossReason};
 use crate::script::{self, Inspected};
 
 impl Lock {
-    /// Frees the lock whoever holds it, and wakes a waiter. `true`: it was locked.
+    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
     ///
-    /// The holder is told by its next renewal, at the latest within a third of its watchdog
-    /// timeout. The holder is read first and named to the script, which is never sent twice: a
-    /// holder that comes later is not hit.
+    /// The loss is reported to the holder by its next renewal, within a third of its watchdog
+    /// timeout. The holder is read first and passed to the script, which is never sent twice: a
+    /// later holder is not affected.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if the answer is lost: the lock may or may not be free. Otherwise the
+    /// [`Error::NoAnswer`] if the reply is lost: the lock may or may not be free. Otherwise the
     /// refusals of [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may or may not have freed the lock.
+    /// If the future is dropped, the lock may or may not have been freed.
     ///
     /// # Examples
     ///
@@ -54,7 +54,7 @@ impl Lock {
                         patience,
                         &sent,
                         || {
-                            // A field of this client is text.
+                            // Fields written by this client are UTF-8.
                             meant = std::str::from_utf8(&field)
                                 .ok()
                                 .and_then(|field| entry.taking_of(field));
@@ -67,29 +67,28 @@ impl Lock {
                         Err(unanswered) => {
                             if unanswered.maybe_executed {
                                 // Once this is answered, by the same connection or by one behind
-                                // the fence, the copy without an answer cannot be executed any
-                                // more.
+                                // the fence, the send without a reply can no longer be executed.
                                 let _ = self.look(&entry).await;
                             }
                             return Err(unanswered.error);
                         }
                     };
                     if forced {
-                        // By now the same owner may have taken the lock anew.
+                        // By now the same owner may have acquired the lock again.
                         if let Some((owner, generation)) = meant {
                             entry.lose_owner(owner, Some(generation), LossReason::Gone);
                         }
                         return Ok(true);
                     }
                 }
-                // It changed hands at every look, be it between takings of one owner: whoever was
-                // meant has given it back.
+                // The lock changed hands after every look, possibly between acquisitions of one
+                // owner: the holder that was meant has released it.
                 Ok(true)
             }))
             .await
     }
 
-    /// Whether anybody holds the lock. Asks Redis.
+    /// Whether the lock is held, by any owner. Asks Redis.
     ///
     /// # Errors
     ///
@@ -131,7 +130,7 @@ impl Lock {
         Ok(self.hold_count().await? > 0)
     }
 
-    /// How often the current owner holds the lock. Asks Redis.
+    /// The current owner's hold count. Asks Redis.
     ///
     /// # Errors
     ///
@@ -163,7 +162,7 @@ impl Lock {
             .await
     }
 
-    /// How long the lease runs still; `None` if the lock is free, or has no expiry. Asks Redis.
+    /// Time left on the lease; `None` if the lock is free, or has no expiry. Asks Redis.
     ///
     /// # Errors
     ///
@@ -184,7 +183,7 @@ impl Lock {
         Ok(self.inspect().await?.and_then(|holder| holder.lease_left))
     }
 
-    /// Who holds the lock, Java's owners too. Asks Redis.
+    /// The holder of the lock, in Rust or Java; `None` if it is free. Asks Redis.
     ///
     /// # Errors
     ///
@@ -256,7 +255,7 @@ pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
     }
 }
 
-/// Who holds a lock, as Redis has it.
+/// The holder of a lock, as stored in Redis.
 ///
 /// # Examples
 ///
@@ -268,14 +267,14 @@ pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart. What
-    /// is not UTF-8 in the field of another program is shown as `\u{fffd}`.
+    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed. Bytes that
+    /// are not UTF-8 in another program's field are shown as `\u{fffd}`.
     pub owner: String,
-    /// How often it holds the lock.
+    /// Its hold count.
     pub hold_count: u32,
-    /// How long the lease runs still; `None` if the key has no expiry.
+    /// Time left on the lease; `None` if the key has no expiry.
     pub lease_left: Option<Duration>,
 }
 
-/// A lock that changes hands at each of so many looks is in lively use.
+/// How often `force_unlock` tries again when the lock changes hands between reading and forcing.
 const FORCE_ATTEMPTS: u32 = 8;

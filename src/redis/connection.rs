@@ -1,9 +1,9 @@
-//! One connection as the rest of this room sees it: commands with a timeout, channels, messages, an
+//! One connection as the rest of `redis/` sees it: commands with a timeout, channels, messages, its
 //! end.
 //!
-//! Besides the settings this is the only file that knows fred. What comes back is ours: a
-//! [`Reply`], or a [`ConnectionError`] that tells a server that said no from a connection that said
-//! nothing.
+//! Besides the settings, only this file uses fred. It returns our own types: a [`Reply`], or a
+//! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
+//! reply.
 
 use std::fmt;
 use std::future::Future;
@@ -50,9 +50,9 @@ impl Connection {
         }
     }
 
-    /// Sends one command, once, and subscriptions for its answer. Handed over by the first poll, it is
-    /// executed even if this future is dropped; not written by then, it is not written after the
-    /// timeout either.
+    /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on
+    /// it is executed even if this future is dropped. If it is not written by the timeout, it is
+    /// not written later either.
     pub(super) async fn command(
         &self,
         name: &'static str,
@@ -72,8 +72,7 @@ impl Connection {
         }
     }
 
-    /// Sends a change of the channels and a PING in one pipeline; answers with what the PING
-    /// brought back.
+    /// Sends a change of the channels and a PING in one pipeline; returns the PING's echo.
     pub(super) async fn barrier(
         &self,
         change: Change,
@@ -102,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// What is heard on this connection's channels from now on.
+    /// Messages on this connection's channels from now on.
     pub(super) fn messages(&self) -> Messages {
         match self {
             Self::Fred(client) => Messages::Fred(client.message_rx()),
@@ -119,7 +118,7 @@ pub(crate) enum Change {
     Unsubscribe(Vec<Arc<str>>),
 }
 
-/// What a connection hears.
+/// The message stream of a connection.
 pub(super) enum Messages {
     Fred(Receiver<Message>),
     #[cfg(test)]
@@ -127,7 +126,7 @@ pub(super) enum Messages {
 }
 
 impl Messages {
-    /// The next message, or what hid one.
+    /// The next message, or a gap.
     pub(super) async fn next(&mut self) -> PubSubEvent {
         match self {
             Self::Fred(receiver) => match receiver.recv().await {
@@ -141,11 +140,11 @@ impl Messages {
     }
 }
 
-/// Something that was heard.
+/// An event on the message stream.
 pub(crate) enum PubSubEvent {
     /// A message on this channel.
     Message(String),
-    /// So many messages came faster than they were read.
+    /// This many messages were dropped because they came faster than they were read.
     Missed(u64),
     End,
 }
@@ -153,11 +152,11 @@ pub(crate) enum PubSubEvent {
 /// Why a command has no reply.
 #[derive(Debug, Clone)]
 pub(crate) enum ConnectionError {
-    /// The server said no, in these words.
+    /// The server refused, with this message.
     Refused(String),
-    /// No answer in time.
+    /// No reply in time.
     Timeout(String),
-    /// The connection is gone, or was never there.
+    /// The connection is gone, or was never made.
     Lost(String),
     /// The runtime has no sockets.
     NoSockets,
@@ -192,22 +191,22 @@ impl From<fred::error::Error> for ConnectionError {
     }
 }
 
-/// Whether these are the server's own words: its errors open with a word in capitals; fred's own
-/// never do.
+/// Whether the text is the server's: its errors start with an upper-case word; fred's never do.
 fn is_from_server(text: &str) -> bool {
     let word = text.split(' ').next().unwrap_or_default();
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// How fred's task of a connection ends. Only that it does is of interest.
+/// How fred's connection task ends. Only that it ends matters.
 #[cfg(test)]
 pub(crate) type End = Result<(), fred::error::Error>;
 
-/// What drives a connection. It ends with the connection, and dropping it ends the connection.
+/// The task that drives a connection. It ends with the connection, and dropping it ends the
+/// connection.
 pub(super) struct Task(Option<ConnectHandle>);
 
 impl Task {
-    /// Subscriptions for the end of the connection.
+    /// Waits for the end of the connection.
     pub(super) async fn ended(&mut self) {
         if let Some(task) = &mut self.0 {
             let _ = task.await;
@@ -215,8 +214,8 @@ impl Task {
         }
     }
 
-    /// Subscriptions for the end of a task that tokio refuses a socket. It says so by a panic, and there is
-    /// no way to ask before.
+    /// Waits for a task to which tokio refuses a socket. tokio panics then, and there is no way to
+    /// check beforehand.
     async fn panicked(&mut self) -> ConnectionError {
         let ended = match &mut self.0 {
             Some(task) => task.await,
@@ -225,12 +224,13 @@ impl Task {
         self.0 = None;
         match ended {
             Err(error) if error.is_panic() => ConnectionError::NoSockets,
-            // Whoever subscriptions for the connection is told by fred.
+            // fred notifies those who wait for the connection.
             Ok(_) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// Ends the connection, and subscriptions until its socket is closed: that is when the task is dropped.
+    /// Ends the connection, and waits until its socket is closed, which happens when the task is
+    /// dropped.
     pub(super) async fn end(mut self) {
         if let Some(task) = &self.0 {
             task.abort();
@@ -249,11 +249,10 @@ impl Drop for Task {
 
 /// Connects and starts the task that drives the connection, within `limit`.
 ///
-/// fred's own `init` leaves its task behind when it is dropped.
+/// fred's own `init` leaks its task when it is dropped.
 async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError> {
     let mut connected = std::pin::pin!(client.wait_for_connect());
-    // Its first poll registers for the outcome; a connection that is quicker than that would not be
-    // heard of.
+    // Its first poll registers for the outcome; the outcome of a faster connection would be missed.
     let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
     debug_assert!(early.is_pending(), "nothing is connected yet");
     let mut task = Task(Some(client.connect()));

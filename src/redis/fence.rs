@@ -1,5 +1,5 @@
-//! The fence: `CLIENT KILL` for the connection before, so that nothing of it is executed after its
-//! repetition.
+//! The connection fence: `CLIENT KILL` for the previous connection, so that none of its commands is
+//! executed after a resend.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use super::Reply;
 use super::connection::{Connection, ConnectionError};
 use crate::script::Arg;
 
-/// Whether commands of a lost connection are known to be over before its replacement is used.
+/// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ConnectionFence {
     /// Every lost connection is killed at the server before scripts go over the next one.
     #[default]
     Active,
-    /// Switched off with [`LockClientBuilder::connection_fence`](crate::LockClientBuilder::connection_fence).
+    /// Switched off with [`connection_fence`](crate::LockClientBuilder::connection_fence).
     Off,
-    /// The server does not know, or does not allow, `CLIENT INFO` and `CLIENT KILL`.
+    /// The server does not support, or does not permit, `CLIENT INFO` and `CLIENT KILL`.
     NotPermitted,
 }
 
@@ -31,8 +31,7 @@ impl fmt::Display for ConnectionFence {
     }
 }
 
-/// What a connection is called at the server. Ids start again when a server restarts, hence the
-/// address.
+/// The identity of a connection at the server. Ids restart with the server, hence the address.
 #[derive(Clone)]
 pub(super) struct Identity {
     id: i64,
@@ -40,9 +39,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix socket's
-    /// clients is the socket's path, which may contain spaces: it ends where the next field begins,
-    /// by its place `laddr`.
+    /// Parses a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix
+    /// socket's clients is the socket's path, which may contain spaces: it ends where the next
+    /// field begins, normally `laddr`.
     fn read(line: &str) -> Option<Self> {
         let line = line.trim_end();
         let after = |name: &str| {
@@ -57,8 +56,8 @@ impl Identity {
             .or_else(|| next_field(rest))
             .unwrap_or(rest.len());
         let address = rest[..end].to_owned();
-        // Killing by a wrong address is answered like killing somebody who is gone; so better no
-        // name than half one.
+        // A kill by a wrong address gets the same reply as a kill of a client that is gone, so no
+        // identity is better than a partial one.
         let (_, port) = address.rsplit_once(':')?;
         (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
             .then_some(Self { id, address })
@@ -80,7 +79,7 @@ fn next_field(text: &str) -> Option<usize> {
         .find(|&at| is_field(&text[at + 1..]))
 }
 
-/// Kills a connection. The answer, 0 or 1, says that nothing of it is executed any more.
+/// Kills a connection. After the reply, 0 or 1, none of its commands is executed any more.
 pub(super) async fn kill(
     connection: &Connection,
     who: &Identity,
@@ -100,7 +99,7 @@ pub(super) async fn kill(
     }
 }
 
-/// What this connection is called at the server. `None`: it does not tell.
+/// The identity of this connection at the server; `None` if the server does not report it.
 pub(super) async fn identify(
     connection: &Connection,
     timeout: Duration,
@@ -116,7 +115,7 @@ pub(super) async fn identify(
     Ok(Identity::read(&text))
 }
 
-/// Asks for the right to kill before it is needed, by killing nobody.
+/// Tests the permission to kill before it is needed, with a kill that matches no client.
 pub(super) async fn may_kill(
     connection: &Connection,
     own: &Identity,
@@ -160,7 +159,7 @@ mod tests {
                 format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"),
                 "/a  b c=d/s:0",
             ),
-            // Servers that only speak like Redis may leave `laddr` out, or put a field in between.
+            // Servers compatible with Redis may omit `laddr`, or put a field in between.
             (
                 format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"),
                 "/run/my redis/s:0",

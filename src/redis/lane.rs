@@ -2,8 +2,8 @@
 //! again.
 //!
 //! Invariant: a script is handed to a connection only after every predecessor of that connection
-//! was killed at the server (or the fence is known not to be in force). A command left unanswered
-//! on a lost connection can therefore not be executed after its repetition.
+//! was killed at the server (or the connection fence is known not to be active). A command left
+//! unanswered on a lost connection can therefore not be executed after its resend.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Lane {
             .send("EVALSHA", call.script.sha(), call, limit, sent)
             .await
         {
-            // Not executed, so the same copy may go out again; EVAL also loads the script for the
+            // Not executed, so the same call may be sent again; EVAL also loads the script for the
             // next call.
             Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
                 Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
@@ -91,7 +91,7 @@ impl Lane {
         *self.figures.fence.lock()
     }
 
-    /// The connection that is up, waiting for one until `limit`.
+    /// The current connection, waiting for one until `limit`.
     async fn link(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
         if let Some(link) = self.current.look() {
             return link;
@@ -107,7 +107,7 @@ impl Lane {
     }
 }
 
-/// The connection of a lane as those who want to send see it. Who subscriptions longest is told first.
+/// The connection of a lane as senders see it. The longest waiter is notified first.
 struct Current {
     state: Mutex<State>,
     changed: Notify,
@@ -119,7 +119,7 @@ impl Current {
         self.changed.notify_waiters();
     }
 
-    /// `None`: there is no connection right now.
+    /// `None`: there is no connection at the moment.
     fn look(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
             State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
@@ -132,7 +132,7 @@ impl Current {
     async fn wait(&self) -> Result<Arc<Link>, SendError> {
         loop {
             let mut changed = pin!(self.changed.notified());
-            // Registered before the look, so that no change falls in between.
+            // Registered before the check, so that no change is missed in between.
             changed.as_mut().enable();
             if let Some(link) = self.look() {
                 return link;
@@ -142,7 +142,7 @@ impl Current {
     }
 }
 
-/// A supervisor that is dropped without a word went with its runtime.
+/// A supervisor dropped without a stop was dropped with its runtime.
 struct GoneOnDrop(Arc<Current>);
 
 impl Drop for GoneOnDrop {
@@ -162,7 +162,7 @@ struct Figures {
 
 enum State {
     Up(Arc<Link>),
-    /// There is no connection, maybe_executed because the server said no in these words.
+    /// There is no connection; with the server's message if it refused one.
     Down(Option<String>),
     Stopped,
     Gone,
@@ -173,10 +173,10 @@ struct Supervisor {
     settings: Arc<Settings>,
     nth: usize,
     figures: Arc<Figures>,
-    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the
-    /// server.
+    /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
+    /// server is unknown.
     predecessor: Option<Option<Identity>>,
-    /// Told when the connection led to the wrong place.
+    /// Notified when the connection led to the wrong server.
     moved: Arc<Notify>,
 }
 
@@ -226,12 +226,11 @@ impl Supervisor {
         }
     }
 
-    /// Subscriptions until a connection is to be replaced. Answers with its successor if there is one
-    /// already.
+    /// Waits until a connection must be replaced. Returns its successor if there is one already.
     async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
         // A connection that is only silent stays in use until another one has shown that the server
-        // answers: a server that stands still is not met by everybody's new connections at the
-        // moment when it goes on.
+        // answers: a server that stalls does not get new connections from every client when it
+        // resumes.
         let doubted = async {
             loop {
                 link.doubt.notified().await;
@@ -248,7 +247,7 @@ impl Supervisor {
             loop {
                 misplaced.wait().await;
                 if let Ok(opened) = self.open().await {
-                    // Messages came from the same place.
+                    // The subscriber was connected to the same server.
                     self.moved.notify_one();
                     return opened;
                 }
@@ -263,7 +262,7 @@ impl Supervisor {
         }
     }
 
-    /// Opens a second connection beside one that is silent. `None`: the first one has spoken.
+    /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
         let mut backoff = Backoff::default();
         while link.is_doubted() {
@@ -297,7 +296,7 @@ impl Supervisor {
                         error = %problem,
                         "reconnect failed"
                     );
-                    // Whoever subscriptions for a connection is told what the server says against it.
+                    // Callers waiting for a connection get the server's reason for refusing it.
                     current.set(State::Down(match problem {
                         ConnectionError::Refused(text) => Some(text),
                         ConnectionError::Timeout(_)
@@ -310,7 +309,7 @@ impl Supervisor {
         }
     }
 
-    /// Opens a connection and learns its name at the server, which shows that the server answers.
+    /// Opens a connection and reads its identity, which shows that the server answers.
     async fn open(&self) -> Result<Opened, ConnectionError> {
         let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
         let identity = match self.settings.fence {
@@ -324,8 +323,8 @@ impl Supervisor {
         })
     }
 
-    /// Makes sure that the predecessor of a connection is over, and that it can itself be killed
-    /// one day.
+    /// Makes sure that the predecessor of a connection has ended, and that the connection can
+    /// itself be killed later.
     async fn take_over(&mut self, opened: Opened) -> Result<Connected, ConnectionError> {
         let Opened {
             connection,
@@ -358,8 +357,8 @@ impl Supervisor {
         })
     }
 
-    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed
-    /// any more.
+    /// Kills the predecessor at the server. After the reply, 0 or 1, none of its commands is
+    /// executed any more.
     async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
         let Some(predecessor) = &self.predecessor else {
             return Ok(if self.settings.fence {
@@ -382,7 +381,7 @@ impl Supervisor {
     }
 }
 
-/// A connection that works, and may not carry scripts yet.
+/// A connection that works, but may not carry scripts yet.
 struct Opened {
     connection: Connection,
     task: Task,
@@ -393,9 +392,10 @@ struct Opened {
 struct Connected {
     link: Arc<Link>,
     task: Task,
-    /// Dropped with the supervisor, also when its runtime goes: whoever subscriptions on the link is told.
+    /// Dropped with the supervisor, also when its runtime ends: callers waiting on the link are
+    /// notified.
     _ended: DropGuard,
 }
 
-/// A connection that was used for so long led to the right place.
+/// A connection that was used for this long led to the right server.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

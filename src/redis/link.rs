@@ -1,5 +1,5 @@
-//! One connection that carries scripts: a copy goes out once, and its answer is told from a
-//! silence.
+//! One connection that carries scripts: sends each command once, and distinguishes a slow reply
+//! from a dead connection.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,27 +19,27 @@ use crate::server_error;
 pub(super) struct Link {
     connection: Connection,
     pub(super) identity: Option<Identity>,
-    /// Answers read so far. While it moves, a missing answer is a slow one.
+    /// Replies read so far. While this grows, a missing reply is only slow.
     replies: AtomicU64,
-    /// What `replies` was when a caller last found the connection silent.
+    /// The value of `replies` when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
     pub(super) doubt: Notify,
-    /// A command was told that the connection is gone.
+    /// A command found that the connection is gone.
     pub(super) broken: Notify,
-    /// The server said that it takes no writes: the connection leads to the wrong place.
+    /// The server reported that it accepts no writes: the connection leads to the wrong server.
     pub(super) misplaced: Notify,
     pub(super) opened_at: Instant,
-    /// The connection is over, as far as its callers are concerned.
+    /// The connection has ended for its callers.
     pub(super) ended: CancellationToken,
 }
 
-/// How long a copy may take.
+/// How long a send may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Nobody subscriptions for the answer any longer than this.
+    /// No caller waits for the reply beyond this.
     pub(crate) until: Instant,
-    /// A connection on which nothing was heard for so long is doubted.
+    /// A connection that is silent for this long is doubted.
     pub(crate) silence: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Link {
         }
     }
 
-    /// Whether nothing was heard since a caller doubted this connection.
+    /// Whether no reply came since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
         self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
@@ -79,7 +79,7 @@ impl Link {
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
-        // The next poll hands the command over; from then on it is executed whatever becomes of
+        // The next poll hands the command over; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
         let unknown = |source: String| {
@@ -92,9 +92,9 @@ impl Link {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
                 let fatal = server_error::may_end_the_connection(&text);
-                // A client library that ends a connection for such an error hands the same error to
-                // every command in flight on it, executed or not. If the connection is still there,
-                // the error was meant for this one.
+                // A client library that ends a connection because of such an error returns the same
+                // error for every command in flight on it, executed or not. If the connection is
+                // still alive, the error was meant for this command.
                 if fatal && !self.is_alive(limit).await {
                     return unknown(text);
                 }
@@ -107,8 +107,8 @@ impl Link {
         }
     }
 
-    /// One command and its answer. Whoever subscriptions in vain for a while has the supervisor look after
-    /// the connection, and goes on waiting: the answer may only be slow.
+    /// One command and its reply. A caller that has waited for a while makes the supervisor check
+    /// the connection, and keeps waiting: the reply may only be slow.
     async fn exchange(
         &self,
         command: &'static str,
@@ -117,7 +117,7 @@ impl Link {
     ) -> Result<Reply, ConnectionError> {
         let timeout = limit.until.saturating_duration_since(Instant::now());
         if timeout.is_zero() {
-            // To fred that is no timeout at all.
+            // fred treats zero as no timeout.
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
         let mut answer = pin!(self.connection.command(command, args, timeout));
@@ -142,7 +142,7 @@ impl Link {
                 self.look_doubtful(replies, limit.until);
             }
             Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
-                // A repetition on it would be lost too.
+                // A resend on it would be lost too.
                 self.broken.notify_one();
                 self.ended.cancelled().await;
             }
@@ -150,9 +150,8 @@ impl Link {
         answer
     }
 
-    /// Nothing was answered until `due`. That speaks against the connection only if nobody else was
-    /// answered either, and if this process did not itself stand still. Answers what was heard by
-    /// now.
+    /// No reply came until `due`. That casts doubt on the connection only if no other call got a
+    /// reply either, and if this process did not stall itself. Returns the replies so far.
     fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
         let replies = self.replies.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;
@@ -170,5 +169,5 @@ impl Link {
     }
 }
 
-/// A timer that fires so late says more about this process than about the server.
+/// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! The settings of every connection: the user's address and credentials, our rules for everything
+//! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
 use std::time::Duration;
@@ -22,14 +22,14 @@ pub(crate) struct Settings {
     pub(crate) fence: bool,
 }
 
-/// Where a connection leads to.
+/// Where a connection leads.
 pub(super) enum Target {
     Server(Box<Server>),
     #[cfg(test)]
     Simulated(crate::sim::Access),
 }
 
-/// An address with credentials and rules, as fred wants them.
+/// An address with credentials and settings, as fred takes them.
 pub(super) struct Server {
     config: Config,
     connection: ConnectionConfig,
@@ -72,9 +72,9 @@ impl Settings {
         )
     }
 
-    /// Whom to ask, and as whom, is the user's to say. All else starts from fred's defaults: a
-    /// setting that exists only with a feature that some other crate has enabled cannot be named
-    /// here, let alone set.
+    /// The user chooses the server and the credentials. Everything else starts from fred's
+    /// defaults: a setting that exists only with a feature enabled by some other crate cannot be
+    /// named here, let alone set.
     fn new(
         mut config: Config,
         given: &ConnectionConfig,
@@ -97,15 +97,15 @@ impl Settings {
         let connection = ConnectionConfig {
             connection_timeout: command_timeout,
             internal_command_timeout: command_timeout,
-            // A repetition is ours to decide: a script that fred sends twice by itself is a script
-            // of unknown fate.
+            // This crate decides about resends: a script that fred sends twice by itself has an
+            // unknown outcome.
             max_command_attempts: 1,
             max_command_buffer_len: 0,
             unresponsive: UnresponsiveConfig {
                 max_timeout: None,
                 ..UnresponsiveConfig::default()
             },
-            // With it one refusal is told to every command under way, executed or not.
+            // With it one refusal is reported to every command in flight, executed or not.
             reconnect_on_auth_error: false,
             auto_client_setname: given.auto_client_setname,
             tcp,
@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// Reads an address. No sentence quotes more of it than its scheme: the rest may contain a
+/// Parses an address. No message quotes more of it than its scheme: the rest may contain a
 /// password.
 fn parse(url: &str) -> Result<Config, Error> {
     let malformed = || invalid("expected redis://[user:password@]host[:port][/database]");
@@ -153,13 +153,13 @@ fn parse(url: &str) -> Result<Config, Error> {
         .map(|(scheme, _)| scheme)
         .filter(|scheme| is_scheme(scheme));
     let scheme = scheme.ok_or_else(malformed)?;
-    // The parser takes whatever it does not know for a plain connection, `redis+tls` as well.
+    // The parser treats any unknown scheme as a plain connection, `redis+tls` as well.
     let known = SCHEMES
         .iter()
         .find(|(known, _)| scheme.eq_ignore_ascii_case(known));
     let Some((_, kind)) = known else {
         return Err(invalid(&format!(
-            "there is no {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
+            "unknown scheme {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
              redis+unix:// or valkey+unix://",
             server_error::shorten(scheme)
         )));
@@ -178,8 +178,8 @@ fn parse(url: &str) -> Result<Config, Error> {
     }
 }
 
-/// Whether this is a scheme by the grammar of addresses. A password with `://` in it is not to be
-/// quoted as one.
+/// Whether this is a scheme by the URL grammar. A password with `://` in it must not be quoted as
+/// one.
 fn is_scheme(text: &str) -> bool {
     text.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
@@ -203,7 +203,7 @@ enum Kind {
     Several,
 }
 
-/// All schemes there are.
+/// All supported or recognised schemes.
 const SCHEMES: [(&str, Kind); 14] = [
     ("redis", Kind::Plain),
     ("valkey", Kind::Plain),
@@ -305,7 +305,7 @@ mod tests {
         for scheme in unknown {
             let told = refused(&format!("{scheme}://user:hidden@host:1"));
             assert!(
-                told.contains(&format!("there is no {scheme}://")),
+                told.contains(&format!("unknown scheme {scheme}://")),
                 "{scheme}: {told}"
             );
             assert!(
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// What fred is told about a connection, whatever was given.
+    /// The connection settings that fred gets, whatever was given.
     fn our_rules(server: &Server) {
         let Server {
             config,
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(connection.tcp.nodelay, Some(true));
         assert_eq!(
             connection.tcp.linger, None,
-            "closing never blocks, and nothing that was sent is taken back"
+            "closing never blocks, and nothing that was sent is discarded"
         );
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10));
         assert_eq!(

@@ -1,12 +1,12 @@
-//! The subscriber connection: which channels are listened to, with proof, and what is heard.
+//! The subscriber connection: confirmed subscriptions, and the messages on them.
 //!
-//! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last
-//! answer is awaited: only that tells a refused subscription from a confirmed one. One such barrier
-//! is under way at a time. Whenever messages may have been missed (a new connection, a lagging
-//! stream) everybody is told.
+//! One task owns the connection. SUBSCRIBE is sent with a `PING nonce` in one pipeline whose last
+//! reply is awaited: only that distinguishes a refused subscription from a confirmed one. One such
+//! barrier is in flight at a time. Whenever messages may have been missed (a new connection, a
+//! lagging stream), every waiter is woken.
 //!
-//! Half of the command timeout is for noticing that a connection is dead, the other half for its
-//! replacement: a call that subscriptions for its subscription survives one silent connection.
+//! Half of the command timeout is for detecting that a connection is dead, the other half for its
+//! replacement: a call that waits for its subscription survives one silent connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,10 +22,9 @@ use crate::error::Error;
 use crate::server_error;
 use crate::wait::Subscriptions;
 
-/// Opens the subscriber connection, and starts the task that works off what `subscriptions` wants.
+/// Opens the subscriber connection, and starts the task that serves `subscriptions`.
 ///
-/// Whoever learns that the server is no longer the right one tells `moved`: the connection is
-/// replaced.
+/// `moved` is notified when the server is no longer the right one: the connection is then replaced.
 pub(super) async fn open(
     settings: &Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
@@ -55,7 +54,7 @@ struct Actor {
     settings: Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
-    /// The last answer took longer than half of the command timeout, or did not come within it.
+    /// The last reply took longer than half of the command timeout, or did not come within it.
     slow: AtomicBool,
 }
 
@@ -76,8 +75,7 @@ impl Actor {
             self.subscriptions.disconnected();
             tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
             drop(session);
-            // A connection that is made but serves nobody would otherwise be made again without a
-            // pause.
+            // Otherwise a connection that is made but useless would be replaced without a pause.
             if served || since.elapsed() >= Backoff::LONGEST {
                 backoff = Backoff::default();
             } else {
@@ -111,7 +109,7 @@ impl Actor {
         })
     }
 
-    /// Serves one connection until it ends or must be replaced. Answers whether it was of use.
+    /// Serves one connection until it ends or must be replaced. Returns whether it was of use.
     async fn serve(&self, session: &mut Session) -> bool {
         let Session {
             connection,
@@ -126,7 +124,7 @@ impl Actor {
         tokio::select! {
             biased;
             () = task.ended() => {}
-            // However well it served: it is the wrong server, and the next may be wrong as well.
+            // However well it served, it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
             OutOfStep(refusal) = worker.work() => self.subscriptions.set_problem(refusal),
@@ -134,7 +132,7 @@ impl Actor {
         worker.served.load(Ordering::Relaxed)
     }
 
-    /// How long an answer may take before the connection counts as dead.
+    /// How long a reply may take before the connection counts as dead.
     fn patience(&self) -> Duration {
         let timeout = self.settings.command_timeout;
         if self.slow.load(Ordering::Relaxed) {
@@ -144,7 +142,7 @@ impl Actor {
         }
     }
 
-    /// Hands messages on. Never subscriptions for anything else, so that it lags only under a real flood.
+    /// Forwards messages. Never waits for anything else, so that it lags only under a real flood.
     async fn listen(&self, messages: &mut Messages) {
         loop {
             match messages.next().await {
@@ -163,12 +161,12 @@ impl Actor {
 struct ChannelWorker<'a> {
     actor: &'a Actor,
     connection: &'a Connection,
-    /// A barrier came back.
+    /// A barrier was answered.
     served: AtomicBool,
 }
 
 impl ChannelWorker<'_> {
-    /// Ends when the connection is out of step and must be replaced.
+    /// Returns when the connection is out of step and must be replaced.
     async fn work(&self) -> OutOfStep {
         let subscriptions = &self.actor.subscriptions;
         loop {
@@ -193,9 +191,9 @@ impl ChannelWorker<'_> {
                     None => std::future::pending().await,
                 }
             };
-            // While there is something to miss, a silent connection is found out by a heartbeat.
-            // And one heartbeat shows whether a new connection is as slow as the last one was,
-            // before anybody subscriptions for it.
+            // While there are messages to miss, a heartbeat detects a silent connection. And one
+            // heartbeat shows whether a new connection is as slow as the last one, before any
+            // caller waits for it.
             let heartbeat = async {
                 if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
@@ -230,8 +228,8 @@ impl ChannelWorker<'_> {
             Barrier::Refused(text) => text,
         };
         if let Err(out_of_step) = self.in_step().await {
-            // What is refused for want of a right is refused until somebody grants it: the callers
-            // are told now. Anything else may pass; they wait for the next connection.
+            // A missing permission stays missing until it is granted: the callers get the error
+            // now. Anything else may be temporary; they wait for the next connection.
             if let Some(text) = out_of_step
                 .0
                 .as_ref()
@@ -257,27 +255,27 @@ impl ChannelWorker<'_> {
     async fn unsubscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         match self.barrier(Change::Unsubscribe(channels)).await? {
             Barrier::Passed => Ok(()),
-            // Without the right to unsubscribe messages keep coming, and nobody listens to them.
+            // Without the permission to unsubscribe, messages keep coming and are ignored.
             Barrier::Refused(_) | Barrier::Shifted => self.in_step().await,
         }
     }
 
-    /// Makes sure that the next answer belongs to the next command: after a refusal the PONG of
-    /// that barrier may still be on its way. `Err`: it does not, or not even a PING is allowed.
+    /// Makes sure that the next reply belongs to the next command: after a refusal the PONG of that
+    /// barrier may still be in flight. `Err`: it does not, or not even PING is permitted.
     async fn in_step(&self) -> Result<(), OutOfStep> {
         let mut refusal = None;
         for pause in STRAY {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
                 Barrier::Refused(text) => refusal = Some(text),
-                // It is dropped if it arrives while nobody subscriptions for an answer.
+                // It is dropped if it arrives while no reply is awaited.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
         }
         Err(OutOfStep(refusal))
     }
 
-    /// Sends a change and a PING in one pipeline and subscriptions for the PONG.
+    /// Sends a change and a PING in one pipeline and waits for the PONG.
     async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
         let Self {
@@ -302,7 +300,7 @@ impl ChannelWorker<'_> {
             }
             Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),
             Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
-            // If it was not dead but slow, its successor gets more time.
+            // If it was slow rather than dead, its successor gets more time.
             Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
                 actor.slow.store(true, Ordering::Relaxed);
                 Err(OutOfStep(None))
@@ -314,19 +312,19 @@ impl ChannelWorker<'_> {
 /// How a barrier was answered.
 enum Barrier {
     Passed,
-    /// The server said no, to the change or to the PING.
+    /// The server refused the change or the PING.
     Refused(String),
-    /// With the answer to an earlier one.
+    /// With the reply to an earlier one.
     Shifted,
 }
 
-/// The answers of the connection no longer match its commands, it does not answer, or it refuses
-/// even a PING with these words.
+/// The replies on the connection no longer match its commands, it does not answer, or it refuses
+/// even PING, with this message.
 struct OutOfStep(Option<String>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 
-/// How long an answer too many may still be on its way, one try after the other.
+/// How long to wait for a stray reply that may still be in flight, one try after the other.
 const STRAY: [Duration; 3] = [
     Duration::from_millis(5),
     Duration::from_millis(20),

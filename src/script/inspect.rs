@@ -1,4 +1,4 @@
-//! The scripts that look at a lock from outside and force it open.
+//! The scripts that inspect a lock from outside and force-unlock it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::{Arg, Call, FORCE_UNLOCK, INSPECT, duration, text};
 use crate::redis::Reply;
 use crate::wire::LockName;
 
-/// Frees the lock if `field` still holds it; answers whether it did.
+/// Frees the lock if `field` still holds it; returns whether it did.
 pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
     Call {
         script: &FORCE_UNLOCK,
@@ -21,14 +21,14 @@ pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
     }
 }
 
-/// What `inspect.lua` answers.
+/// What `inspect.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inspected {
     Free,
     Held {
         /// `None`: the key has no expiry.
         left: Option<Duration>,
-        /// As another program may have written it: of any bytes.
+        /// Any bytes, because another program may have written it.
         field: Arc<[u8]>,
         count: u32,
     },
@@ -47,8 +47,8 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
                 [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
                     left: duration(*left),
                     field: field.bytes()?,
-                    // A count that only another program can have written: it is shown as the
-                    // highest.
+                    // Only another program can have written such a count: it is shown as the
+                    // maximum.
                     count: count.parse().unwrap_or(u32::MAX),
                 }),
                 _ => None,

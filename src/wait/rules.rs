@@ -1,4 +1,4 @@
-//! What the registry promises, rule by rule: to the subscriber, and to those who wait.
+//! What the registry promises, rule by rule, to the subscriber and to the waiters.
 
 use super::*;
 
@@ -21,7 +21,7 @@ async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() 
     let second = subscriptions.subscribe(&channel());
     assert!(
         !is_ready(subscriptions.changed()),
-        "it was asked for before"
+        "it was requested before"
     );
     drop(first);
     assert!(!is_ready(subscriptions.changed()), "it is still used");
@@ -37,12 +37,9 @@ async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
     let subscriptions = Arc::new(Subscriptions::default());
     let subscription = subscriptions.subscribe(&channel());
     subscriptions.subscribed("c");
-    assert!(!is_ready(subscription.confirmed()), "nobody has asked yet");
+    assert!(!is_ready(subscription.confirmed()), "not requested yet");
     subscriptions.take_wanted(9);
-    assert!(
-        !is_ready(subscription.confirmed()),
-        "nothing was answered yet"
-    );
+    assert!(!is_ready(subscription.confirmed()), "no reply yet");
     let before = subscription.version();
     assert!(!is_ready(subscription.changed_since(before)));
     subscriptions.subscribed("c");
@@ -56,7 +53,7 @@ async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
     subscriptions.subscribed("c");
     assert!(
         !is_ready(subscription.changed_since(before)),
-        "it was in force already"
+        "it was confirmed already"
     );
     subscriptions.missed();
     assert!(
@@ -118,7 +115,7 @@ async fn who_comes_while_a_channel_is_unsubscribed_wants_it_again() {
     let waiter = subscriptions.subscribe(&channel());
     assert!(
         is_ready(subscriptions.changed()),
-        "its subscription is asked for"
+        "its subscription is requested"
     );
     assert_eq!(subscriptions.take_wanted(9), [channel()]);
     assert!(
