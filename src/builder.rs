@@ -266,8 +266,8 @@ impl LockClientBuilder {
     }
 }
 
-/// Whether this runtime has timers. tokio does not tell; it panics where one is made, which is said
-/// once on stderr.
+/// Whether this runtime has timers. tokio cannot be asked; it panics when a timer is created, and
+/// reports that once on stderr.
 fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
