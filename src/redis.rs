@@ -1,5 +1,6 @@
-//! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Only this module
-//! uses fred, and within it only `connection.rs` and `settings.rs`.
+//! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
+//! signature of `from_fred`, only this module uses fred, and within it only `connection.rs` and
+//! `settings.rs`.
 //!
 //! A lane is one command connection at a time; all commands of one lock use the same lane, in
 //! order. The subscriber has its own connection, because a refused SUBSCRIBE shifts the replies of

@@ -1,9 +1,9 @@
 //! The files in `lua/` as typed calls: one function per file, with the header's replies as its
 //! result.
 //!
-//! No other module sees KEYS, ARGV or a raw reply. A call is plain data until [`call`] sends it;
-//! `call` is also the only place where a script is resent. Milliseconds exist only in this file and
-//! on the wire.
+//! Only this module knows the meaning of KEYS, ARGV and raw replies. A call is plain data until
+//! [`call`] sends it; `call` is also the only place where a script is resent. Milliseconds exist
+//! only in this file and on the wire.
 
 mod inspect;
 

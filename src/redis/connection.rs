@@ -249,7 +249,7 @@ impl Drop for Task {
 
 /// Connects and starts the task that drives the connection, within `limit`.
 ///
-/// fred's own `init` leaks its task when it is dropped.
+/// fred's own `init` leaves its task running when it is dropped.
 async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError> {
     let mut connected = std::pin::pin!(client.wait_for_connect());
     // Its first poll registers for the outcome; the outcome of a faster connection would be missed.

@@ -97,7 +97,7 @@ impl Settings {
         let connection = ConnectionConfig {
             connection_timeout: command_timeout,
             internal_command_timeout: command_timeout,
-            // This crate decides about resends: a script that fred sends twice by itself has an
+            // Resending is this crate's decision: a script that fred sends twice by itself has an
             // unknown outcome.
             max_command_attempts: 1,
             max_command_buffer_len: 0,
