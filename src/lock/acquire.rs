@@ -165,8 +165,8 @@ impl Lock {
         let shared = &self.client.shared;
         let timeout = Instant::now() + shared.config.command_timeout;
         let refused = |text: &str| {
-            let permission = format!("&{}", entry.name.channel());
-            server_error::of_connection("subscribing", &permission, text)
+            let right = format!("&{}", entry.name.channel());
+            server_error::of_connection("subscribing", &right, text)
         };
         let subscription = shared.subscriptions.subscribe(entry.name.channel());
         tokio::select! {
