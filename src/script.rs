@@ -234,8 +234,8 @@ pub(crate) struct RetryPolicy {
     pub(crate) sends: u32,
 }
 
-/// Sends a script and waits for its reply; a send lost with its connection is retried as far as
-/// `patience` allows.
+/// Sends a script and waits for its reply; a send lost with its connection is retried within
+/// `patience`.
 ///
 /// Each send is built from the state at that moment. `sent` is set before the first send is handed
 /// to the connection: from then on it will be executed even if this future is dropped.
@@ -245,7 +245,7 @@ pub(crate) async fn call<T>(
     while_doing: &'static str,
     patience: RetryPolicy,
     sent: &AtomicBool,
-    mut copy: impl FnMut() -> Call<T>,
+    mut build: impl FnMut() -> Call<T>,
 ) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
     let mut first_sent_at = None;
@@ -261,7 +261,7 @@ pub(crate) async fn call<T>(
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
         let ready = redis.ready(lane, limit.until).await;
-        let call = copy();
+        let call = build();
         let key = call.keys.first().cloned();
         let answered = match ready {
             Ok(()) => redis.run(lane, &call, limit, sent).await,
