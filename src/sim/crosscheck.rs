@@ -1,7 +1,7 @@
 //! The simulated server against a real one: the same random calls, the same replies, the same
 //! state.
 
-#[path = "../../tests/common/server.rs"]
+#[path = "../../crates/test-support/src/server.rs"]
 #[allow(
     dead_code,
     unreachable_pub,

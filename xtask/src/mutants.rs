@@ -186,14 +186,7 @@ fn caught(
 ) -> Result<bool, Problem> {
     let start = Instant::now();
     let trouble = variable.is_some_and(|(name, _)| name == FAULT);
-    let mut command = cargo(&[
-        "test",
-        "--quiet",
-        "--package",
-        "redisson-lock",
-        "--test",
-        "interop",
-    ]);
+    let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
         .current_dir(&tree.folder)
         .env("CARGO_TARGET_DIR", target())

@@ -1,4 +1,4 @@
-//! What a scenario is, and the ground it plays on.
+//! What a scenario is, and what it plays with.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::common::peer::{Build, Peer};
-use crate::common::{Control, Server, ms, stalls};
 use crate::party::{Party, Worker};
 use crate::wire;
+use test_support::peer::{Build, Peer};
+use test_support::{Control, Server, ms, stalls};
 
-type Play = Arc<dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+type Play = Arc<dyn Fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Something that two parties do.
 #[derive(Clone)]
@@ -31,9 +31,9 @@ pub struct Scenario {
 impl Scenario {
     pub fn new<F: Future<Output = ()> + Send + 'static>(
         name: &'static str,
-        play: fn(Stage) -> F,
+        play: fn(Fixture) -> F,
     ) -> Self {
-        let play: Play = Arc::new(move |stage| Box::pin(play(stage)));
+        let play: Play = Arc::new(move |fixture| Box::pin(play(fixture)));
         Self {
             name,
             play,
@@ -202,7 +202,7 @@ impl Sides {
 }
 
 /// One run of a scenario: its parties, and names of its own.
-pub struct Stage {
+pub struct Fixture {
     sides: Arc<Sides>,
     pub first: Party,
     pub second: Party,
@@ -213,7 +213,7 @@ pub struct Stage {
     pub name: String,
 }
 
-impl Stage {
+impl Fixture {
     pub fn new(sides: &Arc<Sides>, job: &Job) -> Self {
         let side = |is_rust: bool| usize::from(!is_rust);
         let (first, second) = (side(job.first_is_rust), side(job.second_is_rust));

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::common::{ms, stalls};
+use crate::fixture::{Fixture, Scenario, between};
 use crate::party::{Fail, Worker};
-use crate::stage::{Scenario, Stage, between};
+use test_support::{ms, stalls};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -47,12 +47,12 @@ pub async fn is_woken_by<T>(waiting: Waiting, freeing: impl Future<Output = Resu
 }
 
 /// A lost wake-up would cost a lease of 30 s.
-async fn woken_by_unlock(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn woken_by_unlock(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     for _ in 0..5 {
         first.lock(name, Some(ms(30_000))).await.expect("free");
         let waiting = begin(second, name);
-        stage.somebody_waits(name).await;
+        fixture.somebody_waits(name).await;
         // Its second attempt, after subscribing.
         tokio::time::sleep(ms(30)).await;
         is_woken_by(waiting, first.unlock(name)).await;
@@ -60,20 +60,20 @@ async fn woken_by_unlock(stage: Stage) {
     }
 }
 
-async fn woken_by_force_unlock(stage: Stage) {
-    let (first, second, name) = &stage.workers();
-    let third = stage.first.worker();
+async fn woken_by_force_unlock(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
+    let third = fixture.first.worker();
     first.lock(name, Some(ms(30_000))).await.expect("free");
     let waiting = begin(second, name);
-    stage.somebody_waits(name).await;
+    fixture.somebody_waits(name).await;
     tokio::time::sleep(ms(30)).await;
     is_woken_by(waiting, third.force_unlock(name)).await;
     first.unlock_too_late(name).await;
     second.unlock(name).await.expect("held");
 }
 
-async fn lease_ends(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lease_ends(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(700))).await.expect("free");
     let start = Instant::now();
     let (taken, at) = begin(second, name).await.expect("no panic");
@@ -83,8 +83,8 @@ async fn lease_ends(stage: Stage) {
     second.unlock(name).await.expect("still held by the waiter");
 }
 
-async fn try_lock_ends_in_time(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn try_lock_ends_in_time(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     for wait in [0, 1, 200, 900] {
         let start = Instant::now();
@@ -105,13 +105,13 @@ async fn try_lock_ends_in_time(stage: Stage) {
 }
 
 /// Two names, two workers each, over one subscriber connection: never false, never an error.
-async fn lk02(stage: Stage) {
+async fn lk02(fixture: Fixture) {
     for _ in 0..2 {
         let mut tasks = tokio::task::JoinSet::new();
         for key in 0..2 {
-            for party in [&stage.first, &stage.second] {
+            for party in [&fixture.first, &fixture.second] {
                 let worker = party.worker();
-                let name = format!("{}:{key}", stage.name);
+                let name = format!("{}:{key}", fixture.name);
                 tasks.spawn(async move {
                     assert_eq!(
                         worker.try_lock(&name, Some(ms(5_000)), None).await,
@@ -127,8 +127,8 @@ async fn lk02(stage: Stage) {
     }
 }
 
-async fn lk06(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk06(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     let start = Instant::now();
     assert_eq!(
@@ -140,8 +140,8 @@ async fn lk06(stage: Stage) {
 }
 
 /// The next owner has it at the end of the lease, and the first one's unlock is refused.
-async fn sp05(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn sp05(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(2_000))).await.expect("free");
     let start = Instant::now();
     second.lock(name, None).await.expect("free");
@@ -154,8 +154,8 @@ async fn sp05(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-async fn n1(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn n1(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     let waiting = begin(second, name);
     tokio::time::sleep(ms(300)).await;
@@ -167,8 +167,8 @@ async fn n1(stage: Stage) {
 }
 
 /// Not done while it is held, done soon after the unlock.
-async fn sp19(stage: Stage) {
-    let (first, second, name) = &stage.async_workers();
+async fn sp19(fixture: Fixture) {
+    let (first, second, name) = &fixture.async_workers();
     first.lock(name, None).await.expect("free");
     let waiting = begin(second, name);
     tokio::time::sleep(ms(1_000)).await;
@@ -179,9 +179,9 @@ async fn sp19(stage: Stage) {
 
 /// A thread id is any number, and one of no running thread will do. Redisson asks by it since
 /// `isHeldByThread`.
-async fn held_by_a_thread_id(stage: Stage) {
-    let (first, _, name) = &stage.async_workers();
-    let (neighbour, second) = (stage.first.async_worker(), stage.second.worker());
+async fn held_by_a_thread_id(fixture: Fixture) {
+    let (first, _, name) = &fixture.async_workers();
+    let (neighbour, second) = (fixture.first.async_worker(), fixture.second.worker());
     assert!(!first.is_held(name).await);
     first.lock(name, None).await.expect("free");
     assert!(first.is_held(name).await && !neighbour.is_held(name).await);
@@ -191,8 +191,8 @@ async fn held_by_a_thread_id(stage: Stage) {
     assert!(!first.is_held(name).await && !second.is_locked(name).await);
 }
 
-async fn sp20(stage: Stage) {
-    let (first, second, name) = &stage.async_workers();
+async fn sp20(fixture: Fixture) {
+    let (first, second, name) = &fixture.async_workers();
     first.lock(name, None).await.expect("free");
     let waiting = tokio::spawn({
         let (second, name) = (second.clone(), name.clone());
@@ -209,8 +209,8 @@ async fn sp20(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-async fn sp21(stage: Stage) {
-    let (first, second, name) = &stage.async_workers();
+async fn sp21(fixture: Fixture) {
+    let (first, second, name) = &fixture.async_workers();
     first.lock(name, None).await.expect("free");
     let start = Instant::now();
     assert_eq!(
@@ -223,8 +223,8 @@ async fn sp21(stage: Stage) {
     first.unlock(name).await.expect("held");
 }
 
-async fn sp22(stage: Stage) {
-    let (first, second, name) = &stage.async_workers();
+async fn sp22(fixture: Fixture) {
+    let (first, second, name) = &fixture.async_workers();
     first.lock(name, None).await.expect("free");
     assert_eq!(second.try_lock(name, None, None).await, Ok(false));
     first.unlock(name).await.expect("held");

@@ -7,15 +7,13 @@
 
 #![allow(unreachable_pub, reason = "a test is no library")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod contention;
 mod doomed;
 mod failures;
+mod fixture;
 mod holding;
 mod party;
 mod servers;
-mod stage;
 mod waiting;
 mod wire;
 
@@ -25,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use common::Server;
-use common::peer::Build;
-use stage::{Job, Load, Scenario, Sides, Stage};
+use fixture::{Fixture, Job, Load, Scenario, Sides};
+use test_support::Server;
+use test_support::peer::Build;
 
 fn main() {
     if let Ok(order) = std::env::var("INTEROP_HOLD") {
@@ -91,7 +89,7 @@ async fn run(filters: &[String]) -> usize {
 fn builds() -> Vec<Build> {
     let versions = std::env::var("INTEROP_VERSIONS").unwrap_or_else(|_| "4.7.0".to_owned());
     let folder = std::env::var_os("INTEROP_JVM").map_or_else(
-        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/jvm"),
+        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/jvm"),
         std::path::PathBuf::from,
     );
     let build = |version: &str| {
@@ -160,10 +158,10 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         let mut running = tokio::task::JoinSet::new();
         for (name, job) in jobs.iter().filter(|(_, job)| job.scenario.load == load) {
             let (name, permits) = (name.clone(), Arc::clone(&permits));
-            let (stage, scenario) = (Stage::new(&sides, job), Arc::clone(&job.scenario.play));
+            let (fixture, scenario) = (Fixture::new(&sides, job), Arc::clone(&job.scenario.play));
             running.spawn(async move {
                 let _permit = permits.acquire().await.expect("open");
-                let passed = play(&name, scenario(stage)).await;
+                let passed = play(&name, scenario(fixture)).await;
                 (name, passed)
             });
         }

@@ -11,6 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::commands::{answering, command, parse};
+
 /// What happens to a command that a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -370,23 +372,6 @@ impl Link {
     }
 }
 
-/// A command that is answered with this line.
-fn answering(line: &str) -> Vec<u8> {
-    let script = match line.split_at(1) {
-        ("-", _) => "return redis.error_reply(ARGV[1])",
-        _ => "return tonumber(ARGV[1])",
-    };
-    command(&["EVAL", script, "0", &line[1..]])
-}
-
-fn command(words: &[&str]) -> Vec<u8> {
-    let body: String = words
-        .iter()
-        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
-        .collect();
-    format!("*{}\r\n{body}", words.len()).into_bytes()
-}
-
 /// Counts a connection that is held back, for as long as it is.
 struct Stuck(Arc<AtomicUsize>);
 
@@ -401,56 +386,4 @@ impl Drop for Stuck {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// The first command in the bytes, and its length.
-fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
-    let line = |from: usize| {
-        let end = bytes[from..].windows(2).position(|pair| pair == b"\r\n")? + from;
-        let number: usize = std::str::from_utf8(&bytes[from + 1..end])
-            .ok()?
-            .parse()
-            .ok()?;
-        Some((number, end + 2))
-    };
-    if bytes.is_empty() {
-        return None;
-    }
-    let (count, mut at) = line(0)?;
-    let mut words = Vec::with_capacity(count);
-    for _ in 0..count {
-        if at >= bytes.len() {
-            return None;
-        }
-        let (length, start) = line(at)?;
-        let word = bytes.get(start..start + length)?;
-        words.push(String::from_utf8_lossy(word).into_owned());
-        at = start + length + 2;
-    }
-    (at <= bytes.len()).then_some((words, at))
-}
-
-/// Whether the words call this script with this owner's target count.
-pub fn is_script(words: &[String], source: &str) -> bool {
-    let sha = sha1_smol::Sha1::from(source).digest().to_string();
-    words[0].starts_with("EVAL")
-        && words
-            .get(1)
-            .is_some_and(|script| *script == sha || script == source)
-}
-
-pub const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
-pub const RELEASE: &str = include_str!("../../lua/release.lua");
-pub const RENEW: &str = include_str!("../../lua/renew.lua");
-pub const FORCE_UNLOCK: &str = include_str!("../../lua/force_unlock.lua");
-pub const INSPECT: &str = include_str!("../../lua/inspect.lua");
-
-/// Matches `acquire.lua` going to this count.
-pub fn acquire_to(target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
-    move |words| is_script(words, ACQUIRE) && words.get(5) == Some(&target.to_string())
-}
-
-/// Matches `release.lua` going to this count.
-pub fn release_to(target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
-    move |words| is_script(words, RELEASE) && words.get(5) == Some(&target.to_string())
 }

@@ -3,9 +3,9 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::common::peer::Peer;
+use crate::fixture::{Fixture, QUICK};
 use crate::party::{Party, Worker};
-use crate::stage::{QUICK, Stage};
+use test_support::peer::Peer;
 
 pub enum Doomed {
     /// This program, once more.
@@ -17,11 +17,11 @@ pub enum Doomed {
 }
 
 impl Doomed {
-    /// Starts a process of the first party's side that takes the lock of the stage so many times,
+    /// Starts a process of the first party's side that takes the lock of the fixture so many times,
     /// waiting for it if it has to, with a watchdog timeout of [`QUICK`].
-    pub async fn start(stage: &Stage, holds: usize) -> Self {
-        let (url, name) = (stage.url(), stage.name.clone());
-        if stage.first.is_rust() {
+    pub async fn start(fixture: &Fixture, holds: usize) -> Self {
+        let (url, name) = (fixture.url(), fixture.name.clone());
+        if fixture.first.is_rust() {
             let program = std::env::current_exe().expect("a program");
             let mut command = std::process::Command::new(program);
             command.env("INTEROP_HOLD", format!("{holds} {url} {name}"));
@@ -33,7 +33,7 @@ impl Doomed {
                     .expect("it starts"),
             );
         }
-        let jvm = stage.another_jvm().await;
+        let jvm = fixture.another_jvm().await;
         let worker = Party::java(&jvm, url, QUICK, &[]).await.worker();
         let taker = worker.clone();
         tokio::spawn(async move {

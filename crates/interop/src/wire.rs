@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::common::{Control, Monitor, ms, stalls};
+use crate::fixture::{channel, eventually, listen};
 use crate::party::{Party, Worker};
-use crate::stage::{channel, eventually, listen};
+use test_support::{Control, Monitor, ms, stalls};
 
 /// One thing that both do.
 #[derive(Debug, Clone, Copy)]

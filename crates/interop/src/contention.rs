@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::common::{Control, ms};
+use crate::fixture::{Fixture, Load, Scenario};
 use crate::party::Party;
-use crate::stage::{Load, Scenario, Stage};
+use test_support::{Control, ms};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -19,35 +19,35 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-async fn mixed_workers(stage: Stage) {
-    let parties = [(stage.first.clone(), 16), (stage.second.clone(), 16)];
-    sections(&stage, &parties, 5_000).await;
+async fn mixed_workers(fixture: Fixture) {
+    let parties = [(fixture.first.clone(), 16), (fixture.second.clone(), 16)];
+    sections(&fixture, &parties, 5_000).await;
 }
 
-async fn a_few_mixed_workers(stage: Stage) {
-    let parties = [(stage.first.clone(), 4), (stage.second.clone(), 4)];
-    sections(&stage, &parties, 200).await;
+async fn a_few_mixed_workers(fixture: Fixture) {
+    let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
+    sections(&fixture, &parties, 200).await;
 }
 
 /// 32 workers on five names, with one subscriber connection for each side; one that has room for
 /// all five.
-async fn lk03(stage: Stage) {
+async fn lk03(fixture: Fixture) {
     let mut tasks = tokio::task::JoinSet::new();
     let settings = [("channels", "5".to_owned())];
     let inside: Arc<[AtomicI64; 5]> = Arc::default();
     let parties = [
-        stage
+        fixture
             .first
-            .another(stage.url(), Duration::from_secs(30), &settings)
+            .another(fixture.url(), Duration::from_secs(30), &settings)
             .await,
-        stage
+        fixture
             .second
-            .another(stage.url(), Duration::from_secs(30), &settings)
+            .another(fixture.url(), Duration::from_secs(30), &settings)
             .await,
     ];
     for nth in 0..32 {
         let worker = parties[nth % 2].worker();
-        let (inside, base) = (Arc::clone(&inside), stage.name.clone());
+        let (inside, base) = (Arc::clone(&inside), fixture.name.clone());
         tasks.spawn(async move {
             for round in 0..16 {
                 let key = (nth + round * 3) % 5;
@@ -72,39 +72,39 @@ async fn lk03(stage: Stage) {
     }
 }
 
-async fn lk23(stage: Stage) {
+async fn lk23(fixture: Fixture) {
     sections(
-        &stage,
-        &[(stage.first.clone(), 15), (stage.second.clone(), 15)],
+        &fixture,
+        &[(fixture.first.clone(), 15), (fixture.second.clone(), 15)],
         30,
     )
     .await;
 }
 
 /// Many clients, each with many sections.
-async fn lk24(stage: Stage) {
-    many_clients(&stage, 8, 800).await;
+async fn lk24(fixture: Fixture) {
+    many_clients(&fixture, 8, 800).await;
 }
 
 /// Many clients, a few sections each.
-async fn lk25(stage: Stage) {
-    many_clients(&stage, 10, 50).await;
+async fn lk25(fixture: Fixture) {
+    many_clients(&fixture, 10, 50).await;
 }
 
-async fn many_clients(stage: &Stage, clients: usize, total: i64) {
+async fn many_clients(fixture: &Fixture, clients: usize, total: i64) {
     let mut parties = Vec::new();
     for nth in 0..clients {
         let side = if nth % 2 == 0 {
-            &stage.first
+            &fixture.first
         } else {
-            &stage.second
+            &fixture.second
         };
         let party = side
-            .another(stage.url(), Duration::from_secs(30), &[])
+            .another(fixture.url(), Duration::from_secs(30), &[])
             .await;
         parties.push((party, 1));
     }
-    sections(stage, &parties, total).await;
+    sections(fixture, &parties, total).await;
     for (party, _) in parties {
         party.close().await;
     }
@@ -112,17 +112,17 @@ async fn many_clients(stage: &Stage, clients: usize, total: i64) {
 
 /// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read,
 /// and written later: a second worker inside would be seen, and its update would be lost.
-async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
+async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
     let inside = Arc::new(AtomicI64::new(0));
     let left = Arc::new(AtomicI64::new(total));
-    let counter = format!("counter {}", stage.name);
+    let counter = format!("counter {}", fixture.name);
     let mut tasks = tokio::task::JoinSet::new();
     for (party, workers) in parties {
         for _ in 0..*workers {
             let worker = party.worker();
             let (inside, left) = (Arc::clone(&inside), Arc::clone(&left));
             let (name, counter, mut control) =
-                (stage.name.clone(), counter.clone(), stage.control());
+                (fixture.name.clone(), counter.clone(), fixture.control());
             tasks.spawn(async move {
                 while left.fetch_sub(1, Ordering::Relaxed) > 0 {
                     worker.lock(&name, None).await.expect("in the end");
@@ -142,11 +142,11 @@ async fn sections(stage: &Stage, parties: &[(Party, u32)], total: i64) {
         done.expect("no panic");
     }
     assert_eq!(
-        stage.control().run(&["GET", &counter]),
+        fixture.control().run(&["GET", &counter]),
         total.to_string(),
         "no update was lost"
     );
-    assert_eq!(stage.control().hash(&stage.name), "", "nothing is left");
+    assert_eq!(fixture.control().hash(&fixture.name), "", "nothing is left");
 }
 
 async fn add_one(control: &mut Control, counter: &str) {

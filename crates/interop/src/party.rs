@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockGuard, LossReason, Owner};
 
-use crate::common::peer::{Answer, Peer};
+use test_support::peer::{Answer, Peer};
 
 /// What went wrong, in words that both sides share.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, ms};
+use crate::fixture::{Fixture, Messages, QUICK, Scenario, eventually, listen};
 use crate::party::{Fail, Party};
-use crate::stage::{Messages, QUICK, Scenario, Stage, eventually, listen};
+use test_support::{Server, ms};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -18,24 +18,24 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 /// Without a server an attempt is an error, not a refusal, and it comes in time.
-async fn lk04(stage: Stage) {
+async fn lk04(fixture: Fixture) {
     let server = Server::start();
-    let worker = stage
+    let worker = fixture
         .first
         .another(&server.url(), ms(30_000), &[])
         .await
         .worker();
-    worker.lock(&stage.name, None).await.expect("free");
-    worker.unlock(&stage.name).await.expect("held");
+    worker.lock(&fixture.name, None).await.expect("free");
+    worker.unlock(&fixture.name).await.expect("held");
     drop(server);
     let tried = worker
-        .try_lock(&stage.name, Some(ms(5_000)), Some(ms(10_000)))
+        .try_lock(&fixture.name, Some(ms(5_000)), Some(ms(10_000)))
         .await;
     assert!(matches!(tried, Err(Fail::Other(_))), "{tried:?}");
 }
 
 /// A cluster of one node: Java takes it for a cluster, we know its one address.
-async fn cluster(stage: &Stage, watchdog: Duration) -> (Server, [Party; 2]) {
+async fn cluster(fixture: &Fixture, watchdog: Duration) -> (Server, [Party; 2]) {
     let server = Server::start_with(&[
         "--cluster-enabled",
         "yes",
@@ -58,20 +58,20 @@ async fn cluster(stage: &Stage, watchdog: Duration) -> (Server, [Party; 2]) {
     };
     eventually("the cluster works", works).await;
     let as_cluster = [("cluster", "true".to_owned())];
-    let first = stage
+    let first = fixture
         .first
         .another(&server.url(), watchdog, &as_cluster)
         .await;
-    let second = stage
+    let second = fixture
         .second
         .another(&server.url(), watchdog, &as_cluster)
         .await;
     (server, [first, second])
 }
 
-async fn lk11(stage: Stage) {
-    let (_server, [first, second]) = cluster(&stage, QUICK).await;
-    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+async fn lk11(fixture: Fixture) {
+    let (_server, [first, second]) = cluster(&fixture, QUICK).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &fixture.name);
     for _ in 0..3 {
         holder.lock(name, None).await.expect("free");
         assert!(holder.is_locked(name).await && other.is_locked(name).await);
@@ -97,9 +97,9 @@ async fn lk11(stage: Stage) {
     second.close().await;
 }
 
-async fn lk17(stage: Stage) {
-    let (_server, [first, second]) = cluster(&stage, ms(30_000)).await;
-    let (one, other, name) = (first.worker(), second.worker(), &stage.name);
+async fn lk17(fixture: Fixture) {
+    let (_server, [first, second]) = cluster(&fixture, ms(30_000)).await;
+    let (one, other, name) = (first.worker(), second.worker(), &fixture.name);
     for nth in 0..30 {
         let worker = if nth % 2 == 0 { &one } else { &other };
         assert_eq!(worker.try_lock(name, None, None).await, Ok(true));
@@ -111,11 +111,11 @@ async fn lk17(stage: Stage) {
 
 /// Whoever listens to Redis' own events about keys, as Redisson's listeners do, hears of each end
 /// of a hold once: of a key that was deleted, or of one that has expired.
-async fn lk26(stage: Stage) {
+async fn lk26(fixture: Fixture) {
     let server = Server::start_with(&["--notify-keyspace-events", "Egx"]);
-    let first = stage.first.another(&server.url(), QUICK, &[]).await;
-    let second = stage.second.another(&server.url(), QUICK, &[]).await;
-    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+    let first = fixture.first.another(&server.url(), QUICK, &[]).await;
+    let second = fixture.second.another(&server.url(), QUICK, &[]).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &fixture.name);
     let ends = ["del", "expired"].map(|kind| format!("__keyevent@0__:{kind}"));
     let events = &mut listen(server.port, ends.to_vec());
 
@@ -165,11 +165,11 @@ async fn next_end(events: &mut Messages, name: &str) -> String {
 }
 
 /// A server that comes back empty: what was held is lost, and what is taken then is renewed.
-async fn e01(stage: Stage) {
+async fn e01(fixture: Fixture) {
     let mut server = Server::start();
-    let first = stage.first.another(&server.url(), QUICK, &[]).await;
-    let second = stage.second.another(&server.url(), QUICK, &[]).await;
-    let (holder, other, name) = (first.worker(), second.worker(), &stage.name);
+    let first = fixture.first.another(&server.url(), QUICK, &[]).await;
+    let second = fixture.second.another(&server.url(), QUICK, &[]).await;
+    let (holder, other, name) = (first.worker(), second.worker(), &fixture.name);
     holder.lock(name, None).await.expect("free");
     server.lose_everything();
     tokio::time::sleep(ms(2_000)).await;

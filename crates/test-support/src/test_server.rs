@@ -1,41 +1,20 @@
-//! What every test uses: a server of its own, facts to wait for, and the proof that nothing is
-//! left.
+//! A server for one test, its clients, and the proof that nothing is left.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "each test binary uses a part of it"
-)]
-
-pub mod ground;
-pub mod peer;
-pub mod proxy;
-mod server;
-
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
-pub use server::{Control, Monitor, Server, stalls};
+use crate::server::{Control, Server};
 
-/// Waits for a fact. The budget is a bound, not a wait.
-pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {
-    let limit = Instant::now() + budget;
-    while !fact() {
-        assert!(Instant::now() < limit, "not within {budget:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(3)).await;
-    }
-}
-
-/// A test's ground: a server, and what was there before the test began.
-pub struct Bed {
-    pub server: Server,
+/// A server, and what was there before the test began.
+pub struct TestServer {
+    server: Server,
     tasks: usize,
 }
 
-impl Bed {
+impl TestServer {
     pub fn new() -> Self {
         Self::with(&[])
     }
@@ -59,10 +38,6 @@ impl Bed {
             .connect(&self.server.url())
             .await
             .expect("the server answers")
-    }
-
-    pub fn control(&self) -> Control {
-        self.server.control()
     }
 
     /// Proves that nothing is left: no hold, waiter, channel, job or key, and once the clients are
@@ -128,6 +103,20 @@ impl Bed {
     }
 }
 
+impl Deref for TestServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for TestServer {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
 fn busy(client: &LockClient) -> Option<String> {
     let stats = client.stats();
     let sum = stats.held
@@ -137,38 +126,4 @@ fn busy(client: &LockClient) -> Option<String> {
         + stats.releasing
         + stats.entries;
     (sum > 0).then(|| format!("{stats:?}"))
-}
-
-/// Measures for how long the machine itself stood still, by a thread that sleeps a little at a
-/// time.
-pub struct Stillness {
-    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    watcher: std::thread::JoinHandle<Duration>,
-}
-
-impl Stillness {
-    pub fn watch() -> Self {
-        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let stopped = std::sync::Arc::clone(&stop);
-        let watcher = std::thread::spawn(move || {
-            let mut longest = Duration::ZERO;
-            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
-                let start = Instant::now();
-                std::thread::sleep(Duration::from_millis(5));
-                longest = longest.max(start.elapsed());
-            }
-            longest
-        });
-        Self { stop, watcher }
-    }
-
-    /// The longest time between two looks.
-    pub fn longest(self) -> Duration {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        self.watcher.join().expect("no panic")
-    }
-}
-
-pub fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redisson_lock::LossReason;
 
-use crate::common::ms;
+use crate::fixture::{Fixture, QUICK, Scenario, between, eventually};
 use crate::party::{Fail, Party};
-use crate::stage::{QUICK, Scenario, Stage, between, eventually};
+use test_support::ms;
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -39,8 +39,8 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-async fn exclusion(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn exclusion(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     for _ in 0..3 {
         first.lock(name, None).await.expect("free");
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "held");
@@ -53,12 +53,12 @@ async fn exclusion(stage: Stage) {
         );
         second.unlock(name).await.expect("held");
     }
-    assert_eq!(stage.control().hash(name), "", "nothing is left");
+    assert_eq!(fixture.control().hash(name), "", "nothing is left");
 }
 
-async fn nested_holds(stage: Stage) {
-    let (first, second, name) = &stage.workers();
-    let control = &mut stage.control();
+async fn nested_holds(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
+    let control = &mut fixture.control();
     for count in 1..=3 {
         first
             .lock(name, None)
@@ -75,8 +75,8 @@ async fn nested_holds(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-async fn seen_from_the_other_side(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn seen_from_the_other_side(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     assert!(!second.is_locked(name).await);
     assert_eq!(second.lease_left(name).await, None);
     first.lock(name, Some(ms(20_000))).await.expect("free");
@@ -98,7 +98,7 @@ async fn seen_from_the_other_side(stage: Stage) {
             20_000,
         );
     }
-    if let Party::Rust(client) = &stage.second {
+    if let Party::Rust(client) = &fixture.second {
         let holder = client
             .lock(name.as_str())
             .inspect()
@@ -106,7 +106,7 @@ async fn seen_from_the_other_side(stage: Stage) {
             .expect("answered")
             .expect("held");
         assert_eq!(holder.hold_count, 2);
-        let field = stage.control().run(&["HKEYS", name]);
+        let field = fixture.control().run(&["HKEYS", name]);
         assert_eq!(holder.owner, field, "as Redis has it");
     }
     first.unlock(name).await.expect("held");
@@ -118,18 +118,18 @@ async fn seen_from_the_other_side(stage: Stage) {
     assert!(!second.is_locked(name).await);
 }
 
-async fn unlock_by_another(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn unlock_by_another(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(20_000))).await.expect("free");
-    let before = stage.control().hash(name);
+    let before = fixture.control().hash(name);
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
-    assert_eq!(stage.control().hash(name), before, "nothing changed");
+    assert_eq!(fixture.control().hash(name), before, "nothing changed");
     first.unlock(name).await.expect("held");
     first.unlock_too_late(name).await;
 }
 
 /// Keys and channels are the same whatever the name: each side finds, and wakes, the other.
-async fn names(stage: Stage) {
+async fn names(fixture: Fixture) {
     const NAMES: [&str; 10] = [
         "{tag}:a",
         "a{tag}b",
@@ -142,12 +142,12 @@ async fn names(stage: Stage) {
         "😀🔒",
         "a:b/c?d=e&f%20g",
     ];
-    let (first, second) = (stage.first.worker(), stage.second.worker());
+    let (first, second) = (fixture.first.worker(), fixture.second.worker());
     for name in NAMES {
-        let name = &format!("{name} {}", stage.name);
+        let name = &format!("{name} {}", fixture.name);
         first.lock(name, None).await.expect("free");
         assert_eq!(
-            stage.control().count(name),
+            fixture.control().count(name),
             1,
             "the key is the name: {name}"
         );
@@ -156,7 +156,7 @@ async fn names(stage: Stage) {
             let (second, name) = (second.clone(), name.clone());
             async move { second.try_lock(&name, Some(ms(10_000)), None).await }
         });
-        stage.somebody_waits(name).await;
+        fixture.somebody_waits(name).await;
         first.unlock(name).await.expect("held");
         let start = std::time::Instant::now();
         assert_eq!(waiting.await.expect("no panic"), Ok(true), "{name}");
@@ -165,15 +165,15 @@ async fn names(stage: Stage) {
     }
 }
 
-async fn watchdog_keeps_a_lock(stage: Stage) {
-    let (first, second, name) = &stage.quick_workers();
+async fn watchdog_keeps_a_lock(fixture: Fixture) {
+    let (first, second, name) = &fixture.quick_workers();
     first.lock(name, None).await.expect("free");
     let waiting = tokio::spawn({
         let (second, name) = (second.clone(), name.clone());
         async move { second.lock(&name, None).await }
     });
     let start = std::time::Instant::now();
-    let mut control = stage.control();
+    let mut control = fixture.control();
     while start.elapsed() < QUICK * 7 / 2 {
         assert!(control.pttl(name) > 0, "it has a lease");
         assert!(
@@ -187,22 +187,22 @@ async fn watchdog_keeps_a_lock(stage: Stage) {
     second.unlock(name).await.expect("held");
 }
 
-async fn force_unlock(stage: Stage) {
-    forced(stage, None).await;
+async fn force_unlock(fixture: Fixture) {
+    forced(fixture, None).await;
 }
 
-async fn force_unlock_of_a_fixed_lease(stage: Stage) {
-    forced(stage, Some(ms(60_000))).await;
+async fn force_unlock_of_a_fixed_lease(fixture: Fixture) {
+    forced(fixture, Some(ms(60_000))).await;
 }
 
 /// Our side is told of it; Java finds out by its next unlock.
-async fn forced(stage: Stage, lease: Option<Duration>) {
-    let (first, second, name) = &stage.quick_workers();
+async fn forced(fixture: Fixture, lease: Option<Duration>) {
+    let (first, second, name) = &fixture.quick_workers();
     first.lock(name, lease).await.expect("free");
     let lost = first.lost(name);
     second.force_unlock(name).await.expect("answered");
     let start = std::time::Instant::now();
-    assert_eq!(stage.control().hash(name), "");
+    assert_eq!(fixture.control().hash(name), "");
     if let Some(lost) = lost {
         let reason = tokio::time::timeout(ms(5_000), lost)
             .await
@@ -229,20 +229,20 @@ async fn forced(stage: Stage, lease: Option<Duration>) {
 }
 
 /// Not told yet, the old holder unlocks: that must not touch the new one.
-async fn unlock_of_what_another_took(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn unlock_of_what_another_took(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     second.force_unlock(name).await.expect("answered");
     second.lock(name, Some(ms(20_000))).await.expect("free");
-    let before = stage.control().hash(name);
+    let before = fixture.control().hash(name);
     first.unlock_too_late(name).await;
-    assert_eq!(stage.control().hash(name), before, "nothing changed");
+    assert_eq!(fixture.control().hash(name), before, "nothing changed");
     second.unlock(name).await.expect("held");
 }
 
 /// A partial unlock leaves the lease (in Redisson it is set to the last lease given).
-async fn lk05(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk05(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     for _ in 0..3 {
         first
             .lock(name, Some(ms(10_000)))
@@ -260,8 +260,8 @@ async fn lk05(stage: Stage) {
     first.unlock(name).await.expect("held");
 }
 
-async fn lk08(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk08(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     second.force_unlock(name).await.expect("answered");
     assert!(!first.is_locked(name).await && !second.is_locked(name).await);
@@ -269,8 +269,8 @@ async fn lk08(stage: Stage) {
 }
 
 /// Of Redisson 3.6: a lock that is deleted was there, or was not. `forceUnlock` says the same.
-async fn delete(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn delete(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     let says = |forced: Result<Option<bool>, Fail>, was_held: bool| {
         assert!(
             forced
@@ -285,8 +285,8 @@ async fn delete(stage: Stage) {
     assert!(!first.is_locked(name).await);
 }
 
-async fn lk10(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk10(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(3_600_000))).await.expect("free");
     between(
         "an hour",
@@ -306,8 +306,8 @@ async fn lk10(stage: Stage) {
     first.unlock(name).await.expect("held");
 }
 
-async fn lk13(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk13(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     assert_eq!(first.hold_count(name).await, 0);
     for count in 1..=2 {
         first
@@ -325,17 +325,17 @@ async fn lk13(stage: Stage) {
     }
 }
 
-async fn lk14(stage: Stage) {
-    let (first, second, name) = &stage.workers();
-    let neighbour = stage.first.worker();
+async fn lk14(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
+    let neighbour = fixture.first.worker();
     first.lock(name, None).await.expect("free");
     assert!(!second.is_held(name).await && !neighbour.is_held(name).await);
     first.unlock(name).await.expect("held");
     assert!(!second.is_held(name).await && !neighbour.is_held(name).await);
 }
 
-async fn lk15(stage: Stage) {
-    let (first, name) = (stage.first.worker(), &stage.name);
+async fn lk15(fixture: Fixture) {
+    let (first, name) = (fixture.first.worker(), &fixture.name);
     assert!(!first.is_held(name).await);
     first.lock(name, None).await.expect("free");
     assert!(first.is_held(name).await);
@@ -343,16 +343,16 @@ async fn lk15(stage: Stage) {
     assert!(!first.is_held(name).await);
 }
 
-async fn lk16(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk16(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     assert!(second.is_locked(name).await);
     first.unlock(name).await.expect("held");
     assert!(!second.is_locked(name).await);
 }
 
-async fn lk18(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk18(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     assert!(!first.is_locked(name).await);
     first.lock(name, None).await.expect("free");
     assert!(first.is_locked(name).await && second.is_locked(name).await);
@@ -360,9 +360,9 @@ async fn lk18(stage: Stage) {
     assert!(!first.is_locked(name).await);
 }
 
-async fn lk19(stage: Stage) {
-    let (first, second, name) = &stage.workers();
-    let neighbour = stage.first.worker();
+async fn lk19(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
+    let neighbour = fixture.first.worker();
     first.lock(name, None).await.expect("free");
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
     assert_eq!(
@@ -374,17 +374,20 @@ async fn lk19(stage: Stage) {
     first.unlock(name).await.expect("held");
 }
 
-async fn lk20(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk20(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     for worker in [&first, &second, &first, &second] {
         worker.lock(name, None).await.expect("free");
         worker.unlock(name).await.expect("held");
     }
-    eventually("nothing is left", || stage.control().hash(name).is_empty()).await;
+    eventually("nothing is left", || {
+        fixture.control().hash(name).is_empty()
+    })
+    .await;
 }
 
-async fn lk21(stage: Stage) {
-    let (first, second, name) = &stage.workers();
+async fn lk21(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     assert_eq!(first.try_lock(name, None, None).await, Ok(true));
     first.unlock(name).await.expect("held");

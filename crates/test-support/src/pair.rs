@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use redisson_lock::{LockClient, LockClientBuilder};
 
-use super::proxy::{Proxy, is_script};
-use super::{Bed, Control, eventually, ms};
+use crate::{Control, Proxy, TestServer, eventually, is_script, ms};
 
-pub struct Ground {
-    pub bed: Bed,
+pub struct ProxiedPair {
+    pub server: TestServer,
     pub proxy: Proxy,
     /// Behind the proxy.
     pub ours: LockClient,
@@ -16,7 +15,7 @@ pub struct Ground {
     pub control: Control,
 }
 
-impl Ground {
+impl ProxiedPair {
     pub async fn new() -> Self {
         Self::as_user("").await
     }
@@ -33,8 +32,8 @@ impl Ground {
     }
 
     async fn set(user: &str, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
-        let bed = Bed::with(&["--enable-debug-command", "yes"]);
-        let mut control = bed.control();
+        let server = TestServer::with(&["--enable-debug-command", "yes"]);
+        let mut control = server.control();
         control.run(&[
             "ACL",
             "SETUSER",
@@ -46,13 +45,13 @@ impl Ground {
             "+@all",
             "-client|kill",
         ]);
-        let proxy = Proxy::start(bed.server.port).await;
+        let proxy = Proxy::start(server.port).await;
         let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
         let ours = set(LockClient::builder())
             .connect(&url)
             .await
             .expect("the server answers");
-        let theirs = bed.client().await;
+        let theirs = server.client().await;
         // Every script is known to the server from here on, so that a call is one command.
         let warm = theirs.lock("warm").lock().await.expect("free");
         assert!(theirs.lock("warm").force_unlock().await.expect("answered"));
@@ -66,7 +65,7 @@ impl Ground {
             .await
             .expect("held");
         Self {
-            bed,
+            server,
             proxy,
             ours,
             theirs,
@@ -86,7 +85,7 @@ impl Ground {
     /// Proves that nothing is left; the proxy runs on until what is in the background has ended.
     pub async fn finish(self) {
         let Self {
-            bed,
+            server,
             proxy,
             ours,
             theirs,
@@ -102,6 +101,6 @@ impl Ground {
         .await;
         ours.close(Duration::ZERO).await;
         proxy.stop().await;
-        bed.finish([theirs]).await;
+        server.finish([theirs]).await;
     }
 }
