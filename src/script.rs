@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Source};
-use crate::redis::{Limit, Redis, Reply, SendError};
+use crate::redis::{Arg, Limit, Redis, Reply, SendError};
 use crate::server_error;
 use crate::wire::LockName;
 
@@ -55,29 +55,12 @@ scripts! {
     INSPECT = "inspect";
 }
 
-/// What the script with this hash is called.
-#[cfg(test)]
-pub(crate) fn name_of(sha: &str) -> &'static str {
-    ALL.iter()
-        .find(|script| script.sha() == sha)
-        .map_or("another script", |script| script.name)
-}
-
 /// One script call, not sent yet.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<Arc<str>>,
     pub(crate) args: Vec<Arg>,
     decode: fn(&Reply) -> Option<T>,
-}
-
-/// A word of a command.
-#[derive(Debug, Clone)]
-pub(crate) enum Arg {
-    Text(Arc<str>),
-    Bytes(Arc<[u8]>),
-    Fixed(&'static str),
-    Number(i64),
 }
 
 /// What `acquire.lua` answers.

@@ -4,9 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Reply;
-use super::connection::{Connection, ConnectionError};
-use crate::script::Arg;
+use super::connection::Connection;
+use super::transport::{Arg, ConnectionError, Reply};
 
 /// Whether commands of a lost connection are known to be over before its replacement is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

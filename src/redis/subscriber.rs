@@ -16,8 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Change, Connection, ConnectionError, Messages, PubSubEvent, Task};
-use super::{Backoff, Role, Settings, Tasks, connect_error};
+use super::connection::{Connection, Messages, Task};
+use super::transport::{Change, ConnectionError, PubSubEvent, Role};
+use super::{Backoff, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::server_error;
 use crate::wait::Subscriptions;
@@ -69,7 +70,7 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         loop {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
@@ -79,7 +80,7 @@ impl Actor {
             // A connection that is made but serves nobody would otherwise be made again without a
             // pause.
             if served || since.elapsed() >= Backoff::LONGEST {
-                backoff = Backoff::default();
+                backoff = Backoff::new(&self.settings);
             } else {
                 backoff.wait().await;
             }
