@@ -3,18 +3,14 @@
 //!
 //! `cargo bench --bench uncontended [-- --pairs N --rounds N]`
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::Server;
-use common::proxy::{ACQUIRE, RELEASE};
 use fred::prelude::*;
 use fred::socket2::TcpKeepalive;
 use fred::types::CustomCommand;
 use fred::types::config::{Options, TcpConfig};
 use redisson_lock::LockClient;
+use test_support::{ACQUIRE, RELEASE, Server};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {

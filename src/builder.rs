@@ -196,7 +196,18 @@ impl LockClientBuilder {
         self.open(settings).await
     }
 
-    pub(crate) async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+    /// Connects over a transport in the place of fred.
+    #[cfg(feature = "test-util")]
+    pub(crate) async fn open_over(
+        self,
+        transport: Arc<dyn crate::test_util::Transport>,
+    ) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::over(transport, self.command_timeout, self.connection_fence);
+        self.open(settings).await
+    }
+
+    async fn open(self, settings: Settings) -> Result<LockClient, Error> {
         let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
         if !has_timers() {
             return Err(Error::NoRuntime);

@@ -26,6 +26,11 @@
 //! server's clock; fencing of a resource; the release of a forgotten guard. `docs/guarantees.md`
 //! has both lists with their tests.
 //!
+//! # Features
+//!
+//! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
+//! a hidden module, which changes without notice and is outside of semantic versioning.
+//!
 //! # Where to look next
 //!
 //! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`Owner`] says who
@@ -56,10 +61,11 @@ mod runtime;
 mod script;
 mod server_error;
 mod shared;
-#[cfg(test)]
-mod sim;
 mod slot;
 mod stats;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod test_util;
 mod wait;
 mod wire;
 

@@ -13,6 +13,7 @@ mod lane;
 mod link;
 mod settings;
 mod subscriber;
+pub(crate) mod transport;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -30,14 +31,13 @@ use crate::script::Call;
 use crate::server_error;
 use crate::wait::Subscriptions;
 
-pub(crate) use connection::ConnectionError;
-#[cfg(test)]
-pub(crate) use connection::{Change, End, PubSubEvent};
 pub use fence::ConnectionFence;
+pub(crate) use link::Limit;
 pub(crate) use settings::Settings;
+pub(crate) use transport::{Arg, Reply};
 
 use lane::Lane;
-pub(crate) use link::Limit;
+use transport::ConnectionError;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
@@ -202,44 +202,6 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     connection::slot_of(key)
 }
 
-/// The reply of a script.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Reply {
-    Nil,
-    Number(i64),
-    Text(String),
-    /// A string that is not UTF-8.
-    Bytes(Arc<[u8]>),
-    List(Vec<Self>),
-    Other(String),
-}
-
-impl Reply {
-    /// The bytes of a string, UTF-8 or not.
-    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
-        match self {
-            Self::Text(text) => Some(text.as_bytes().into()),
-            Self::Bytes(bytes) => Some(Arc::clone(bytes)),
-            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
-        }
-    }
-
-    /// For an error message.
-    pub(crate) fn shown(&self) -> String {
-        server_error::shorten(&match self {
-            Self::Nil => "nil".to_owned(),
-            Self::Number(number) => number.to_string(),
-            Self::Text(text) => format!("{text:?}"),
-            Self::Bytes(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
-            Self::List(items) => {
-                let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
-                format!("[{}]", items.join(", "))
-            }
-            Self::Other(text) => text.clone(),
-        })
-    }
-}
-
 /// Why a send has no reply.
 #[derive(Debug)]
 pub(crate) enum SendError {
@@ -258,13 +220,6 @@ pub(crate) enum SendError {
     NoRuntime,
 }
 
-/// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
-    Commands,
-    Messages,
-}
-
 /// Why the first connection could not be made.
 fn connect_error(problem: ConnectionError) -> Error {
     match problem {
@@ -281,22 +236,21 @@ fn connect_error(problem: ConnectionError) -> Error {
 /// The pause between two attempts to connect: it doubles up to a second.
 struct Backoff {
     pause: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            pause: Duration::from_millis(20),
-        }
-    }
+    scattered: bool,
 }
 
 impl Backoff {
     const LONGEST: Duration = Duration::from_secs(1);
 
+    fn new(settings: &Settings) -> Self {
+        Self {
+            pause: Duration::from_millis(20),
+            scattered: settings.is_scattered(),
+        }
+    }
+
     async fn wait(&mut self) {
-        // A simulated schedule depends on its seed alone.
-        let dice = if cfg!(test) { u32::MAX } else { dice() };
+        let dice = if self.scattered { dice() } else { u32::MAX };
         tokio::time::sleep(scattered(self.pause, dice)).await;
         self.pause = (self.pause * 2).min(Self::LONGEST);
     }

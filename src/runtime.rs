@@ -12,9 +12,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone)]
 pub(crate) struct Runtime {
     handle: Handle,
-    /// The simulator runs many clients on one runtime, and ends a client's runtime by dropping its
-    /// tasks.
-    #[cfg(test)]
+    /// A test runs many clients on one runtime, and ends a client's runtime by dropping its tasks.
+    #[cfg(feature = "test-util")]
     ended: tokio_util::sync::CancellationToken,
 }
 
@@ -24,7 +23,7 @@ impl Runtime {
         let handle = Handle::try_current().ok()?;
         Some(Self {
             handle,
-            #[cfg(test)]
+            #[cfg(feature = "test-util")]
             ended: tokio_util::sync::CancellationToken::new(),
         })
     }
@@ -70,12 +69,12 @@ impl Runtime {
         }
     }
 
-    #[cfg(not(test))]
+    #[cfg(not(feature = "test-util"))]
     fn bound<F: Future<Output = ()>>(&self, task: F) -> F {
         task
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "test-util")]
     fn bound<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         let ended = self.ended.clone();
         async move {
@@ -87,8 +86,8 @@ impl Runtime {
         }
     }
 
-    /// Ends the tasks of a simulated client as the end of its runtime would.
-    #[cfg(test)]
+    /// Ends the tasks of a client as the end of its runtime would.
+    #[cfg(feature = "test-util")]
     pub(crate) fn end(&self) {
         self.ended.cancel();
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Source};
-use crate::redis::{Limit, Redis, Reply, SendError};
+use crate::redis::{Arg, Limit, Redis, Reply, SendError};
 use crate::server_error;
 use crate::wire::LockName;
 
@@ -55,29 +55,12 @@ scripts! {
     INSPECT = "inspect";
 }
 
-/// The name of the script with this hash.
-#[cfg(test)]
-pub(crate) fn name_of(sha: &str) -> &'static str {
-    ALL.iter()
-        .find(|script| script.sha() == sha)
-        .map_or("another script", |script| script.name)
-}
-
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<Arc<str>>,
     pub(crate) args: Vec<Arg>,
     decode: fn(&Reply) -> Option<T>,
-}
-
-/// One argument of a command.
-#[derive(Debug, Clone)]
-pub(crate) enum Arg {
-    Text(Arc<str>),
-    Bytes(Arc<[u8]>),
-    Fixed(&'static str),
-    Number(i64),
 }
 
 /// What `acquire.lua` returns.

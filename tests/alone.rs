@@ -4,14 +4,12 @@
 //! `HEAVY_SECS` says how long locks are held (default 12; the figures in docs/testing.md are from
 //! 60).
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Bed, Stillness, eventually, ms};
 use redisson_lock::{HoldState, LockClient, LockGuard};
+use test_support::{Stillness, TestServer, eventually, ms};
 
 /// One of these tests at a time, however the test runner is called.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -58,15 +56,15 @@ struct Kept {
 
 /// Takes the locks, keeps them for a while, looks at every key, and gives them back.
 async fn keep_ten_thousand() -> Kept {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| {
             builder
                 .watchdog_timeout(Duration::from_secs(3))
                 .command_timeout(ms(450))
         })
         .await;
-    let mut control = bed.control();
+    let mut control = server.control();
     let start = Instant::now();
     let mut taking = tokio::task::JoinSet::new();
     let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
@@ -112,15 +110,15 @@ async fn keep_ten_thousand() -> Kept {
         control.run(&["DBSIZE"]) == "0"
     })
     .await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
     kept
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| {
             builder
                 .watchdog_timeout(Duration::from_secs(3))
@@ -168,7 +166,7 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     for guard in guards {
         guard.unlock().await.expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// Takes so many locks, each as an owner of its own and with a lease that outlasts the test.
@@ -196,8 +194,8 @@ async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGua
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statistics_cost_the_same_however_many_locks_are_held() {
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let median = || {
         let mut times: Vec<_> = std::iter::repeat_with(|| {
             let start = Instant::now();
@@ -222,15 +220,15 @@ async fn statistics_cost_the_same_however_many_locks_are_held() {
     })
     .await;
     assert_eq!(client.stats().held, 0);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
     let _alone = ALONE.lock().await;
     for grace in [0, 10].map(Duration::from_secs) {
-        let bed = Bed::new();
-        let client = bed
+        let server = TestServer::new();
+        let client = server
             .client_with(|builder| builder.command_timeout(ms(200)))
             .await;
         let guards = take(&client, 0..LOCKS).await;
@@ -242,11 +240,11 @@ async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
         println!("close({grace:?}) took {:?}: {report:?}", start.elapsed());
         assert_eq!(report.unconfirmed, 0, "with a grace of {grace:?}");
         assert_eq!(
-            bed.control().run(&["DBSIZE"]),
+            server.control().run(&["DBSIZE"]),
             "0",
             "with a grace of {grace:?}"
         );
-        bed.finish([]).await;
+        server.finish([]).await;
     }
 }
 
@@ -285,8 +283,8 @@ async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 
 async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside_those_of_another()
 {
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     // By turns, so that both have the same machine.
     let (mut own, mut others) = (0, 0);
     for _ in 0..2 {
@@ -295,5 +293,5 @@ async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside
     }
     println!("taken {own} times beside pollers of its own client, {others} times beside another's");
     assert!(own * 2 >= others, "{own} against {others}");
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }

@@ -1,12 +1,9 @@
 //! A server that is a node of a cluster: it refuses a call whose keys are in different slots.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::proxy::{Proxy, RENEW, is_script};
-use common::{Bed, Control, Server, eventually, ms};
 use redisson_lock::{HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
+use test_support::{Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms};
 
 const WATCHDOG: u64 = 1500;
 const PERIOD: u64 = WATCHDOG / 3;
@@ -18,12 +15,12 @@ fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
 }
 
 /// A node with every slot.
-async fn node() -> Bed {
-    let bed = Bed::with(&["--cluster-enabled", "yes"]);
-    let mut control = bed.control();
+async fn node() -> TestServer {
+    let server = TestServer::with(&["--cluster-enabled", "yes"]);
+    let mut control = server.control();
     control.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     works(&mut control).await;
-    bed
+    server
 }
 
 async fn works(control: &mut Control) {
@@ -69,8 +66,8 @@ async fn give_back(guards: Vec<LockGuard>) {
 
 #[tokio::test]
 async fn fifty_locks_in_fifty_slots_are_all_kept() {
-    let bed = node().await;
-    let client = bed.client_with(brisk).await;
+    let server = node().await;
+    let client = server.client_with(brisk).await;
     let guards = take(&client, (0..50).map(|nth| format!("lock:{nth}"))).await;
     all_held_for(&guards, ms(3 * WATCHDOG)).await;
     assert_eq!(client.stats().lost_total, 0);
@@ -80,13 +77,13 @@ async fn fifty_locks_in_fifty_slots_are_all_kept() {
         "renewed every third of the watchdog timeout, not {renewed} times"
     );
     give_back(guards).await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn locks_of_one_slot_are_renewed_together() {
-    let bed = node().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = node().await;
+    let proxy = Proxy::start(server.port).await;
     let client = brisk(LockClient::builder())
         .connect(&proxy.url())
         .await
@@ -126,14 +123,14 @@ async fn locks_of_one_slot_are_renewed_together() {
     give_back(guards).await;
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn many_slots_do_not_mean_as_many_calls_at_once() {
     const AT_ONCE: usize = 64;
-    let bed = node().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = node().await;
+    let proxy = Proxy::start(server.port).await;
     let client = brisk(LockClient::builder())
         .connect(&proxy.url())
         .await
@@ -168,13 +165,13 @@ async fn many_slots_do_not_mean_as_many_calls_at_once() {
     give_back(guards).await;
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
-    let bed = node().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = node().await;
+    let proxy = Proxy::start(server.port).await;
     let client = brisk(LockClient::builder())
         .connect(&proxy.url())
         .await
@@ -182,7 +179,7 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     let mut guards = take(&client, (0..20).map(|nth| format!("lock:{nth}"))).await;
     let moved = guards.remove(10);
     let other = Server::start_with(&["--cluster-enabled", "yes"]);
-    let (mut control, mut other_control) = (bed.control(), other.control());
+    let (mut control, mut other_control) = (server.control(), other.control());
     let its_id = other_control.run(&["CLUSTER", "MYID"]);
     control.run(&["CLUSTER", "MEET", "127.0.0.1", &other.port.to_string()]);
     eventually("they know each other", ms(10_000), || {
@@ -214,5 +211,5 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     drop(other);
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }

@@ -1,12 +1,10 @@
 //! Every error, provoked and printed; bad inputs and hostile states of a single server.
 
-mod common;
-
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use common::{Bed, Server, eventually, ms};
 use redisson_lock::{Error, LockClient, LockGuard, LossReason, RefusedKind};
+use test_support::{Server, TestServer, eventually, ms};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {
@@ -28,9 +26,9 @@ fn failed(result: Result<LockGuard, Error>) -> Error {
 
 #[tokio::test]
 async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_ones_work() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for name in [String::new(), "x".repeat(65_537)] {
         let lock = client.lock(name);
         let error = failed(lock.lock().await);
@@ -95,14 +93,14 @@ async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_one
         .await
         .expect("held");
     drop(composed);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let before = control.calls("evalsha") + control.calls("eval");
     let bad = [
         Duration::ZERO,
@@ -149,13 +147,13 @@ async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
         .expect("asked")
         .expect("free");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn times_at_the_end_of_the_clock_are_times_without_end() {
-    let bed = Bed::new();
-    let (client, other) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
     let now = Instant::now();
     let mut end = now;
     let mut step = Duration::MAX;
@@ -191,9 +189,9 @@ async fn times_at_the_end_of_the_clock_are_times_without_end() {
         }
     }
     for grace in [Duration::MAX, end - now] {
-        bed.client().await.close(grace).await;
+        server.client().await.close(grace).await;
     }
-    bed.finish([client, other]).await;
+    server.finish([client, other]).await;
 }
 
 #[tokio::test]
@@ -283,9 +281,9 @@ async fn where_nobody_answers_connecting_ends_in_time() {
 
 #[tokio::test]
 async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = (control.hash("a"), control.calls("publish"));
     let error = ours.lock("a").unlock().await.expect_err("not ours");
@@ -293,7 +291,7 @@ async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
     sentence(&error);
     assert_eq!((control.hash("a"), control.calls("publish")), before);
     guard.unlock().await.expect("held");
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
@@ -309,10 +307,10 @@ async fn lost_says_why() {
     ] {
         println!("{reason}");
     }
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let guard = client.lock("a").lock().await.expect("free");
-    bed.control().run(&["FLUSHALL"]);
+    server.control().run(&["FLUSHALL"]);
     let error = guard.unlock().await.expect_err("flushed");
     assert!(matches!(
         error,
@@ -322,14 +320,14 @@ async fn lost_says_why() {
         }
     ));
     assert!(sentence(&error).contains("flushed"));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_key_that_is_no_lock_is_named_and_left_alone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["SET", "text", "x"]);
     control.run(&["RPUSH", "list", "x"]);
     control.run(&["HSET", "rw", "mode", "read", "java:1", "1"]);
@@ -373,14 +371,14 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
         .await
         .expect("the last release needs no count");
     assert_eq!(control.run(&["DEL", "text", "list", "rw", "odd"]), "4");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     redis::cmd("HSET")
         .arg("a")
@@ -409,13 +407,13 @@ async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
         .unlock()
         .await
         .expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn nesting_deeper_than_any_program_means_is_refused() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     let mut guards = Vec::new();
@@ -428,15 +426,15 @@ async fn nesting_deeper_than_any_program_means_is_refused() {
         "{error:?}"
     );
     sentence(&error);
-    assert_eq!(bed.control().count("a"), 10_000);
+    assert_eq!(server.control().count("a"), 10_000);
     drop(guards);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_closed_client_says_so() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     client.close(Duration::ZERO).await;
     let lock = client.lock("a");
     let error = failed(lock.lock().await);
@@ -447,7 +445,7 @@ async fn a_closed_client_says_so() {
     assert!(matches!(lock.force_unlock().await, Err(Error::Closed)));
     assert!(matches!(lock.inspect().await, Err(Error::Closed)));
     sentence(&Error::NoRuntime);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
@@ -491,10 +489,10 @@ async fn no_secret_is_shown_by_anything_public() {
 
 #[tokio::test]
 async fn each_missing_right_is_named_as_acl_writes_it() {
-    let bed = Bed::new();
-    let mut control = bed.control();
-    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
-    let user = |control: &mut common::Control, missing: &str| {
+    let server = TestServer::new();
+    let mut control = server.control();
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
+    let user = |control: &mut test_support::Control, missing: &str| {
         control.run(&[
             "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all",
         ]);
@@ -557,13 +555,13 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
             .is_none()
     );
     control.run(&["DEL", "c"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_documented_rights_are_enough() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     let page = include_str!("../docs/operations.md");
     let recipe = page
         .split("```acl\n")
@@ -580,7 +578,7 @@ async fn the_documented_rights_are_enough() {
         })
         .collect();
     control.run(&words);
-    let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
     assert_eq!(
         client.stats().connection_fence,
@@ -612,19 +610,19 @@ async fn the_documented_rights_are_enough() {
         client.lock("elsewhere").lock().await,
         Err(Error::PermissionDenied { .. })
     ));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
-    let bed = Bed::with(&[
+    let server = TestServer::with(&[
         "--busy-reply-threshold",
         "50",
         "--enable-protected-configs",
         "yes",
     ]);
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let client = server.client().await;
+    let mut control = server.control();
     let kind = |error: Error| {
         sentence(&error);
         match error {
@@ -650,7 +648,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
 
     let primary = Server::start();
     control.run(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
-    common::eventually("attached", Duration::from_secs(10), || {
+    test_support::eventually("attached", Duration::from_secs(10), || {
         control
             .run(&["INFO", "replication"])
             .contains("master_link_status:up")
@@ -662,7 +660,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     );
     control.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     drop(primary);
-    common::eventually("cut off", Duration::from_secs(10), || {
+    test_support::eventually("cut off", Duration::from_secs(10), || {
         control
             .run(&["INFO", "replication"])
             .contains("master_link_status:down")
@@ -674,7 +672,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     );
     control.run(&["REPLICAOF", "NO", "ONE"]);
 
-    let port = bed.server.port;
+    let port = server.port;
     let busy = std::thread::spawn(move || {
         let client =
             redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
@@ -700,7 +698,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     control.run(&["CONFIG", "SET", "dir", "/proc"]);
     control.run(&["SET", "something", "x"]);
     let _ = control.try_run(&["BGSAVE"]);
-    common::eventually("saving failed", Duration::from_secs(5), || {
+    test_support::eventually("saving failed", Duration::from_secs(5), || {
         control
             .run(&["INFO", "persistence"])
             .contains("rdb_last_bgsave_status:err")
@@ -714,7 +712,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     control.run(&["CONFIG", "SET", "dir", &folder]);
 
     control.run(&["CONFIG", "SET", "maxclients", "1"]);
-    let refused = LockClient::connect(&bed.server.url())
+    let refused = LockClient::connect(&server.url())
         .await
         .expect_err("too many");
     assert!(
@@ -739,14 +737,14 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
         .unlock()
         .await
         .expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_says_so() {
-    let bed = Bed::with(&["--enable-debug-command", "yes"]);
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::with(&["--enable-debug-command", "yes"]);
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&[
         "EVAL",
         "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end",
@@ -761,7 +759,7 @@ async fn a_server_that_loads_its_data_says_so() {
         "loading-process-events-interval-bytes",
         "1024",
     ]);
-    let port = bed.server.port;
+    let port = server.port;
     let loading = std::thread::spawn(move || {
         let client =
             redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
@@ -771,7 +769,7 @@ async fn a_server_that_loads_its_data_says_so() {
             .query::<()>(&mut connection)
             .expect("reloaded");
     });
-    common::eventually("loading", Duration::from_secs(10), || {
+    test_support::eventually("loading", Duration::from_secs(10), || {
         control.run(&["INFO", "persistence"]).contains("loading:1")
     })
     .await;
@@ -798,18 +796,18 @@ async fn a_server_that_loads_its_data_says_so() {
         .unlock()
         .await
         .expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_answer_that_no_script_gives_is_reported_cut_short() {
     // Another program in Redis's place: it answers everything with the same long text.
-    let bed = Bed::new();
+    let server = TestServer::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a free port");
     let port = listener.local_addr().expect("an address").port();
-    let imposter = tokio::spawn(imposter(listener, bed.server.port));
+    let imposter = tokio::spawn(imposter(listener, server.port));
     let client = LockClient::builder()
         .command_timeout(ms(300))
         .connect(&format!("redis://127.0.0.1:{port}"))
@@ -828,9 +826,9 @@ async fn an_answer_that_no_script_gives_is_reported_cut_short() {
     assert_eq!(client.stats().held, 0);
     client.close(Duration::ZERO).await;
     imposter.abort();
-    bed.control().run(&["FLUSHALL"]);
+    server.control().run(&["FLUSHALL"]);
     let _ = imposter.await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 /// Passes everything on, but answers scripts by itself.
@@ -869,16 +867,16 @@ async fn imposter(listener: tokio::net::TcpListener, to: u16) {
 
 #[tokio::test]
 async fn a_database_index_and_a_user_come_from_the_address() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">p%w", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:p%25w@127.0.0.1:{}/3", bed.server.port);
+    let url = format!("redis://u:p%25w@127.0.0.1:{}/3", server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["SELECT", "3"]);
     assert_eq!(control.count("a"), 1);
     guard.unlock().await.expect("held");
-    let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", bed.server.port)).await;
+    let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", server.port)).await;
     sentence(&error.expect_err("no such database"));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

@@ -1,14 +1,11 @@
 //! What an operator sees: each documented event is provoked once, and none comes with an
 //! uncontended lock.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy, release_to};
-use common::{Bed, eventually, ms};
 use redisson_lock::LockClient;
+use test_support::{Fate, Proxy, TestServer, eventually, ms, release_to};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -77,10 +74,10 @@ fn collected() -> &'static Collected {
 #[tokio::test]
 async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     let events = collected();
-    let bed = Bed::new();
+    let server = TestServer::new();
 
     // Silence first: a hundred uncontended pairs.
-    let client = bed
+    let client = server
         .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250)))
         .await;
     let owner = client.owner();
@@ -114,7 +111,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
 
     // Waiting long.
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["HSET", "long", "java:1", "1"]);
     control.run(&["PEXPIRE", "long", "2000"]);
     client
@@ -140,17 +137,17 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
 
     // Renewal failed, and overdue.
     let guard = client.lock("overdue").lock().await.expect("free");
-    bed.server.pause();
+    server.pause();
     events.comes(Level::WARN, "renewal failed").await;
     events.comes(Level::WARN, "renewal overdue").await;
     guard.lost().await;
-    bed.server.resume();
+    server.resume();
     drop(guard);
 
     // Reconnects of both connections.
     eventually("well again", ms(3000), || client.stats().releasing == 0).await;
     control.run(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     for kind in ["command", "subscriber"] {
         events
@@ -184,7 +181,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
 
     // The fence is not active.
-    let off = bed
+    let off = server
         .client_with(|builder| builder.connection_fence(false))
         .await;
     events
@@ -192,7 +189,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
 
     // An outcome that was unknown is reconciled in the background.
-    let proxy = Proxy::start(bed.server.port).await;
+    let proxy = Proxy::start(server.port).await;
     let behind = LockClient::connect(&proxy.url())
         .await
         .expect("the server answers");
@@ -205,7 +202,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
 
     // A background release that cannot succeed.
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
-    let denied = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", bed.server.port)).await;
+    let denied = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
     let denied = denied.expect("the server answers");
     let guard = denied.lock("denied").lock().await.expect("free");
     control.run(&["ACL", "SETUSER", "u", "-del"]);
@@ -221,15 +218,15 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
 
     behind.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([client, off, denied]).await;
+    server.finish([client, off, denied]).await;
 }
 
 #[tokio::test]
 async fn stats_count_what_happened() {
     collected();
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let other = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let other = server.client().await;
     let lock = client.lock("a");
     for _ in 0..3 {
         lock.lock()
@@ -254,7 +251,7 @@ async fn stats_count_what_happened() {
         ),
         (5, 3, 1)
     );
-    bed.control().run(&["DEL", "a"]);
+    server.control().run(&["DEL", "a"]);
     assert!(guard.unlock().await.is_err());
     drop(nested);
     assert_eq!(
@@ -262,5 +259,5 @@ async fn stats_count_what_happened() {
         1,
         "the hold that went with the key"
     );
-    bed.finish([client, other]).await;
+    server.finish([client, other]).await;
 }

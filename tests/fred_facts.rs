@@ -1,16 +1,13 @@
 //! What the client library really does: the facts that this crate is built on. A new version of
 //! fred that fails one of these has changed the ground.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy};
-use common::{Control, Server, eventually, ms};
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
+use test_support::{Control, Fate, Proxy, Server, eventually, ms};
 use tokio::sync::broadcast::error::RecvError;
 
 const COUNT: &str = "return redis.call('incr', KEYS[1])";

@@ -1,22 +1,19 @@
 //! A client made from the settings of a fred client, whatever that client is and whatever becomes
 //! of it.
 
-mod common;
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy, acquire_to};
-use common::{Bed, Control, eventually, ms};
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
 use redisson_lock::{ConnectionFence, Error, LockClient};
+use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-fn config(bed: &Bed) -> Config {
-    Config::from_url(&bed.server.url()).expect("a valid address")
+fn config(server: &TestServer) -> Config {
+    Config::from_url(&server.url()).expect("a valid address")
 }
 
 async fn works(client: &LockClient) {
@@ -30,8 +27,8 @@ async fn works(client: &LockClient) {
 
 #[tokio::test]
 async fn a_client_without_a_reconnect_policy_is_never_used_or_connected() {
-    let bed = Bed::new();
-    let theirs = Builder::from_config(config(&bed))
+    let server = TestServer::new();
+    let theirs = Builder::from_config(config(&server))
         .build()
         .expect("valid settings");
     let client = LockClient::from_fred(&theirs)
@@ -39,14 +36,14 @@ async fn a_client_without_a_reconnect_policy_is_never_used_or_connected() {
         .expect("the server answers");
     works(&client).await;
     assert!(!theirs.is_connected());
-    assert_eq!(bed.control().connections(), 2, "ours alone");
-    bed.finish([client]).await;
+    assert_eq!(server.control().connections(), 2, "ours alone");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_clients_own_retries_do_not_double_a_hold() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let mut builder =
         Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
     builder
@@ -59,17 +56,17 @@ async fn a_clients_own_retries_do_not_double_a_hold() {
     works(&client).await;
     proxy.rule(Fate::LoseReply, 1, acquire_to(1));
     let guard = client.lock("a").lock().await.expect("repeated by us, once");
-    assert_eq!(bed.control().count("a"), 1);
+    assert_eq!(server.control().count("a"), 1);
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_pool_gives_its_settings() {
-    let bed = Bed::new();
-    let pool = Builder::from_config(config(&bed))
+    let server = TestServer::new();
+    let pool = Builder::from_config(config(&server))
         .build_pool(3)
         .expect("valid settings");
     let task = pool.init().await.expect("connected");
@@ -80,16 +77,16 @@ async fn a_pool_gives_its_settings() {
         .await
         .expect("the server answers");
     works(&client).await;
-    assert_eq!(bed.control().connections(), 3 + 2);
+    assert_eq!(server.control().connections(), 3 + 2);
     pool.quit().await.expect("quit");
     let _ = task.await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
-    let bed = Bed::new();
-    let theirs = Builder::from_config(config(&bed))
+    let server = TestServer::new();
+    let theirs = Builder::from_config(config(&server))
         .build()
         .expect("valid settings");
     let task = theirs.init().await.expect("connected");
@@ -110,13 +107,13 @@ async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
     );
     guard.unlock().await.expect("held");
     works(&client).await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn resp3_works_as_well() {
-    let bed = Bed::new();
-    let mut config = config(&bed);
+    let server = TestServer::new();
+    let mut config = config(&server);
     config.version = fred::types::RespVersion::RESP3;
     let theirs = Builder::from_config(config)
         .build()
@@ -125,7 +122,7 @@ async fn resp3_works_as_well() {
         .await
         .expect("the server answers");
     works(&client).await;
-    let mut control = bed.control();
+    let mut control = server.control();
     assert_eq!(
         control.calls("hello"),
         2,
@@ -138,7 +135,7 @@ async fn resp3_works_as_well() {
             "{line}"
         );
     }
-    let other = bed.client().await;
+    let other = server.client().await;
     let held = other.lock("a").lock().await.expect("free");
     let waiter = tokio::spawn({
         let lock = client.lock("a");
@@ -151,17 +148,17 @@ async fn resp3_works_as_well() {
     held.unlock().await.expect("held");
     let woken = tokio::time::timeout(ms(1000), waiter).await.expect("woken");
     woken.expect("no panic").expect("held");
-    bed.finish([client, other]).await;
+    server.finish([client, other]).await;
 }
 
 #[tokio::test]
 async fn its_user_and_its_database_are_ours() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&[
         "ACL", "SETUSER", "locker", "on", ">p%w", "~*", "&*", "+@all",
     ]);
-    let mut config = config(&bed);
+    let mut config = config(&server);
     (config.username, config.password) = (Some("locker".to_owned()), Some("p%w".to_owned()));
     config.database = Some(3);
     let theirs = Builder::from_config(config)
@@ -179,13 +176,13 @@ async fn its_user_and_its_database_are_ours() {
             "{line}"
         );
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_does() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let mut builder =
         Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
     builder.with_connection_config(|connection| connection.reconnect_on_auth_error = true);
@@ -201,7 +198,7 @@ async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_doe
         let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
         proxy.rule(Fate::Instead(line), 1, a_alone);
         proxy.hold_replies(true);
-        let mut control = bed.control();
+        let mut control = server.control();
         let (a, b) = (client.lock("a"), client.lock("b"));
         let (refused, guard, ()) = tokio::join!(a.try_lock(), b.try_lock(), async {
             eventually("executed", ms(2000), || control.count("b") == 1).await;
@@ -218,18 +215,18 @@ async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_doe
     }
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_with_which_the_connection_ends_says_nothing_about_its_neighbours() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let client = LockClient::connect(&proxy.url())
         .await
         .expect("the server answers");
     works(&client).await;
-    let mut control = bed.control();
+    let mut control = server.control();
     for nth in 1..=5 {
         let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
         proxy.rule(
@@ -255,7 +252,7 @@ async fn a_refusal_with_which_the_connection_ends_says_nothing_about_its_neighbo
     }
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 /// A Unix socket in front of another. Of a connection that is cut the server's end stays open.
@@ -302,7 +299,7 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
         std::env::temp_dir().join(format!("redisson-lock two  spaces {}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     let (socket, front) = (folder.join("r.sock"), folder.join("front.sock"));
-    let bed = Bed::with(&["--unixsocket", socket.to_str().expect("UTF-8")]);
+    let server = TestServer::with(&["--unixsocket", socket.to_str().expect("UTF-8")]);
     let proxy = Front::start(&front, socket);
     let config = Config {
         server: ServerConfig::new_unix_socket(front),
@@ -337,7 +334,7 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
     client.close(Duration::ZERO).await;
     proxy.task.abort();
     drop(proxy);
-    bed.finish([]).await;
+    server.finish([]).await;
     std::fs::remove_dir_all(folder).expect("ours");
 }
 

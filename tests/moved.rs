@@ -1,34 +1,32 @@
 //! A name behind which the server changes: it stops being the primary, or its credentials change.
 
-mod common;
-
 use std::future::Future;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
-use common::{Bed, Server, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient, RefusedKind};
+use test_support::{
+    ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls,
+};
 
 /// A primary and its replica, in step, and a name that leads to the primary.
-async fn primary_and_replica() -> (Bed, Server, Proxy) {
-    let (primary, replica) = (Bed::new(), Server::start());
+async fn primary_and_replica() -> (TestServer, Server, Proxy) {
+    let (primary, replica) = (TestServer::new(), Server::start());
     let mut control = replica.control();
-    control.run(&["REPLICAOF", "127.0.0.1", &primary.server.port.to_string()]);
+    control.run(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
     eventually("the replica is in step", Duration::from_secs(20), || {
         control
             .run(&["INFO", "replication"])
             .contains("master_link_status:up")
     })
     .await;
-    let proxy = Proxy::start(primary.server.port).await;
+    let proxy = Proxy::start(primary.port).await;
     (primary, replica, proxy)
 }
 
 /// The replica becomes the primary of the old one, and the name leads there. Connections that are
 /// open stay where they are.
-async fn fail_over(old: &Bed, new: &Server, name: &Proxy) {
+async fn fail_over(old: &TestServer, new: &Server, name: &Proxy) {
     new.control().run(&["REPLICAOF", "NO", "ONE"]);
     let mut control = old.control();
     control.run(&["REPLICAOF", "127.0.0.1", &new.port.to_string()]);
@@ -182,10 +180,10 @@ async fn a_replica_that_stays_one_is_not_met_by_a_connection_for_each_call() {
 
 #[tokio::test]
 async fn after_a_change_of_the_password_calls_say_so() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:before@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://u:before@127.0.0.1:{}", server.port);
     let client = LockClient::builder()
         .command_timeout(ms(400))
         .connect(&url)
@@ -227,21 +225,18 @@ async fn after_a_change_of_the_password_calls_say_so() {
         control.run(&["EXISTS", "a"]) == "0"
     })
     .await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// The limit of its question was over by then, and none at all.
 #[tokio::test]
 async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
-    let ground = Ground::with(|builder| builder.command_timeout(ms(300))).await;
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(300))).await;
     let refusal = "-READONLY You can't write against a read only replica.";
-    ground
-        .proxy
+    pair.proxy
         .rule(Fate::Instead(refusal), 1, |words| is_script(words, ACQUIRE));
-    ground
-        .proxy
-        .rule(Fate::Silence, 1, |words| words == ["PING"]);
-    let lock = ground.ours.lock("a");
+    pair.proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
+    let lock = pair.ours.lock("a");
     let mut call = Box::pin(lock.try_lock());
     let polled = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
     assert!(polled.is_pending());
@@ -251,15 +246,15 @@ async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
         .await
         .expect("it hangs");
     assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any_more() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:before@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://u:before@127.0.0.1:{}", server.port);
     let client = LockClient::builder()
         .command_timeout(ms(400))
         .connect(&url)
@@ -293,5 +288,5 @@ async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any
         );
     }
     control.run(&["DEL", "a"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

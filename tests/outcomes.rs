@@ -1,20 +1,19 @@
 //! Unknown outcomes and the fence: replies that are lost, and commands that arrive after their
 //! repetition.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RELEASE, RENEW, acquire_to, is_script, release_to};
-use common::{Bed, Control, eventually, ms, stalls};
 use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
+use test_support::{
+    Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer, acquire_to,
+    eventually, is_script, ms, release_to, stalls,
+};
 
 /// The fence is not permitted to this user.
-async fn without_kill() -> Ground {
-    Ground::as_user("u:p@").await
+async fn without_kill() -> ProxiedPair {
+    ProxiedPair::as_user("u:p@").await
 }
 
 /// Takes the lock `depth` times.
@@ -30,19 +29,18 @@ async fn take(client: &LockClient, depth: usize) -> Vec<LockGuard> {
 async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
         for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-            let mut ground = Ground::new().await;
+            let mut pair = ProxiedPair::new().await;
             let up = to > from;
-            let mut guards = take(&ground.ours, from).await;
+            let mut guards = take(&pair.ours, from).await;
             if up {
-                ground.proxy.rule(fate, 1, acquire_to(to as u32));
+                pair.proxy.rule(fate, 1, acquire_to(to as u32));
             } else {
-                ground.proxy.rule(fate, 1, release_to(to as u32));
+                pair.proxy.rule(fate, 1, release_to(to as u32));
             }
             let what = format!("{fate:?} at {from} to {to}");
             if up {
                 guards.push(
-                    ground
-                        .ours
+                    pair.ours
                         .lock("a")
                         .lock()
                         .await
@@ -56,15 +54,15 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
                     .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
             assert_eq!(
-                ground.proxy.hit.load(std::sync::atomic::Ordering::SeqCst),
+                pair.proxy.hit.load(std::sync::atomic::Ordering::SeqCst),
                 1,
                 "{what}"
             );
-            assert_eq!(ground.control.count("a"), to as i64, "{what}");
-            let late = ground.proxy.deliver().await;
+            assert_eq!(pair.control.count("a"), to as i64, "{what}");
+            let late = pair.proxy.deliver().await;
             assert_eq!(late, usize::from(fate == Fate::Late), "{what}");
             assert_eq!(
-                ground.control.count("a"),
+                pair.control.count("a"),
                 to as i64,
                 "{what}, after the late copy"
             );
@@ -72,17 +70,14 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
                 guards.iter().all(|guard| guard.state() == HoldState::Held),
                 "{what}"
             );
-            assert_eq!(
-                ground.ours.stats().connection_fence,
-                ConnectionFence::Active
-            );
+            assert_eq!(pair.ours.stats().connection_fence, ConnectionFence::Active);
             for guard in guards {
                 guard
                     .unlock()
                     .await
                     .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
-            ground.finish().await;
+            pair.finish().await;
         }
     }
 }
@@ -91,15 +86,15 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
 async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
         for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-            let mut ground = Ground::new().await;
+            let mut pair = ProxiedPair::new().await;
             let up = to > from;
             let what = format!("{fate:?} twice at {from} to {to}");
-            let mut guards = take(&ground.ours, from).await;
+            let mut guards = take(&pair.ours, from).await;
             let ended = if up {
-                ground.proxy.rule(fate, 2, acquire_to(to as u32));
-                ground.ours.lock("a").lock().await.map(|_| ())
+                pair.proxy.rule(fate, 2, acquire_to(to as u32));
+                pair.ours.lock("a").lock().await.map(|_| ())
             } else {
-                ground.proxy.rule(fate, 2, release_to(to as u32));
+                pair.proxy.rule(fate, 2, release_to(to as u32));
                 guards.pop().expect("held").unlock().await
             };
             assert!(
@@ -108,14 +103,14 @@ async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right(
             );
             // Going up failed, so the count stays; going down is finished in the background.
             let left = if up { from } else { to };
-            let stats = || ground.ours.stats();
+            let stats = || pair.ours.stats();
             eventually(&what, ms(5000), || {
-                ground.control.count("a") == left as i64 && stats().releasing == 0
+                pair.control.count("a") == left as i64 && stats().releasing == 0
             })
             .await;
-            ground.proxy.deliver().await;
+            pair.proxy.deliver().await;
             assert_eq!(
-                ground.control.count("a"),
+                pair.control.count("a"),
                 left as i64,
                 "{what}, after the late copies"
             );
@@ -129,7 +124,7 @@ async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right(
                     .await
                     .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
-            ground.finish().await;
+            pair.finish().await;
         }
     }
 }
@@ -140,16 +135,16 @@ const NO_REFUSAL: &str = "-ERR upstream failure";
 #[tokio::test]
 async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
     for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-        let mut ground = Ground::new().await;
+        let mut pair = ProxiedPair::new().await;
         let up = to > from;
         let what = format!("{from} to {to}");
-        let mut guards = take(&ground.ours, from).await;
+        let mut guards = take(&pair.ours, from).await;
         let fate = Fate::Replaced(NO_REFUSAL);
         let ended = if up {
-            ground.proxy.rule(fate, 1, acquire_to(to as u32));
-            ground.ours.lock("a").lock().await.map(|_| ())
+            pair.proxy.rule(fate, 1, acquire_to(to as u32));
+            pair.ours.lock("a").lock().await.map(|_| ())
         } else {
-            ground.proxy.rule(fate, 1, release_to(to as u32));
+            pair.proxy.rule(fate, 1, release_to(to as u32));
             guards.pop().expect("held").unlock().await
         };
         assert!(
@@ -160,7 +155,7 @@ async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
         eventually(
             &format!("{what}: the count is made right"),
             ms(5000),
-            || ground.control.count("a") == left as i64 && ground.ours.stats().releasing == 0,
+            || pair.control.count("a") == left as i64 && pair.ours.stats().releasing == 0,
         )
         .await;
         assert!(
@@ -173,29 +168,29 @@ async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
                 .await
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        ground.finish().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole() {
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     let client = LockClient::builder()
         .watchdog_timeout(ms(3000))
         .command_timeout(ms(900))
-        .connect(&ground.proxy.url())
+        .connect(&pair.proxy.url())
         .await
         .expect("the server answers");
     let mut guards = Vec::new();
     for nth in 0..100 {
         guards.push(client.lock(format!("a:{nth}")).lock().await.expect("free"));
     }
-    ground.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| {
+    pair.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| {
         is_script(words, RENEW)
     });
     let renewed = || client.stats().renewed_total;
     eventually("all of them are renewed", ms(3000), || renewed() >= 100).await;
-    let calls = ground.calls(RENEW);
+    let calls = pair.calls(RENEW);
     // A hundred that were taken one after the other may fall due in two beats.
     assert!(
         calls <= 14,
@@ -206,16 +201,16 @@ async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole(
         guard.unlock().await.expect("held");
     }
     client.close(Duration::ZERO).await;
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_not_asked_for_a_second_time() {
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     let refusal = "-OOM command not allowed when used memory > 'maxmemory'.";
-    ground.proxy.rule(Fate::Instead(refusal), 1, acquire_to(1));
-    let before = ground.proxy.script_calls().len();
-    let refused = ground.ours.lock("a").lock().await;
+    pair.proxy.rule(Fate::Instead(refusal), 1, acquire_to(1));
+    let before = pair.proxy.script_calls().len();
+    let refused = pair.ours.lock("a").lock().await;
     let expected = matches!(
         refused,
         Err(Error::Refused {
@@ -224,24 +219,23 @@ async fn a_refusal_is_not_asked_for_a_second_time() {
         })
     );
     assert!(expected, "{refused:?}");
-    assert_eq!(ground.proxy.script_calls().len(), before + 1);
-    ground.finish().await;
+    assert_eq!(pair.proxy.script_calls().len(), before + 1);
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
     // Trace V1 of the protocol model: two owners in 13 steps without the fence.
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
     let first = lock.lock().await.expect("free");
-    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    pair.proxy.rule(Fate::Late, 1, release_to(0));
     first.unlock().await.expect("repeated and answered");
     let second = lock.lock().await.expect("free");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1);
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1);
     assert!(
-        ground
-            .theirs
+        pair.theirs
             .lock("a")
             .try_lock()
             .await
@@ -251,37 +245,36 @@ async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
     );
     assert_eq!(second.state(), HoldState::Held);
     second.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_acquire_of_nobody_does_not_come_back() {
     // Trace V3.
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
-    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
+    pair.proxy.rule(Fate::Late, 1, acquire_to(1));
     lock.lock()
         .await
         .expect("repeated")
         .unlock()
         .await
         .expect("held");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.run(&["EXISTS", "a"]), "0");
-    ground.finish().await;
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.run(&["EXISTS", "a"]), "0");
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_force_unlock_hits_no_later_hold() {
     // Trace V13: the call ends only when its copy cannot be executed any more.
-    let mut ground = Ground::new().await;
-    let held = ground.theirs.lock("a").lock().await.expect("free");
-    ground
-        .proxy
+    let mut pair = ProxiedPair::new().await;
+    let held = pair.theirs.lock("a").lock().await.expect("free");
+    pair.proxy
         .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    let forced = ground.ours.lock("a").force_unlock().await;
+    let forced = pair.ours.lock("a").force_unlock().await;
     assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-    let calls = ground.proxy.script_calls();
+    let calls = pair.proxy.script_calls();
     assert_eq!(
         calls
             .iter()
@@ -291,179 +284,171 @@ async fn a_late_force_unlock_hits_no_later_hold() {
         "never sent again"
     );
     held.unlock().await.expect("held");
-    let later = ground.theirs.lock("a").lock().await.expect("free");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1);
+    let later = pair.theirs.lock("a").lock().await.expect("free");
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1);
     later.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
-    let mut ground = without_kill().await;
+    let mut pair = without_kill().await;
     assert_eq!(
-        ground.ours.stats().connection_fence,
+        pair.ours.stats().connection_fence,
         ConnectionFence::NotPermitted
     );
-    let owner = ground.ours.owner_with_id(-7);
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let owner = pair.ours.owner_with_id(-7);
+    let lock = pair.ours.lock("a").owned_by(&owner);
     let first = lock.lock().await.expect("free");
-    assert!(ground.control.hash("a").ends_with(":-7 1"));
-    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    assert!(pair.control.hash("a").ends_with(":-7 1"));
+    pair.proxy.rule(Fate::Late, 1, release_to(0));
     first.unlock().await.expect("repeated and answered");
     let second = lock.lock().await.expect("free");
     assert!(
-        !ground.control.hash("a").ends_with(":-7 1"),
+        !pair.control.hash("a").ends_with(":-7 1"),
         "a hold begun after the reconnect has a fresh thread id"
     );
     assert!(
         lock.is_held().await.expect("asked"),
         "it is still this owner's"
     );
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1, "the late copy found nothing");
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1, "the late copy found nothing");
     let nested = lock.lock().await.expect("nested");
     assert_eq!(lock.hold_count().await.expect("asked"), 2);
     nested.unlock().await.expect("held");
     second.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies() {
     for (from, to) in [(1, 2), (2, 1)] {
-        let mut ground = without_kill().await;
-        let owner = ground.ours.owner_with_id(-7);
-        let lock = ground.ours.lock("a").owned_by(&owner);
+        let mut pair = without_kill().await;
+        let owner = pair.ours.owner_with_id(-7);
+        let lock = pair.ours.lock("a").owned_by(&owner);
         let mut guards = Vec::new();
         for _ in 0..from {
             guards.push(lock.lock().await.expect("free"));
         }
         if to > from {
-            ground.proxy.rule(Fate::Late, 1, acquire_to(to));
+            pair.proxy.rule(Fate::Late, 1, acquire_to(to));
             guards.push(lock.lock().await.expect("nested"));
         } else {
-            ground.proxy.rule(Fate::Late, 1, release_to(to));
+            pair.proxy.rule(Fate::Late, 1, release_to(to));
             guards.pop().expect("held").unlock().await.expect("held");
         }
-        ground.proxy.deliver().await;
+        pair.proxy.deliver().await;
         assert_eq!(
-            ground.control.hash("a"),
-            format!("{}:-7 {to}", ground.ours.id())
+            pair.control.hash("a"),
+            format!("{}:-7 {to}", pair.ours.id())
         );
         for guard in guards {
             guard.unlock().await.expect("held");
         }
-        ground.finish().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_own_client() {
-    let mut ground = without_kill().await;
-    let owner = ground.ours.owner_with_id(-7);
-    let lock = ground.ours.lock("a").owned_by(&owner).lease(ms(3000));
-    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
+    let mut pair = without_kill().await;
+    let owner = pair.ours.owner_with_id(-7);
+    let lock = pair.ours.lock("a").owned_by(&owner).lease(ms(3000));
+    pair.proxy.rule(Fate::Late, 1, acquire_to(1));
     lock.lock()
         .await
         .expect("repeated")
         .unlock()
         .await
         .expect("held");
-    assert_eq!(ground.proxy.deliver().await, 1);
+    assert_eq!(pair.proxy.deliver().await, 1);
     // What is documented to remain: a hold that nobody has, for at most one lease.
-    assert_eq!(
-        ground.control.hash("a"),
-        format!("{}:-7 1", ground.ours.id())
-    );
-    assert_eq!(
-        (ground.ours.stats().held, ground.ours.stats().renewals),
-        (0, 0)
-    );
-    let left = ground.control.pttl("a");
+    assert_eq!(pair.control.hash("a"), format!("{}:-7 1", pair.ours.id()));
+    assert_eq!((pair.ours.stats().held, pair.ours.stats().renewals), (0, 0));
+    let left = pair.control.pttl("a");
     assert!(left > 0 && left <= 3000);
     // Others wait for its lease; a task of this client gives it back at once.
     assert!(
-        ground
-            .theirs
+        pair.theirs
             .lock("a")
             .try_lock()
             .await
             .expect("asked")
             .is_none()
     );
-    let taken = ground
+    let taken = pair
         .ours
         .lock("a")
         .try_lock()
         .await
         .expect("asked")
         .expect("the ghost was given back");
-    assert_eq!(ground.control.count("a"), 1);
+    assert_eq!(pair.control.count("a"), 1);
     taken.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
-    let mut ground = without_kill().await;
-    let held = ground.theirs.lock("a").lock().await.expect("free");
-    ground
-        .proxy
+    let mut pair = without_kill().await;
+    let held = pair.theirs.lock("a").lock().await.expect("free");
+    pair.proxy
         .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    assert!(ground.ours.lock("a").force_unlock().await.is_err());
+    assert!(pair.ours.lock("a").force_unlock().await.is_err());
     held.unlock().await.expect("held");
-    let owner = ground.theirs.owner();
-    let other = ground
+    let owner = pair.theirs.owner();
+    let other = pair
         .theirs
         .lock("a")
         .owned_by(&owner)
         .lock()
         .await
         .expect("free");
-    ground.proxy.deliver().await;
+    pair.proxy.deliver().await;
     assert_eq!(
-        ground.control.count("a"),
+        pair.control.count("a"),
         1,
         "another owner's hold is not hit"
     );
     other.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_fence_that_is_switched_off_says_so() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.connection_fence(false))
         .await;
     assert_eq!(client.stats().connection_fence, ConnectionFence::Off);
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_reply_that_is_only_slow_is_waited_for() {
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
-    ground.proxy.hold_replies(true);
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
+    pair.proxy.hold_replies(true);
     let start = Instant::now();
     let taking = tokio::spawn(async move { lock.lock().await });
-    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    eventually("executed", ms(2000), || pair.control.count("a") == 1).await;
     tokio::time::sleep(ms(300)).await;
-    ground.proxy.hold_replies(false);
+    pair.proxy.hold_replies(false);
     let guard = taking.await.expect("no panic").expect("taken");
     assert!(start.elapsed() < ms(1000) + stalls(start));
-    assert_eq!(ground.control.count("a"), 1);
+    assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_connection_that_swallows_everything_is_replaced_within_the_command_timeout() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let client = LockClient::builder()
         .command_timeout(ms(2000))
         .connect(&proxy.url())
@@ -484,58 +469,58 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
         "the first was swallowed"
     );
     assert_eq!(client.stats().reconnects_total, 1);
-    assert_eq!(bed.control().count("a"), 1);
+    assert_eq!(server.control().count("a"), 1);
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_command_that_is_executed_twice_in_a_row_counts_once() {
-    let mut ground = Ground::new().await;
-    ground.proxy.rule(Fate::Twice, 1, acquire_to(1));
-    let guard = ground.ours.lock("a").lock().await.expect("taken");
-    assert_eq!(ground.control.count("a"), 1);
+    let mut pair = ProxiedPair::new().await;
+    pair.proxy.rule(Fate::Twice, 1, acquire_to(1));
+    let guard = pair.ours.lock("a").lock().await.expect("taken");
+    assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_is_older_than_its_lease_is_no_hold() {
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a").lease(ms(100));
-    ground.proxy.hold_replies(true);
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a").lease(ms(100));
+    pair.proxy.hold_replies(true);
     let taking = tokio::spawn(async move { lock.lock().await });
-    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    eventually("executed", ms(2000), || pair.control.count("a") == 1).await;
     tokio::time::sleep(ms(200)).await;
-    ground.proxy.hold_replies(false);
+    pair.proxy.hold_replies(false);
     let taken = taking.await.expect("no panic");
     assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
     // Trace V14: the outer lease ends while the nested acquire has no answer.
-    let mut ground = Ground::new().await;
-    let owner = ground.ours.owner();
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let mut pair = ProxiedPair::new().await;
+    let owner = pair.ours.owner();
+    let lock = pair.ours.lock("a").owned_by(&owner);
     let outer = lock.lease(ms(300)).lock().await.expect("free");
-    ground.proxy.hold_replies(true);
+    pair.proxy.hold_replies(true);
     let nested = tokio::spawn({
         let lock = lock.clone();
         async move { lock.lock().await }
     });
-    let control = &mut ground.control;
+    let control = &mut pair.control;
     eventually("executed", ms(2000), || control.count("a") == 2).await;
     outer.lost().await;
-    ground.proxy.hold_replies(false);
+    pair.proxy.hold_replies(false);
     assert!(matches!(
         nested.await.expect("no panic"),
         Err(Error::Lost { .. })
     ));
-    let control = &mut ground.control;
+    let control = &mut pair.control;
     eventually("undone", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     drop(outer);
     lock.lock()
@@ -544,19 +529,19 @@ async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
         .unlock()
         .await
         .expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.command_timeout(ms(600)))
         .await;
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let other = client.lock("b");
-    bed.server.pause();
+    server.pause();
     for _ in 0..2 {
         let start = Instant::now();
         let ended = other.lock().await;
@@ -570,17 +555,17 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
     let start = Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
     assert!(start.elapsed() < ms(900) + stalls(start));
-    bed.server.resume();
+    server.resume();
     let again = other.lock().await.expect("back again");
     again.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_attempts() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     client
         .lock("warm")
         .lock()
@@ -637,14 +622,14 @@ async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_at
         ),
         (2, 1)
     );
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn under_maxmemory_a_release_still_works() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(
@@ -661,29 +646,29 @@ async fn under_maxmemory_a_release_still_works() {
     guard.unlock().await.expect("released");
     assert_eq!(control.run(&["KEYS", "*"]), "");
     control.run(&["CONFIG", "SET", "maxmemory", "0"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn ids_that_start_again_with_the_server_kill_no_stranger() {
     // The fence names the address too: after a restart the old id may be somebody else's.
-    let mut bed = Bed::new();
+    let mut server = TestServer::new();
     let id = |control: &mut Control| control.number(&["CLIENT", "ID"]);
     // So many are connected before it that a new server has not got as far when it answers for the
     // first time.
-    let mut before: Vec<_> = (0..50).map(|_| bed.control()).collect();
-    let proxy = Proxy::start(bed.server.port).await;
+    let mut before: Vec<_> = (0..50).map(|_| server.control()).collect();
+    let proxy = Proxy::start(server.port).await;
     let client = LockClient::connect(&proxy.url())
         .await
         .expect("the server answers");
     let newest = before.iter_mut().map(id).max().expect("some");
-    let ids = newest + 1..id(&mut bed.control());
+    let ids = newest + 1..id(&mut server.control());
     drop(before);
     proxy.refuse(true);
-    bed.server.lose_everything();
+    server.lose_everything();
     let mut strangers = Vec::new();
     loop {
-        let mut stranger = bed.control();
+        let mut stranger = server.control();
         let id = id(&mut stranger);
         assert!(
             id <= newest || !strangers.is_empty(),
@@ -724,39 +709,39 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
     client.close(Duration::ZERO).await;
     proxy.stop().await;
     drop(strangers);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
-        let mut ground = Ground::new().await;
-        ground.proxy.rule(fate, 2, release_to(0));
-        let ran = ground.ours.lock("a").run(|_| async { 7 }).await;
+        let mut pair = ProxiedPair::new().await;
+        pair.proxy.rule(fate, 2, release_to(0));
+        let ran = pair.ours.lock("a").run(|_| async { 7 }).await;
         assert!(matches!(ran, Ok(7)), "{fate:?}: {ran:?}");
         assert_eq!(
-            ground.proxy.hit.load(Ordering::SeqCst),
+            pair.proxy.hit.load(Ordering::SeqCst),
             2,
             "{fate:?}: the unlock had no answer"
         );
-        let control = &mut ground.control;
+        let control = &mut pair.control;
         eventually("given back", ms(5000), || {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;
-        ground.proxy.deliver().await;
-        ground.finish().await;
+        pair.proxy.deliver().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() {
-    let mut ground = Ground::new().await;
-    let port = ground.bed.server.port;
+    let mut pair = ProxiedPair::new().await;
+    let port = pair.server.port;
     for refusal in ["NOREPLICAS", "BUSY", "LOADING"] {
-        let guard = ground.ours.lock("a").lock().await.expect("free");
-        let before = ground.calls(RELEASE);
-        let control = &mut ground.control;
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        let before = pair.calls(RELEASE);
+        let control = &mut pair.control;
         let refusing = match refusal {
             "NOREPLICAS" => {
                 control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -793,10 +778,10 @@ async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() 
         drop(guard);
         // A second copy is sent only after the first was refused.
         eventually("refused, and sent again", ms(5000), || {
-            ground.calls(RELEASE) >= before + 2
+            pair.calls(RELEASE) >= before + 2
         })
         .await;
-        let control = &mut ground.control;
+        let control = &mut pair.control;
         match refusal {
             "NOREPLICAS" => control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
             "BUSY" => control.run(&["SCRIPT", "KILL"]),
@@ -809,12 +794,12 @@ async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() 
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;
-        let stats = || ground.ours.stats();
+        let stats = || pair.ours.stats();
         eventually("nothing under way", ms(5000), || stats().releasing == 0).await;
         assert_eq!(stats().given_up_total, 0, "{refusal}");
     }
-    ground.control.run(&["FLUSHALL"]);
-    ground.finish().await;
+    pair.control.run(&["FLUSHALL"]);
+    pair.finish().await;
 }
 
 /// Runs a command that takes long on a thread of its own. How it ends does not matter.
@@ -863,21 +848,20 @@ const CUT_EVERY: Duration = Duration::from_millis(11);
 
 /// Six tasks on these locks, every other one on `away`, while connections are cut all the time.
 async fn count_under_cuts(
-    mut ground: Ground,
+    mut pair: ProxiedPair,
     names: &'static [&'static str],
     away: &tokio::runtime::Handle,
 ) {
     for name in names {
-        ground
-            .control
+        pair.control
             .run(&["SET", &format!("counter of {name}"), "0"]);
     }
     let cuts = Arc::new(AtomicU32::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..6 {
         let task = count_up(
-            ground.ours.clone(),
-            ground.bed.control(),
+            pair.ours.clone(),
+            pair.server.control(),
             names,
             nth,
             Arc::clone(&cuts),
@@ -901,14 +885,14 @@ async fn count_under_cuts(
             () = tokio::time::sleep(pause) => {
                 // On a busy machine a connection may not be made in that time, and nobody would
                 // ever get anywhere.
-                let so_far = ground.ours.stats().acquired_total;
+                let so_far = pair.ours.stats().acquired_total;
                 pause = if so_far > acquired { CUT_EVERY } else { (pause * 2).min(ms(1000)) };
                 acquired = so_far;
                 // One of several connections, or all at once.
                 if cuts.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-                    ground.proxy.cut_all();
+                    pair.proxy.cut_all();
                 } else {
-                    ground.proxy.cut_one();
+                    pair.proxy.cut_one();
                 }
             }
         }
@@ -916,18 +900,16 @@ async fn count_under_cuts(
     assert!(cuts.load(Ordering::Relaxed) >= 10);
     for (name, sections) in names.iter().zip(sections) {
         assert!(sections > 0, "{name} was in use");
-        let counter = ground
-            .control
-            .run(&["GETDEL", &format!("counter of {name}")]);
+        let counter = pair.control.run(&["GETDEL", &format!("counter of {name}")]);
         assert_eq!(counter, sections.to_string(), "{name}");
     }
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
     count_under_cuts(
-        Ground::new().await,
+        ProxiedPair::new().await,
         &["a"],
         &tokio::runtime::Handle::current(),
     )
@@ -936,9 +918,9 @@ async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_of_three_connections_no_update_is_lost_and_no_count_drifts() {
-    let ground = Ground::with(|builder| builder.connections(3)).await;
+    let pair = ProxiedPair::with(|builder| builder.connections(3)).await;
     count_under_cuts(
-        ground,
+        pair,
         &["a", "b", "c", "g"],
         &tokio::runtime::Handle::current(),
     )
@@ -948,6 +930,6 @@ async fn under_constant_cuts_of_three_connections_no_update_is_lost_and_no_count
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_tasks_of_two_runtimes_share_a_client() {
     let away = tokio::runtime::Runtime::new().expect("a second runtime");
-    count_under_cuts(Ground::new().await, &["a", "b"], away.handle()).await;
+    count_under_cuts(ProxiedPair::new().await, &["a", "b"], away.handle()).await;
     away.shutdown_background();
 }

@@ -5,12 +5,10 @@
     reason = "whole test bodies are handed to `within`"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Bed, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient, LockGuard};
+use test_support::{TestServer, eventually, ms, stalls};
 
 /// A body that hangs is a failure, not a test that never ends.
 async fn within(body: impl Future<Output = ()>) {
@@ -33,8 +31,8 @@ const BOUND: Duration = Duration::from_secs(30);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tasks_exclude_each_other_and_one_task_nests() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let inside = tokio::spawn(async move {
             let outer = lock.lock().await.expect("free");
@@ -56,7 +54,7 @@ async fn two_tasks_exclude_each_other_and_one_task_nests() {
             outer.unlock().await.expect("held");
         });
         inside.await.expect("no panic");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -64,8 +62,8 @@ async fn two_tasks_exclude_each_other_and_one_task_nests() {
 #[tokio::test]
 async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let owner = client.owner();
         let lock = client.lock("a");
         let outer = lock.owned_by(&owner).lock().await.expect("free");
@@ -87,7 +85,7 @@ async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
         assert_eq!(lock.owned_by(&owner).hold_count().await.expect("asked"), 2);
         inner.unlock().await.expect("held");
         outer.unlock().await.expect("held");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -95,8 +93,8 @@ async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
 #[tokio::test]
 async fn owner_with_id_has_its_number_on_the_wire() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let owner = client.owner_with_id(-5);
         let guard = client
             .lock("a")
@@ -104,9 +102,9 @@ async fn owner_with_id_has_its_number_on_the_wire() {
             .lock()
             .await
             .expect("free");
-        assert_eq!(bed.control().hash("a"), format!("{}:-5 1", client.id()));
+        assert_eq!(server.control().hash("a"), format!("{}:-5 1", client.id()));
         guard.unlock().await.expect("held");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -114,8 +112,8 @@ async fn owner_with_id_has_its_number_on_the_wire() {
 #[tokio::test]
 async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
 
         // Documented trap: both branches are polled by one task, so both are inside at once.
@@ -123,7 +121,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
             tokio::try_join!(lock.lock(), lock.lock())
         };
         let (first, second) = both().await.expect("re-entered");
-        assert_eq!(bed.control().count("a"), 2);
+        assert_eq!(server.control().count("a"), 2);
         first.unlock().await.expect("held");
         second.unlock().await.expect("held");
 
@@ -140,7 +138,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
             }
         };
         tokio::join!(one.scope(section()), other.scope(section()));
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -148,9 +146,9 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
-        let mut control = bed.control();
+        let server = TestServer::new();
+        let client = server.client().await;
+        let mut control = server.control();
         let lock = client.lock("a");
 
         let guard = lock.lock().await.expect("free");
@@ -178,7 +176,7 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -191,8 +189,8 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
     ] {
         let runtime = builder.enable_all().build().expect("runtime");
         runtime.block_on(within(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
+            let server = TestServer::new();
+            let client = server.client().await;
             let lock = client.lock("a");
             let outer = lock.lock().await.expect("free");
             let inner = lock.lock().await.expect("nested in the same body");
@@ -207,7 +205,7 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
             );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
-            bed.finish([client]).await;
+            server.finish([client]).await;
         }));
     }
 }
@@ -215,8 +213,8 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
 #[tokio::test]
 async fn tasks_of_a_local_set_are_owners_of_their_own() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let set = tokio::task::LocalSet::new();
         set.run_until(async {
@@ -233,7 +231,7 @@ async fn tasks_of_a_local_set_are_owners_of_their_own() {
             guard.unlock().await.expect("held");
         })
         .await;
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -241,8 +239,8 @@ async fn tasks_of_a_local_set_are_owners_of_their_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawn_blocking_with_block_on_nests() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let runtime = tokio::runtime::Handle::current();
         let blocking = tokio::task::spawn_blocking({
@@ -258,7 +256,7 @@ async fn spawn_blocking_with_block_on_nests() {
             }
         });
         blocking.await.expect("no panic");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -267,10 +265,10 @@ async fn spawn_blocking_with_block_on_nests() {
 fn a_client_made_on_one_runtime_works_from_another_and_from_another_executor() {
     within_on_a_thread(|| {
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         // No timers and no I/O of its own.
@@ -300,15 +298,15 @@ fn a_client_made_on_one_runtime_works_from_another_and_from_another_executor() {
             "no re-entry by accident"
         );
         block_on(guard.unlock()).expect("held");
-        home.block_on(bed.finish([client]));
+        home.block_on(server.finish([client]));
     });
 }
 
 #[tokio::test]
 async fn two_clients_in_one_task_are_two_owners() {
     within(async {
-        let bed = Bed::new();
-        let (one, other) = (bed.client().await, bed.client().await);
+        let server = TestServer::new();
+        let (one, other) = (server.client().await, server.client().await);
         let guard = one.lock("a").lock().await.expect("free");
         assert!(other.lock("a").try_lock().await.expect("asked").is_none());
         // A scope of one client leaves the other's owner alone.
@@ -323,7 +321,7 @@ async fn two_clients_in_one_task_are_two_owners() {
             .await;
         assert!(seen.starts_with(other.id()));
         guard.unlock().await.expect("held");
-        bed.finish([one, other]).await;
+        server.finish([one, other]).await;
     })
     .await;
 }
@@ -331,14 +329,14 @@ async fn two_clients_in_one_task_are_two_owners() {
 #[tokio::test]
 async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
     within(async {
-        let bed = Bed::new();
-        let (one, other) = (bed.client().await, bed.client().await);
+        let server = TestServer::new();
+        let (one, other) = (server.client().await, server.client().await);
         let lock = one.lock("a").owned_by(&other.owner());
         assert!(matches!(
             lock.lock().await,
             Err(Error::InvalidConfig { what: "owner", .. })
         ));
-        bed.finish([one, other]).await;
+        server.finish([one, other]).await;
     })
     .await;
 }
@@ -347,10 +345,10 @@ async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
 fn outside_a_runtime_calls_answer_no_runtime() {
     within_on_a_thread(|| {
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         let guard = home.block_on(lock.lock()).expect("free");
@@ -359,11 +357,11 @@ fn outside_a_runtime_calls_answer_no_runtime() {
         assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
         assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
         assert!(matches!(
-            block_on(LockClient::connect(&bed.server.url())),
+            block_on(LockClient::connect(&server.url())),
             Err(Error::NoRuntime)
         ));
         assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
-        home.block_on(bed.finish([client]));
+        home.block_on(server.finish([client]));
     });
 }
 
@@ -375,8 +373,8 @@ fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_
     ] {
         let runtime = runtime.enable_all().build().expect("runtime");
         runtime.block_on(tokio::task::unconstrained(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
+            let server = TestServer::new();
+            let client = server.client().await;
             let lock = client.lock("a");
             let outer = lock.lock().await.expect("free");
             assert!(
@@ -410,14 +408,14 @@ fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_
                 }
             }));
             task.await.expect("no panic");
-            bed.finish([client]).await;
+            server.finish([client]).await;
         }));
     }
 }
 
 #[test]
 fn a_runtime_without_timers_or_without_sockets_is_refused() {
-    let server = common::Server::start();
+    let server = test_support::Server::start();
     for (time, io) in [(false, true), (true, false), (false, false), (true, true)] {
         for mut runtime in [
             tokio::runtime::Builder::new_current_thread(),
@@ -452,10 +450,10 @@ fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
     within_on_a_thread(|| {
         let away = tokio::runtime::Runtime::new().expect("runtime");
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         let guard = home.block_on(lock.lock()).expect("free");
@@ -470,7 +468,7 @@ fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
             drop(guard);
             client.close(Duration::from_secs(1)).await;
         });
-        drop((lock, client, bed));
+        drop((lock, client, server));
     });
 }
 

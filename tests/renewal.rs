@@ -1,11 +1,9 @@
 //! Keeping a lock, and being told that it is lost.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Bed, Control, Monitor, eventually, ms, stalls};
 use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
+use test_support::{Control, Monitor, TestServer, eventually, ms, stalls};
 
 /// A watchdog that can be waited for, in milliseconds.
 const WATCHDOG: u64 = 1500;
@@ -15,13 +13,14 @@ const COMMAND: u64 = 450;
 /// this.
 const SCHEDULING: u64 = 50;
 
-async fn brisk(bed: &Bed) -> LockClient {
-    bed.client_with(|builder| {
-        builder
-            .watchdog_timeout(ms(WATCHDOG))
-            .command_timeout(ms(COMMAND))
-    })
-    .await
+async fn brisk(server: &TestServer) -> LockClient {
+    server
+        .client_with(|builder| {
+            builder
+                .watchdog_timeout(ms(WATCHDOG))
+                .command_timeout(ms(COMMAND))
+        })
+        .await
 }
 
 /// Not later than the server ends the lease of this key: its answer is counted from before the
@@ -42,9 +41,9 @@ async fn told(guard: &LockGuard, within: Duration) -> LossReason {
 
 #[tokio::test]
 async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     let start = Instant::now();
     let mut lowest = i64::MAX;
@@ -61,13 +60,13 @@ async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
     assert_eq!(client.stats().lost_total, 0);
     assert!(client.stats().renewed_total >= 9);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let start = Instant::now();
@@ -82,15 +81,15 @@ async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
         client.stats().renewed_total >= 3,
         "renewed every third of the watchdog timeout"
     );
-    assert!(bed.control().pttl("a") > (WATCHDOG / 2) as i64);
+    assert!(server.control().pttl("a") > (WATCHDOG / 2) as i64);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_long_lease_beside_a_watchdog_hold_is_renewed_once_a_period_and_no_oftener() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
     let long = lock
         .lease(Duration::from_secs(600))
@@ -106,15 +105,15 @@ async fn a_long_lease_beside_a_watchdog_hold_is_renewed_once_a_period_and_no_oft
     );
     guard.unlock().await.expect("held");
     long.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// Redisson's read locks leaked here until 4.7.0 (its tests
 /// `shouldHaveNoThreadsAfter…AcquireAndRelease`).
 #[tokio::test]
 async fn the_registry_is_empty_after_as_many_unlocks_as_locks() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
     for depth in [1, 2, 5] {
         let mut guards = Vec::new();
@@ -136,7 +135,7 @@ async fn the_registry_is_empty_after_as_many_unlocks_as_locks() {
             "the last unlock takes it off, and not a moment later"
         );
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// One hold of the model.
@@ -182,9 +181,9 @@ impl Model {
 
 #[tokio::test]
 async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let kinds = [Kind::Watchdog, Kind::Fixed(5), Kind::Fixed(90)];
     let orders = [
         [0, 1, 2],
@@ -230,14 +229,14 @@ async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
             }
         }
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lease(ms(2000)).lock().await.expect("free");
     let (deadline, expiry) = (guard.valid_until(), expiry(&mut control, "a"));
@@ -272,14 +271,14 @@ async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
         .await
         .expect("the lost guard is gone, so this is a new hold");
     again.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_fixed_hold_ends_while_the_watchdog_keeps_the_others() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let kept = lock.lock().await.expect("free");
     let fixed = lock.lease(ms(100)).lock().await.expect("nested");
@@ -293,14 +292,14 @@ async fn a_fixed_hold_ends_while_the_watchdog_keeps_the_others() {
     nested.unlock().await.expect("held");
     drop(fixed);
     kept.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lease(ms(400)).lock().await.expect("free");
     guard.extend(Duration::from_secs(5)).await.expect("held");
@@ -328,14 +327,14 @@ async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
         Err(Error::InvalidConfig { .. })
     ));
     renewed.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let start = Instant::now();
     let guard = client
         .lock("a")
@@ -374,20 +373,20 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
         Err(Error::InvalidDuration { .. })
     ));
     short.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_clients_max_hold_is_that_of_every_lock_that_does_not_say_otherwise() {
-    let bed = Bed::new();
+    let server = TestServer::new();
     let set = |builder: LockClientBuilder| {
         builder
             .watchdog_timeout(ms(WATCHDOG))
             .command_timeout(ms(COMMAND))
             .max_hold(ms(WATCHDOG / 2))
     };
-    let client = bed.client_with(set).await;
-    let mut control = bed.control();
+    let client = server.client_with(set).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     assert!(
         control.pttl("a") <= (WATCHDOG / 2) as i64,
@@ -403,21 +402,21 @@ async fn the_clients_max_hold_is_that_of_every_lock_that_does_not_say_otherwise(
     assert_eq!(own.state(), HoldState::Held, "this one has said otherwise");
     own.unlock().await.expect("held");
     drop(guard);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_commands() {
     const NAMES: usize = 12;
-    let bed = Bed::new();
+    let server = TestServer::new();
     let set = |builder: LockClientBuilder| {
         builder
             .watchdog_timeout(ms(WATCHDOG))
             .command_timeout(ms(COMMAND))
             .connections(4)
     };
-    let client = bed.client_with(set).await;
-    let mut control = bed.control();
+    let client = server.client_with(set).await;
+    let mut control = server.control();
     // The first call of each script is an EVAL, which shows its source and not its name.
     client
         .lock("a")
@@ -427,7 +426,7 @@ async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_comman
         .unlock()
         .await
         .expect("held");
-    let monitor = Monitor::start(bed.server.port);
+    let monitor = Monitor::start(server.port);
     let mut guards = Vec::new();
     for nth in 0..NAMES {
         guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
@@ -459,14 +458,14 @@ async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_comman
     );
     let used: std::collections::BTreeSet<_> = connections.values().flatten().collect();
     assert!(used.len() > 1, "several connections are in use");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn every_harm_to_the_key_is_told_with_its_reason() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     type Harm = fn(&mut Control);
     let harms: [(&str, LossReason, Harm); 5] = [
         ("deleted", LossReason::Gone, |control| {
@@ -519,14 +518,14 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             control.run(&["DEL", "a"]);
         }
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_unlock_after_the_key_is_gone_says_lost_also_without_a_renewal_between() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for (harm, reason) in [("DEL", LossReason::Gone), ("RENAME", LossReason::Gone)] {
         let guard = client.lock("a").lock().await.expect("free");
         match harm {
@@ -548,14 +547,14 @@ async fn an_unlock_after_the_key_is_gone_says_lost_also_without_a_renewal_betwee
         })
     ));
     assert_eq!(control.run(&["GETDEL", "a"]), "text");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_live_on() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let mut guards = Vec::new();
     for nth in 0..100 {
         guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
@@ -591,16 +590,16 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
         let _ = guard.unlock().await;
     }
     control.run(&["DEL", "a10", "a20", "a30"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(900)))
         .await;
-    let mut control = bed.control();
+    let mut control = server.control();
     let mut holds = Vec::new();
     for nth in 0..20 {
         let lock = client.lock(format!("a{nth}"));
@@ -615,7 +614,7 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
     let expiries: Vec<_> = (0..20)
         .map(|nth| expiry(&mut control, &format!("a{nth}")))
         .collect();
-    bed.server.pause();
+    server.pause();
     let deadlines: Vec<_> = holds.iter().map(LockGuard::valid_until).collect();
     for (deadline, expiry) in deadlines.iter().zip(&expiries) {
         assert!(
@@ -643,30 +642,30 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
         );
         assert!(holds[nth].valid_until() <= Instant::now());
     }
-    bed.server.resume();
+    server.resume();
     drop(holds);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_hold_is_at_risk_before_it_is_lost_and_safe_again_when_renewed() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(250)))
         .await;
     let guard = client.lock("a").lock().await.expect("free");
-    bed.server.pause();
+    server.pause();
     eventually("at risk", ms(2600), || guard.state() == HoldState::AtRisk).await;
-    bed.server.resume();
+    server.resume();
     eventually("renewed", ms(900), || guard.state() == HoldState::Held).await;
     guard.unlock().await.expect("held all the time");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_unlock_never_signals_a_loss() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(290)))
         .await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -702,14 +701,14 @@ async fn a_normal_unlock_never_signals_a_loss() {
         task.expect("no panic");
     }
     assert_eq!(client.stats().lost_total, 0);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn run_drops_its_body_when_the_lock_is_lost() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let (dropped, was_dropped) = std::sync::mpsc::channel();
     struct OnDrop(std::sync::mpsc::Sender<()>);
@@ -735,14 +734,14 @@ async fn run_drops_its_body_when_the_lock_is_lost() {
         })
     ));
     was_dropped.try_recv().expect("the body was dropped");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let ended = guard.ended();
@@ -766,15 +765,15 @@ async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
         .unlock()
         .await
         .expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
     let client = LockClient::builder()
         .watchdog_timeout(ms(WATCHDOG))
         .command_timeout(ms(COMMAND))
@@ -798,14 +797,14 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
         guard.unlock().await.expect("held");
     }
     drop(bad);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lease_that_an_operator_changed_is_repaired_by_the_next_renewal() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     for harm in [["PERSIST", "a", ""], ["PEXPIRE", "a", "700"]] {
         let words: Vec<&str> = harm.into_iter().filter(|word| !word.is_empty()).collect();
@@ -823,5 +822,5 @@ async fn a_lease_that_an_operator_changed_is_repaired_by_the_next_renewal() {
     }
     assert_eq!(guard.state(), HoldState::Held);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

@@ -1,10 +1,8 @@
 //! Each right of the documented recipe taken away, one at a time: which calls say so, and how they
 //! name it.
 
-mod common;
-
-use common::{Bed, Control, eventually, ms};
 use redisson_lock::{ConnectionFence, Error, LockClient};
+use test_support::{Control, TestServer, eventually, ms};
 
 /// The words that make the user, as `docs/operations.md` has them.
 fn recipe() -> Vec<&'static str> {
@@ -77,9 +75,14 @@ async fn teach(client: &LockClient) {
 }
 
 /// One call without one right. The state before it is made with all of them.
-async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient) -> String {
-    let mut control = bed.control();
-    let (mut ours, mut other) = (bed.control(), bed.control());
+async fn call_without(
+    missing: &str,
+    call: &str,
+    server: &TestServer,
+    client: &LockClient,
+) -> String {
+    let mut control = server.control();
+    let (mut ours, mut other) = (server.control(), server.control());
     let mut take_away = || grant_all_but(&mut ours, missing);
     let mut give_back = || grant_all_but(&mut other, "");
     // A name of its own: a channel is listened to for a while after its last waiter has left.
@@ -88,7 +91,7 @@ async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient)
     let said = match call {
         "connect" => {
             take_away();
-            let url = format!("redis://locker:SECRET@127.0.0.1:{}/1", bed.server.port);
+            let url = format!("redis://locker:SECRET@127.0.0.1:{}/1", server.port);
             let connected = LockClient::builder()
                 .command_timeout(ms(400))
                 .connect(&url)
@@ -243,7 +246,7 @@ fn names(said: &str, right: &str) -> bool {
 
 #[tokio::test]
 async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
-    let bed = Bed::new();
+    let server = TestServer::new();
     let rights: Vec<_> = recipe()
         .into_iter()
         .filter(|word| word.starts_with(['+', '~', '&']))
@@ -251,8 +254,8 @@ async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
     let mut wrong = Vec::new();
     let with_all = ("no right at all", &[][..]);
     for (missing, needed_by) in std::iter::once(with_all).chain(NEEDED_BY) {
-        grant_all_but(&mut bed.control(), "");
-        let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
+        grant_all_but(&mut server.control(), "");
+        let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
         let client = LockClient::builder()
             .command_timeout(ms(400))
             .connect(&url)
@@ -260,7 +263,7 @@ async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
             .expect("permitted");
         teach(&client).await;
         for call in ["connect"].into_iter().chain(CALLS) {
-            let said = call_without(missing, call, &bed, &client).await;
+            let said = call_without(missing, call, &server, &client).await;
             let right = if needed_by.contains(&call) {
                 names(&said, missing)
             } else {
@@ -278,5 +281,5 @@ async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
         NEEDED_BY.map(|(right, _)| right),
         "every right of the recipe was tried"
     );
-    bed.finish([]).await;
+    server.finish([]).await;
 }

@@ -1,24 +1,22 @@
 //! Clients whose runtime is not the caller's: it ends, or nobody drives it.
 
-mod common;
-
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{Bed, ms};
 use redisson_lock::{Error, LockClient, LossReason};
+use test_support::{TestServer, ms};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 300;
 
 /// A client on `home`, with a command timeout that can be waited for.
-fn client_on(home: &Runtime) -> (Bed, LockClient) {
+fn client_on(home: &Runtime) -> (TestServer, LockClient) {
     home.block_on(async {
-        let bed = Bed::new();
-        let client = bed
+        let server = TestServer::new();
+        let client = server
             .client_with(|builder| builder.command_timeout(ms(COMMAND)))
             .await;
-        (bed, client)
+        (server, client)
     })
 }
 
@@ -30,7 +28,7 @@ fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once(
         .enable_all()
         .build()
         .expect("runtime");
-    let (bed, client) = client_on(&home);
+    let (server, client) = client_on(&home);
     let guard = home.block_on(client.lock("a").lock()).expect("free");
     let (told, tells) = mpsc::channel();
     let lost = guard.lost();
@@ -42,9 +40,11 @@ fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once(
         let (lock, told) = (client.lock("a"), told.clone());
         away.spawn(async move { told.send(format!("{:?}", lock.lock().await.map(drop))) });
     }
-    away.block_on(common::eventually("both are queued", ms(2000), || {
-        client.stats().waiting == 2
-    }));
+    away.block_on(test_support::eventually(
+        "both are queued",
+        ms(2000),
+        || client.stats().waiting == 2,
+    ));
     let start = Instant::now();
     home.shutdown_timeout(Duration::from_secs(1));
     let mut all: Vec<String> = (0..3)
@@ -61,7 +61,7 @@ fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once(
         guard.state(),
         redisson_lock::HoldState::Lost(LossReason::Closed)
     );
-    drop((guard, client, bed));
+    drop((guard, client, server));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() 
         .enable_all()
         .build()
         .expect("runtime");
-    let (bed, client) = client_on(&home);
+    let (server, client) = client_on(&home);
     let owner = client.owner();
     let held = home
         .block_on(client.lock("held").owned_by(&owner).lock())
@@ -131,5 +131,5 @@ fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() 
     drop(stop);
     let home = driver.join().expect("no panic");
     home.block_on(held.unlock()).expect("held");
-    home.block_on(bed.finish([client]));
+    home.block_on(server.finish([client]));
 }

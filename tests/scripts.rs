@@ -1,10 +1,7 @@
 //! Each Lua file alone, on a real server: the whole table of states, every row also with the script
 //! sent twice, and every right that a script needs taken away in every state.
 
-mod common;
-
-use common::proxy::{ACQUIRE, FORCE_UNLOCK, INSPECT, RELEASE, RENEW};
-use common::{Control, Server, ms};
+use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, RELEASE, RENEW, Server, ms};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 

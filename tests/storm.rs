@@ -5,15 +5,12 @@
 //! The seed of a failing run is in its message; `STORM_SEED` runs it again (the schedule stays the
 //! machine's).
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::{Bed, Control, eventually, ms};
 use redisson_lock::{Error, Lock, LockClient, LockGuard, Owner};
+use test_support::{Control, ProxiedPair, TestServer, eventually, ms};
 
 /// Small, and good enough to choose what happens next.
 struct Dice(u64);
@@ -222,8 +219,12 @@ impl Storm {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_programs_of_three_clients_leave_nothing_behind() {
     let seed = seed();
-    let bed = Bed::new();
-    let clients = [bed.client().await, bed.client().await, bed.client().await];
+    let server = TestServer::new();
+    let clients = [
+        server.client().await,
+        server.client().await,
+        server.client().await,
+    ];
     let mut storm = start(&clients, seed, Instant::now() + ms(4000), false).await;
     let entered: u64 = std::mem::take(&mut storm.walks)
         .join_all()
@@ -231,60 +232,56 @@ async fn random_programs_of_three_clients_leave_nothing_behind() {
         .into_iter()
         .sum();
     assert!(entered > 300, "{entered} sections");
-    storm.check(&clients, &mut bed.control(), seed).await;
+    storm.check(&clients, &mut server.control(), seed).await;
     for client in &clients {
         assert_eq!(client.stats().lost_total, 0, "STORM_SEED={seed}");
     }
-    let mut control = bed.control();
+    let mut control = server.control();
     eventually("every lock is free", ms(5000), || {
         control.run(&["KEYS", "*"]).is_empty()
     })
     .await;
-    bed.finish(clients).await;
+    server.finish(clients).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_programs_under_random_cuts_lose_nothing_and_leave_nothing_behind() {
     let seed = seed();
-    let ground = Ground::new().await;
-    let lost_before = [&ground.ours, &ground.theirs].map(|client| client.stats().lost_total);
+    let pair = ProxiedPair::new().await;
+    let lost_before = [&pair.ours, &pair.theirs].map(|client| client.stats().lost_total);
     let mut dice = Dice(seed);
     let until = Instant::now() + ms(5000);
-    let clients = [ground.ours.clone(), ground.theirs.clone()];
+    let clients = [pair.ours.clone(), pair.theirs.clone()];
     let mut storm = start(&clients, seed, until, true).await;
-    let (cuts, entered) = cut_at_random(&ground, &mut storm.walks, &mut dice, until).await;
+    let (cuts, entered) = cut_at_random(&pair, &mut storm.walks, &mut dice, until).await;
     assert!(
         cuts > 20 && entered > 50,
         "{cuts} cuts, {entered} sections, STORM_SEED={seed}"
     );
-    storm.check(&clients, &mut ground.bed.control(), seed).await;
-    let lost = || [&ground.ours, &ground.theirs].map(|client| client.stats().lost_total);
+    storm
+        .check(&clients, &mut pair.server.control(), seed)
+        .await;
+    let lost = || [&pair.ours, &pair.theirs].map(|client| client.stats().lost_total);
     assert_eq!(lost(), lost_before, "STORM_SEED={seed}");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_fence_two_owners_are_still_never_inside_together() {
     let seed = seed();
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     // A short lease, because a hold that nobody has may be left for that long.
     let unfenced = LockClient::builder()
         .connection_fence(false)
         .watchdog_timeout(ms(1500))
         .command_timeout(ms(450))
-        .connect(&ground.proxy.url())
+        .connect(&pair.proxy.url())
         .await
         .expect("the server answers");
     let mut dice = Dice(seed);
     let until = Instant::now() + ms(4000);
-    let mut storm = start(
-        &[unfenced.clone(), ground.theirs.clone()],
-        seed,
-        until,
-        true,
-    )
-    .await;
-    let (cuts, entered) = cut_at_random(&ground, &mut storm.walks, &mut dice, until).await;
+    let mut storm = start(&[unfenced.clone(), pair.theirs.clone()], seed, until, true).await;
+    let (cuts, entered) = cut_at_random(&pair, &mut storm.walks, &mut dice, until).await;
     assert!(
         cuts > 20 && entered > 50,
         "{cuts} cuts, {entered} sections, STORM_SEED={seed}"
@@ -298,13 +295,13 @@ async fn without_the_fence_two_owners_are_still_never_inside_together() {
     unfenced.close(Duration::ZERO).await;
     // What may remain is a hold that nobody has; its lease ends it. The other client's leases are
     // longer.
-    ground.finish().await;
+    pair.finish().await;
 }
 
 /// Cuts every connection of the proxy now and then, until the walks have ended. Answers cuts and
 /// sections.
 async fn cut_at_random(
-    ground: &Ground,
+    pair: &ProxiedPair,
     walks: &mut tokio::task::JoinSet<u64>,
     dice: &mut Dice,
     until: Instant,
@@ -314,7 +311,7 @@ async fn cut_at_random(
         tokio::select! {
             Some(walk) = walks.join_next() => entered += walk.expect("no panic"),
             () = tokio::time::sleep(ms(5 + dice.below(60))), if Instant::now() < until => {
-                ground.proxy.cut_all();
+                pair.proxy.cut_all();
                 cuts += 1;
             }
         }

@@ -1,20 +1,17 @@
 //! Waiting: wake-ups, deadlines, subscriptions, and the local queue.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
-use common::{Bed, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient};
+use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls};
 
 #[tokio::test]
 async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let mut control = server.control();
     for _ in 0..20 {
         let guard = theirs.lock("a").lock().await.expect("free");
         let waiter = tokio::spawn({
@@ -36,15 +33,15 @@ async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
             start.elapsed()
         );
     }
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn a_message_between_attempt_and_subscription_is_not_missed() {
     // The unlock comes while SUBSCRIBE is on its way: its message is told to nobody.
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let ours = LockClient::connect(&proxy.url())
         .await
         .expect("the server answers");
@@ -57,7 +54,7 @@ async fn a_message_between_attempt_and_subscription_is_not_missed() {
     eventually("it subscribes", ms(2000), || proxy.stuck() == 1).await;
     guard.unlock().await.expect("held");
     assert_eq!(
-        bed.control().run(&["PUBSUB", "CHANNELS"]),
+        server.control().run(&["PUBSUB", "CHANNELS"]),
         "",
         "nobody has heard of it"
     );
@@ -80,14 +77,14 @@ async fn a_message_between_attempt_and_subscription_is_not_missed() {
     );
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_of_one_client_all_get_it_once() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let first = client.lock("a").lock().await.expect("free");
     let (inside, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
@@ -114,13 +111,13 @@ async fn a_thousand_waiters_of_one_client_all_get_it_once() {
         calls <= 2050,
         "only the head talks to Redis: {calls} script calls for 1000 sections"
     );
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
-    let bed = Bed::new();
-    let clients = [bed.client().await, bed.client().await];
+    let server = TestServer::new();
+    let clients = [server.client().await, server.client().await];
     let slowest = Arc::new(std::sync::Mutex::new(Duration::ZERO));
     let turns = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
@@ -150,17 +147,17 @@ async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
         slowest < Duration::from_secs(2) + stalls(start),
         "a lost wake-up would wait for the lease: {slowest:?}"
     );
-    bed.finish(clients).await;
+    server.finish(clients).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     const NAMES: usize = 5000;
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
         .await;
-    let mut control = bed.control();
+    let mut control = server.control();
     let each = |what: &str| {
         format!(
             "for n = 0, {} do local key = 'a' .. n {what} end",
@@ -191,14 +188,14 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic").expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_crashed_holder_is_waited_out_by_its_lease() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["HSET", "a", "dead:1", "1"]);
     control.run(&["PEXPIRE", "a", "700"]);
     let start = Instant::now();
@@ -206,16 +203,16 @@ async fn a_crashed_holder_is_waited_out_by_its_lease() {
     let took = start.elapsed();
     assert!(took > ms(600) && took < ms(950) + stalls(start), "{took:?}");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
-    let bed = Bed::new();
-    let client = bed
+    let server = TestServer::new();
+    let client = server
         .client_with(|builder| builder.watchdog_timeout(ms(600)).command_timeout(ms(150)))
         .await;
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["HSET", "a", "strange:1", "1"]);
     let waiter = tokio::spawn({
         let lock = client.lock("a");
@@ -231,14 +228,14 @@ async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
         "{:?}",
         start.elapsed()
     );
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_reconnect_of_the_subscriber_wakes_everyone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for name in ["a", "b", "c"] {
         control.run(&["HSET", name, "java:1", "1"]);
         control.run(&["PEXPIRE", name, "60000"]);
@@ -267,14 +264,14 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
         "{:?}",
         start.elapsed()
     );
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lagging_message_stream_wakes_everyone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let names = [
         "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded",
     ];
@@ -317,14 +314,14 @@ async fn a_lagging_message_stream_wakes_everyone() {
     control.run(&["DEL", "flooded"]);
     control.run(&["PUBLISH", "redisson_lock__channel:{flooded}", "0"]);
     flooded.await.expect("no panic").expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn false_messages_neither_hand_out_the_lock_nor_end_the_wait() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["HSET", "a", "java:1", "1"]);
     control.run(&["PEXPIRE", "a", "60000"]);
     let lock = client.lock("a");
@@ -337,13 +334,13 @@ async fn false_messages_neither_hand_out_the_lock_nor_end_the_wait() {
     assert!(waiter.await.expect("no panic").expect("asked").is_none());
     assert!(start.elapsed() >= ms(400) && start.elapsed() < ms(500) + stalls(start));
     control.run(&["DEL", "a"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let owners: Vec<_> = (0..6).map(|_| client.owner()).collect();
     let first = lock.owned_by(&owners[0]).lock().await.expect("free");
@@ -369,13 +366,13 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
         task.expect("no panic");
     }
     assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let first = lock.lock().await.expect("free");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -412,13 +409,13 @@ async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time()
     poller.abort();
     let _ = poller.await;
     assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn when_an_owner_gets_the_lock_its_other_callers_are_served_next() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let (a, b) = (client.owner(), client.owner());
     let first = lock.owned_by(&b).lock().await.expect("free");
@@ -441,13 +438,13 @@ async fn when_an_owner_gets_the_lock_its_other_callers_are_served_next() {
         task.expect("no panic");
     }
     assert_eq!(*order.lock().expect("unpoisoned"), [0, 2, 1]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_waiter_that_goes_away_leaves_its_turn_to_the_next() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     for _ in 0..20 {
         let guard = theirs.lock("a").lock().await.expect("free");
         let (head, next) = (ours.lock("a"), ours.lock("a"));
@@ -466,18 +463,18 @@ async fn a_waiter_that_goes_away_leaves_its_turn_to_the_next() {
         );
         let _ = head.await;
     }
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let ours = LockClient::connect(&proxy.url())
         .await
         .expect("the server answers");
-    let mut control = bed.control();
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
@@ -498,21 +495,21 @@ async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
     waiter.await.expect("no panic").expect("held");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replacement() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
     let ours = LockClient::builder()
         .command_timeout(command_timeout)
         .connect(&proxy.url())
         .await;
     let ours = ours.expect("the server answers");
-    let mut control = bed.control();
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     // From its first SUBSCRIBE on, the old connection swallows everything, in both directions.
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
@@ -533,13 +530,13 @@ async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replac
     waiter.await.expect("no panic").expect("taken");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connections_get_rarer() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     for (missing, named) in [
         ("-ping", "+ping"),
         ("-subscribe", "+subscribe"),
@@ -548,11 +545,11 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
         control.run(&[
             "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all",
         ]);
-        let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+        let url = format!("redis://u:p@127.0.0.1:{}", server.port);
         let client = LockClient::connect(&url).await.expect("the server answers");
         control.run(&["ACL", "SETUSER", "u", missing]);
         control.run(&["HSET", "a", "java:1", "1"]);
-        let connections = |control: &mut common::Control| {
+        let connections = |control: &mut test_support::Control| {
             let info = control.run(&["INFO", "stats"]);
             let line = info
                 .lines()
@@ -591,14 +588,14 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
         waiter.await.expect("no panic").expect("held");
         client.close(Duration::ZERO).await;
     }
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn clients_that_lost_a_server_together_do_not_come_back_together() {
     const CLIENTS: usize = 20;
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(
@@ -642,14 +639,14 @@ async fn clients_that_lost_a_server_together_do_not_come_back_together() {
         client.close(Duration::ZERO).await;
     }
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_its_time() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
     let ours = LockClient::builder()
         .command_timeout(command_timeout)
@@ -681,7 +678,7 @@ async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_i
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
-    let mut control = bed.control();
+    let mut control = server.control();
     eventually("it waits or has failed", ms(5000), || {
         waiter.is_finished()
             || control
@@ -696,14 +693,14 @@ async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_i
         .expect("it waited on the next connection");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeout() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
     let ours = LockClient::builder()
         .command_timeout(command_timeout)
@@ -737,7 +734,7 @@ async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeou
         .count();
     assert_eq!(early, 0, "replaced before its time");
     proxy.let_commands_go();
-    let mut control = bed.control();
+    let mut control = server.control();
     eventually("it waits", ms(5000), || {
         control
             .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
@@ -748,5 +745,5 @@ async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeou
     waiter.await.expect("no panic").expect("taken");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }

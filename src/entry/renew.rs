@@ -71,16 +71,6 @@ impl EntryRef {
         renewal
     }
 
-    /// Which taking of the lock the books mean.
-    #[cfg(test)]
-    pub(crate) fn generation(&self, owner: i64) -> Option<u64> {
-        self.state
-            .lock()
-            .slots
-            .get(&owner)
-            .map(|slot| slot.generation)
-    }
-
     /// A renewal was answered, or has no answer.
     pub(crate) fn renewed(&self, owner: i64, generation: u64, outcome: RenewalOutcome) {
         let mut state = self.state.lock();

@@ -5,7 +5,6 @@
 //! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
 //! reply.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,14 +19,15 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::settings::{Settings, Target};
-use super::{Reply, Role};
-use crate::script::Arg;
+use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
+#[cfg(feature = "test-util")]
+use super::transport::{BoxFuture, TransportConnection};
 
-/// One connection to a server, or to a simulated one.
+/// One connection to a server, or to what a test has in its place.
 pub(super) enum Connection {
     Fred(Client),
-    #[cfg(test)]
-    Simulated(crate::sim::Connection),
+    #[cfg(feature = "test-util")]
+    Custom(Box<dyn TransportConnection>),
 }
 
 impl Connection {
@@ -42,10 +42,11 @@ impl Connection {
                 let task = init(&client, settings.command_timeout).await?;
                 Ok((Self::Fred(client), task))
             }
-            #[cfg(test)]
-            Target::Simulated(world) => {
-                let (connection, task) = world.open(role, settings.command_timeout).await?;
-                Ok((Self::Simulated(connection), Task(Some(task))))
+            #[cfg(feature = "test-util")]
+            Target::Custom(transport) => {
+                let connection = transport.open(role, settings.command_timeout).await?;
+                let task = Task(Some(Driver::Custom(connection.closed())));
+                Ok((Self::Custom(connection), task))
             }
         }
     }
@@ -61,14 +62,14 @@ impl Connection {
     ) -> Result<Reply, ConnectionError> {
         match self {
             Self::Fred(client) => {
-                let args: Vec<Value> = args.into_iter().map(Value::from).collect();
+                let args: Vec<Value> = args.into_iter().map(value).collect();
                 let options = options(timeout);
                 let command = CustomCommand::new_static(name, None::<u16>, false);
                 let answer: Value = client.with_options(&options).custom(command, args).await?;
                 Ok(answer.into())
             }
-            #[cfg(test)]
-            Self::Simulated(connection) => connection.command(name, args, timeout).await,
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => connection.command(name, args, timeout).await,
         }
     }
 
@@ -96,8 +97,8 @@ impl Connection {
                 };
                 Ok(echo.unwrap_or_default())
             }
-            #[cfg(test)]
-            Self::Simulated(connection) => connection.barrier(change, nonce, timeout).await,
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => connection.barrier(change, nonce, timeout).await,
         }
     }
 
@@ -105,24 +106,17 @@ impl Connection {
     pub(super) fn messages(&self) -> Messages {
         match self {
             Self::Fred(client) => Messages::Fred(client.message_rx()),
-            #[cfg(test)]
-            Self::Simulated(connection) => Messages::Simulated(connection.messages()),
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => Messages::Custom(connection.messages()),
         }
     }
-}
-
-/// A change of the channels that a connection listens to.
-pub(crate) enum Change {
-    None,
-    Subscribe(Vec<Arc<str>>),
-    Unsubscribe(Vec<Arc<str>>),
 }
 
 /// The message stream of a connection.
 pub(super) enum Messages {
     Fred(Receiver<Message>),
-    #[cfg(test)]
-    Simulated(tokio::sync::mpsc::UnboundedReceiver<PubSubEvent>),
+    #[cfg(feature = "test-util")]
+    Custom(tokio::sync::mpsc::UnboundedReceiver<PubSubEvent>),
 }
 
 impl Messages {
@@ -134,49 +128,9 @@ impl Messages {
                 Err(RecvError::Lagged(count)) => PubSubEvent::Missed(count),
                 Err(RecvError::Closed) => PubSubEvent::End,
             },
-            #[cfg(test)]
-            Self::Simulated(receiver) => receiver.recv().await.unwrap_or(PubSubEvent::End),
+            #[cfg(feature = "test-util")]
+            Self::Custom(receiver) => receiver.recv().await.unwrap_or(PubSubEvent::End),
         }
-    }
-}
-
-/// An event on the message stream.
-pub(crate) enum PubSubEvent {
-    /// A message on this channel.
-    Message(String),
-    /// This many messages were dropped because they came faster than they were read.
-    Missed(u64),
-    End,
-}
-
-/// Why a command has no reply.
-#[derive(Debug, Clone)]
-pub(crate) enum ConnectionError {
-    /// The server refused, with this message.
-    Refused(String),
-    /// No reply in time.
-    Timeout(String),
-    /// The connection is gone, or was never made.
-    Lost(String),
-    /// The runtime has no sockets.
-    NoSockets,
-}
-
-impl ConnectionError {
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
-            Self::NoSockets => self.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for ConnectionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
-            Self::NoSockets => "the runtime has no sockets",
-        })
     }
 }
 
@@ -197,30 +151,34 @@ fn is_from_server(text: &str) -> bool {
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// How fred's connection task ends. Only that it ends matters.
-#[cfg(test)]
-pub(crate) type End = Result<(), fred::error::Error>;
+/// What drives a connection. It ends with the connection, and dropping it ends the connection.
+pub(super) struct Task(Option<Driver>);
 
-/// The task that drives a connection. It ends with the connection, and dropping it ends the
-/// connection.
-pub(super) struct Task(Option<ConnectHandle>);
+enum Driver {
+    Fred(ConnectHandle),
+    #[cfg(feature = "test-util")]
+    Custom(BoxFuture<'static, ()>),
+}
 
 impl Task {
     /// Waits for the end of the connection.
     pub(super) async fn ended(&mut self) {
-        if let Some(task) = &mut self.0 {
-            let _ = task.await;
-            self.0 = None;
+        match &mut self.0 {
+            Some(Driver::Fred(task)) => _ = task.await,
+            #[cfg(feature = "test-util")]
+            Some(Driver::Custom(closed)) => closed.await,
+            None => {}
         }
+        self.0 = None;
     }
 
     /// Waits for a task to which tokio refuses a socket. tokio panics then, and there is no way to
     /// check beforehand.
     async fn panicked(&mut self) -> ConnectionError {
-        let ended = match &mut self.0 {
-            Some(task) => task.await,
-            None => return std::future::pending().await,
+        let Some(Driver::Fred(task)) = &mut self.0 else {
+            return std::future::pending().await;
         };
+        let ended = task.await;
         self.0 = None;
         match ended {
             Err(error) if error.is_panic() => ConnectionError::NoSockets,
@@ -229,19 +187,19 @@ impl Task {
         }
     }
 
-    /// Ends the connection, and waits until its socket is closed, which happens when the task is
+    /// Ends the connection, and waits until its socket is closed, which happens when fred's task is
     /// dropped.
     pub(super) async fn end(mut self) {
-        if let Some(task) = &self.0 {
+        if let Some(Driver::Fred(task)) = &self.0 {
             task.abort();
+            self.ended().await;
         }
-        self.ended().await;
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
+        if let Some(Driver::Fred(task)) = &self.0 {
             task.abort();
         }
     }
@@ -255,7 +213,7 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError>
     // Its first poll registers for the outcome; the outcome of a faster connection would be missed.
     let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
     debug_assert!(early.is_pending(), "nothing is connected yet");
-    let mut task = Task(Some(client.connect()));
+    let mut task = Task(Some(Driver::Fred(client.connect())));
     tokio::select! {
         biased;
         connected = tokio::time::timeout(limit, connected) => match connected {
@@ -284,14 +242,12 @@ fn names(channels: &[Arc<str>]) -> Vec<String> {
     channels.iter().map(|channel| channel.to_string()).collect()
 }
 
-impl From<Arg> for Value {
-    fn from(arg: Arg) -> Self {
-        match arg {
-            Arg::Text(text) => (&*text).into(),
-            Arg::Bytes(bytes) => (&*bytes).into(),
-            Arg::Fixed(text) => Self::from_static_str(text),
-            Arg::Number(number) => number.into(),
-        }
+fn value(arg: Arg) -> Value {
+    match arg {
+        Arg::Text(text) => (&*text).into(),
+        Arg::Bytes(bytes) => (&*bytes).into(),
+        Arg::Fixed(text) => Value::from_static_str(text),
+        Arg::Number(number) => number.into(),
     }
 }
 

@@ -4,9 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Reply;
-use super::connection::{Connection, ConnectionError};
-use crate::script::Arg;
+use super::connection::Connection;
+use super::transport::{Arg, ConnectionError, Reply};
 
 /// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,10 +15,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{Connection, ConnectionError, Task};
+use super::connection::{Connection, Task};
 use super::fence::{self, ConnectionFence, Identity};
 use super::link::{Limit, Link};
-use super::{Backoff, Reply, Role, SendError, Settings, Tasks, connect_error};
+use super::transport::{ConnectionError, Reply, Role};
+use super::{Backoff, SendError, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::script::Call;
 
@@ -183,7 +184,7 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, first: Connected, current: GoneOnDrop, stop: CancellationToken) {
         let mut connected = first;
-        let mut misplaced = Backoff::default();
+        let mut misplaced = Backoff::new(&self.settings);
         loop {
             let Connected {
                 link,
@@ -242,7 +243,7 @@ impl Supervisor {
         let misplaced = async {
             link.misplaced.notified().await;
             if link.opened_at.elapsed() > STABLE_AFTER {
-                *misplaced = Backoff::default();
+                *misplaced = Backoff::new(&self.settings);
             }
             loop {
                 misplaced.wait().await;
@@ -264,7 +265,7 @@ impl Supervisor {
 
     /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         while link.is_doubted() {
             match self.open().await {
                 Ok(opened) if link.is_doubted() => return Some(opened),
@@ -276,7 +277,7 @@ impl Supervisor {
     }
 
     async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         let mut opened = successor.map(Ok);
         loop {
             let next = match opened.take() {

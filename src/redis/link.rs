@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, ConnectionError};
+use super::SendError;
+use super::connection::Connection;
 use super::fence::Identity;
-use super::{Reply, SendError};
-use crate::script::{Arg, Call};
+use super::transport::{Arg, ConnectionError, Reply};
+use crate::script::Call;
 use crate::server_error;
 
 /// A connection that may carry scripts.

@@ -1,6 +1,8 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
+#[cfg(feature = "test-util")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use fred::error::ErrorKind;
@@ -11,7 +13,9 @@ use fred::types::config::{
     Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
 };
 
-use super::Role;
+use super::transport::Role;
+#[cfg(feature = "test-util")]
+use super::transport::Transport;
 use crate::error::Error;
 use crate::server_error;
 
@@ -25,8 +29,8 @@ pub(crate) struct Settings {
 /// Where a connection leads.
 pub(super) enum Target {
     Server(Box<Server>),
-    #[cfg(test)]
-    Simulated(crate::sim::Access),
+    #[cfg(feature = "test-util")]
+    Custom(Arc<dyn Transport>),
 }
 
 /// An address with credentials and settings, as fred takes them.
@@ -37,17 +41,24 @@ pub(super) struct Server {
 }
 
 impl Settings {
-    #[cfg(test)]
-    pub(crate) fn simulated(
-        access: crate::sim::Access,
+    /// Over connections that are not fred's.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn over(
+        transport: Arc<dyn Transport>,
         command_timeout: Duration,
         fence: bool,
     ) -> Self {
         Self {
-            target: Target::Simulated(access),
+            target: Target::Custom(transport),
             command_timeout,
             fence,
         }
+    }
+
+    /// Whether chance has a say in when the next attempt to connect is made. Over a transport of a
+    /// test what happens depends on its causes alone.
+    pub(super) fn is_scattered(&self) -> bool {
+        matches!(self.target, Target::Server(_))
     }
 
     pub(crate) fn from_url(
@@ -240,7 +251,8 @@ mod tests {
     fn made(settings: Result<Settings, Error>) -> Server {
         match settings.expect("valid settings").target {
             Target::Server(server) => *server,
-            Target::Simulated(_) => unreachable!("made from an address"),
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => unreachable!("made from an address"),
         }
     }
 

@@ -16,8 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Change, Connection, ConnectionError, Messages, PubSubEvent, Task};
-use super::{Backoff, Role, Settings, Tasks, connect_error};
+use super::connection::{Connection, Messages, Task};
+use super::transport::{Change, ConnectionError, PubSubEvent, Role};
+use super::{Backoff, Settings, Tasks, connect_error};
 use crate::error::Error;
 use crate::server_error;
 use crate::wait::Subscriptions;
@@ -68,7 +69,7 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         loop {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
@@ -77,7 +78,7 @@ impl Actor {
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
             if served || since.elapsed() >= Backoff::LONGEST {
-                backoff = Backoff::default();
+                backoff = Backoff::new(&self.settings);
             } else {
                 backoff.wait().await;
             }

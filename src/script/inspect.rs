@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Arg, Call, FORCE_UNLOCK, INSPECT, duration, text};
-use crate::redis::Reply;
+use super::{Call, FORCE_UNLOCK, INSPECT, duration, text};
+use crate::redis::{Arg, Reply};
 use crate::wire::LockName;
 
 /// Frees the lock if `field` still holds it; returns whether it did.

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a server of its own, the example program, and nothing else.
+//! `cargo xtask demo`: a server of its own, the demo, and nothing else.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,18 +37,11 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
 }
 
-/// Builds the library and the example; answers where the program is.
+/// Builds the library and the demo; answers where the program is.
 pub fn build() -> Result<PathBuf, Problem> {
     println!("building the demo (the first time takes a minute or two)");
     let built = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--example",
-            "demo",
-            "--package",
-            "redisson-lock",
-        ])
+        .args(["build", "--quiet", "--package", "demo"])
         .current_dir(tools::root())
         .status();
     if !built.is_ok_and(|status| status.success()) {
@@ -56,5 +49,5 @@ pub fn build() -> Result<PathBuf, Problem> {
     }
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| tools::root().join("target"), PathBuf::from);
-    Ok(target.join("debug/examples/demo"))
+    Ok(target.join("debug/demo"))
 }

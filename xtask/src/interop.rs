@@ -137,14 +137,7 @@ pub fn play(
     versions: &[&str],
     short: &[&str],
 ) -> Result<Vec<Cell>, Problem> {
-    let mut command = cargo(&[
-        "test",
-        "--quiet",
-        "--package",
-        "redisson-lock",
-        "--test",
-        "interop",
-    ]);
+    let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
         .env("REDIS_SERVER_BIN", server)
         .env("INTEROP_VERSIONS", versions.join(","))

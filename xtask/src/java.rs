@@ -133,7 +133,7 @@ impl Java {
 
     /// Builds the peer for one version of Redisson, unless it is built already.
     pub fn build(&self, version: &str) -> Result<(), Problem> {
-        let peer = tools::root().join("tests/jvm");
+        let peer = tools::root().join("crates/interop/jvm");
         let built = tools::root()
             .join("target/jvm")
             .join(version)

@@ -4,6 +4,8 @@
 //! first, and touches nothing outside the repository, its target folder and temporary folders but
 //! the system packages that it announces.
 
+#![allow(unreachable_pub, reason = "a program, not a library")]
+
 mod demo;
 mod interop;
 mod java;
@@ -79,6 +81,7 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Something went wrong.
     pub fn failed(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -86,6 +89,7 @@ impl Problem {
         }
     }
 
+    /// The caller has to do something first.
     pub fn to_do(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),

@@ -2,16 +2,16 @@
 //! are found.
 
 mod bug;
+mod tree;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use self::bug::{Bug, FOLDER, Finder};
+use self::tree::{Tree, target};
 use crate::java::Java;
-use crate::{Problem, cargo, interop, sim, tools};
+use crate::{Problem, cargo, interop, tools};
 
 /// What CI plants: one bug in Lua, one in the connections, one in the client.
 pub const FEW: [&str; 3] = [
@@ -19,12 +19,6 @@ pub const FEW: [&str; 3] = [
     "no-fence",
     "dropped-acquire-is-not-undone",
 ];
-
-/// How many schedules a bug may hide in.
-const SEEDS: &str = "5000";
-
-/// How long a bug may make a unit test, or one with a real server, stand still: it is red then.
-const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let mut bugs = bug::all()?;
@@ -69,12 +63,23 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             )));
         }
     }
+    let missed = plant(&tree, &bugs);
+    println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!("not found: {}", missed.join(", "))))
+    }
+}
+
+/// Plants one bug after the other; answers which were not found.
+fn plant<'a>(tree: &Tree, bugs: &'a [Bug]) -> Vec<&'a str> {
     println!(
         "{:<42} {:<52} {:>9} {:>7}",
         "bug", "found by", "schedules", "time"
     );
     let mut missed = Vec::new();
-    for bug in &bugs {
+    for bug in bugs {
         let start = Instant::now();
         let found = tree
             .sync()
@@ -96,12 +101,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             start.elapsed().as_secs_f64()
         );
     }
-    println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
-    if missed.is_empty() {
-        Ok(())
-    } else {
-        Err(Problem::failed(format!("not found: {}", missed.join(", "))))
-    }
+    missed
 }
 
 /// What the tests with Java have to find as well, each with a scenario that has to go red: ours is
@@ -186,14 +186,7 @@ fn caught(
 ) -> Result<bool, Problem> {
     let start = Instant::now();
     let trouble = variable.is_some_and(|(name, _)| name == FAULT);
-    let mut command = cargo(&[
-        "test",
-        "--quiet",
-        "--package",
-        "redisson-lock",
-        "--test",
-        "interop",
-    ]);
+    let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
         .current_dir(&tree.folder)
         .env("CARGO_TARGET_DIR", target())
@@ -231,168 +224,6 @@ fn caught(
     Ok(found && !stuck)
 }
 
-/// A copy of what git knows, or would.
-struct Tree {
-    folder: PathBuf,
-    files: Vec<PathBuf>,
-    /// For tests with a real server.
-    server: Option<PathBuf>,
-}
-
-struct Tested {
-    passed: bool,
-    schedules: Option<u64>,
-}
-
-impl Tree {
-    fn new(server: Option<PathBuf>) -> Result<Self, Problem> {
-        let listed = Command::new("git")
-            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-            .current_dir(tools::root())
-            .output()
-            .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
-        let listed = String::from_utf8_lossy(&listed.stdout);
-        let files: Vec<PathBuf> = listed.lines().map(PathBuf::from).collect();
-        Ok(Self {
-            folder: tools::root().join("target/mutants/tree"),
-            files,
-            server,
-        })
-    }
-
-    /// Makes the copy what the tree is. A file that has not changed keeps its time, so that little
-    /// is built anew.
-    fn sync(&self) -> Result<(), Problem> {
-        for file in &self.files {
-            let (from, to) = (tools::root().join(file), self.folder.join(file));
-            let failed =
-                |error: std::io::Error| Problem::failed(format!("{}: {error}", to.display()));
-            // Deleted, and not committed yet.
-            let Ok(wanted) = fs::read(&from) else {
-                continue;
-            };
-            if fs::read(&to).is_ok_and(|found| found == wanted) {
-                continue;
-            }
-            fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-            fs::write(&to, wanted).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    fn plant(&self, bug: &Bug) -> Result<(), Problem> {
-        for (file, text) in bug.planted(&self.folder)? {
-            let file = self.folder.join(file);
-            fs::write(&file, text)
-                .map_err(|error| Problem::failed(format!("{}: {error}", file.display())))?;
-        }
-        Ok(())
-    }
-
-    /// How many schedules it took, if they were looked through. `Err`: one of those that have to
-    /// find it has not.
-    fn find(&self, bug: &Bug) -> Result<Option<u64>, Problem> {
-        let mut schedules = None;
-        for finder in &bug.found_by {
-            let tested = self.test(finder)?;
-            if tested.passed {
-                return Err(Problem::failed(format!("NOT FOUND by {finder}")));
-            }
-            schedules = schedules.or(tested.schedules);
-        }
-        Ok(schedules)
-    }
-
-    fn test(&self, finder: &Finder) -> Result<Tested, Problem> {
-        let (binary, filter, limit) = match finder {
-            Finder::Seeds => (self.build(&["--lib"])?, sim::TEST.to_owned(), None),
-            Finder::Sim(filter) => (self.build(&["--lib"])?, format!("sim::{filter}"), None),
-            Finder::Unit(filter) => (self.build(&["--lib"])?, filter.clone(), Some(LIMIT)),
-            Finder::Test(file, filter) => {
-                (self.build(&["--test", file])?, filter.clone(), Some(LIMIT))
-            }
-        };
-        let said = target().join("said");
-        let failed = |error: std::io::Error| Problem::failed(format!("{finder}: {error}"));
-        let child = Command::new(binary)
-            .args([filter.as_str(), "--nocapture", "--skip", "crosscheck"])
-            .current_dir(&self.folder)
-            .env("RUST_BACKTRACE", "0")
-            .env("SIM_BRIEF", "1")
-            .env("SIM_SEEDS", SEEDS)
-            .envs(
-                self.server
-                    .iter()
-                    .map(|server| ("REDIS_SERVER_BIN", server)),
-            )
-            .stdout(fs::File::create(&said).map_err(failed)?)
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
-        let ended = within(child, limit).map_err(failed)?;
-        let text = String::from_utf8_lossy(&fs::read(&said).map_err(failed)?).into_owned();
-        if text.contains("running 0 tests") {
-            return Err(Problem::failed(format!("THERE IS NO TEST {finder}")));
-        }
-        let line = text.lines().find(|line| line.contains(" schedules, "));
-        let schedules = line.and_then(|line| line.split(' ').next()?.parse().ok());
-        Ok(Tested {
-            passed: ended.is_some_and(|status| status.success()),
-            schedules,
-        })
-    }
-
-    /// Builds tests of the copy. A copy that does not build proves nothing.
-    fn build(&self, what: &[&str]) -> Result<PathBuf, Problem> {
-        let built = cargo(&["test", "--no-run", "--package", "redisson-lock"])
-            .args(what)
-            .current_dir(&self.folder)
-            .env("CARGO_TARGET_DIR", target())
-            .output()
-            .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
-        let said = String::from_utf8_lossy(&built.stderr);
-        // `  Executable tests/waiting.rs (target/…/waiting-8e1f…)`
-        let binary = said
-            .lines()
-            .find(|line| line.trim_start().starts_with("Executable "));
-        match binary.and_then(|line| line.rsplit_once('(')?.1.strip_suffix(')')) {
-            Some(binary) if built.status.success() => Ok(self.folder.join(binary)),
-            _ => Err(Problem::failed("IT DOES NOT BUILD")),
-        }
-    }
-}
-
-/// How a test ended; `None` if it was still running at its limit. Then its servers are ended with
-/// it.
-fn within(mut child: Child, limit: Option<Duration>) -> std::io::Result<Option<ExitStatus>> {
-    let Some(limit) = limit else {
-        return child.wait().map(Some);
-    };
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let servers = Command::new("pgrep")
-        .args(["-P", &child.id().to_string()])
-        .output()?
-        .stdout;
-    child.kill()?;
-    child.wait()?;
-    for server in String::from_utf8_lossy(&servers).split_whitespace() {
-        Command::new("kill").args(["-KILL", server]).status()?;
-    }
-    Ok(None)
-}
-
-/// The copy builds into a folder of its own: what it builds has the names of what the tree builds,
-/// and must not be taken for it.
-fn target() -> PathBuf {
-    tools::root().join("target/mutants/build")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,18 +234,5 @@ mod tests {
         for name in FEW.into_iter().chain(FOR_JAVA.map(|(name, _)| name)) {
             assert!(bugs.iter().any(|bug| bug.name == name), "{name}");
         }
-    }
-
-    #[test]
-    fn a_test_that_does_not_end_is_ended() {
-        let start = |seconds: &str| {
-            Command::new("sleep")
-                .arg(seconds)
-                .spawn()
-                .expect("it starts")
-        };
-        let limit = Some(Duration::from_millis(300));
-        assert!(within(start("0"), limit).expect("it ends").is_some());
-        assert_eq!(within(start("600"), limit).expect("it is ended"), None);
     }
 }

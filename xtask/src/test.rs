@@ -1,15 +1,15 @@
 //! `cargo xtask test`: what CI runs, part by part, each with its time and its counts.
 
+mod busy;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::busy::BusyLoops;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, cargo, demo, interop, mutants};
+use crate::{Problem, cargo, demo, interop, mutants, sim};
 
 /// What the parts have shown so far.
 #[derive(Default)]
@@ -19,28 +19,50 @@ struct Report {
     failed: u32,
 }
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let (mut long, mut with_java, mut busy) = (false, true, 0);
-    let mut rest = arguments;
-    while !rest.is_empty() {
-        rest = match rest {
-            ["--long", rest @ ..] => {
-                long = true;
-                rest
-            }
-            ["--without", "java", rest @ ..] => {
-                with_java = false;
-                rest
-            }
-            ["--busy", loops, rest @ ..]
-                if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) =>
-            {
-                busy = loops.parse().unwrap_or(0);
-                rest
-            }
-            _ => return Err(Problem::to_do(USAGE)),
-        };
+struct Options {
+    long: bool,
+    with_java: bool,
+    /// How many busy loops run beside the tests.
+    busy: usize,
+}
+
+impl Options {
+    fn parse(arguments: &[&str]) -> Result<Self, Problem> {
+        let (mut long, mut with_java, mut busy) = (false, true, 0);
+        let mut rest = arguments;
+        while !rest.is_empty() {
+            rest = match rest {
+                ["--long", rest @ ..] => {
+                    long = true;
+                    rest
+                }
+                ["--without", "java", rest @ ..] => {
+                    with_java = false;
+                    rest
+                }
+                ["--busy", loops, rest @ ..]
+                    if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) =>
+                {
+                    busy = loops.parse().unwrap_or(0);
+                    rest
+                }
+                _ => return Err(Problem::to_do(USAGE)),
+            };
+        }
+        Ok(Self {
+            long,
+            with_java,
+            busy,
+        })
     }
+}
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let Options {
+        long,
+        with_java,
+        busy,
+    } = Options::parse(arguments)?;
     let server = tools::redis_server(install)?;
     let java = if with_java {
         Some(java::find(install)?)
@@ -50,62 +72,12 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     println!("testing with {}\n", server.display());
     let start = Instant::now();
     let mut report = Report::default();
-    report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
-    report.check(
-        "lints",
-        &mut cargo(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ]),
-    );
-    let mut docs = cargo(&["doc", "--no-deps", "--quiet", "--package", "redisson-lock"]);
-    report.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
-    report.check("package builds from its own tarball", &mut package());
+    report.sources();
     report.planted_bugs();
     // Compiling promises nothing about time: the loops begin with the tests.
-    report.check(
-        "tests build",
-        &mut cargo(&["test", "--no-run", "--quiet", "--workspace"]),
-    );
+    report.builds();
     let busy_loops = BusyLoops::start(busy);
-    report.tests(
-        "unit tests",
-        &server,
-        &["--workspace", "--lib", "--bins", "--", "--skip", "sim::"],
-        &[],
-    );
-    let simulator = [
-        "--package",
-        "redisson-lock",
-        "--lib",
-        "sim::",
-        "--",
-        "--nocapture",
-    ];
-    report.tests(
-        "simulator: schedules, traces, polls",
-        &server,
-        &simulator,
-        &[("SIM_SEEDS", SCHEDULES)],
-    );
-    for (name, binaries) in PARTS {
-        let selected: Vec<&str> = binaries
-            .iter()
-            .flat_map(|binary| ["--test", binary])
-            .collect();
-        report.tests(name, &server, &selected, &[]);
-    }
-    report.tests(
-        "doc tests",
-        &server,
-        &["--doc", "--package", "redisson-lock"],
-        &[],
-    );
+    report.without_java(&server);
     if let Some(java) = &java {
         report.java(java, &server);
     }
@@ -113,7 +85,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     report.tests(
         "alone",
         &server,
-        &["--test", "alone"],
+        &["--package", "redisson-lock", "--test", "alone"],
         &[("HEAVY_SECS", seconds)],
     );
     drop(busy_loops);
@@ -144,36 +116,6 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
 
 const USAGE: &str =
     "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
-
-/// Threads that do nothing, as fast as they can, until they are dropped: what a test promises about
-/// time, it promises on a busy machine.
-struct BusyLoops {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl BusyLoops {
-    fn start(count: usize) -> Self {
-        if count > 0 {
-            println!("beside {count} busy loops\n");
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        let spin = |stop: Arc<AtomicBool>| move || while !stop.load(Ordering::Relaxed) {};
-        let threads = (0..count)
-            .map(|_| std::thread::spawn(spin(Arc::clone(&stop))))
-            .collect();
-        Self { stop, threads }
-    }
-}
-
-impl Drop for BusyLoops {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// More is a slip of the finger.
 const BUSY_MAX: usize = 64;
@@ -209,6 +151,61 @@ const PARTS: [(&str, &[&str]); 4] = [
 ];
 
 impl Report {
+    /// What can be said without running a test.
+    fn sources(&mut self) {
+        const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
+        self.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
+        let mut lints = cargo(&["clippy", "--workspace", "--all-targets"]);
+        self.check("lints", lints.args(DENY));
+        // In the workspace the library has its feature `test-util`, as its users do not.
+        let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
+        self.check("lints of the library alone", alone.args(DENY));
+        let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
+        docs.args([
+            "--package",
+            "redisson-lock",
+            "--package",
+            "redisson-lock-test",
+        ]);
+        self.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
+        self.check("package builds from its own tarball", &mut package());
+    }
+
+    /// The library with its tests and benches by itself, without `test-util`; then the rest.
+    fn builds(&mut self) {
+        let no_run = ["test", "--no-run", "--quiet"];
+        let mut alone = cargo(&no_run);
+        alone.args(["--package", "redisson-lock", "--all-targets"]);
+        self.check("the library alone builds", &mut alone);
+        let mut rest = cargo(&no_run);
+        rest.args(["--workspace", "--lib", "--bins"]);
+        self.check("tests build", &mut rest);
+        self.check("the simulator builds", cargo(&no_run).args(sim::BUILD));
+    }
+
+    /// Every test that needs no Java, but those that run alone.
+    fn without_java(&mut self, server: &Path) {
+        let units = ["--workspace", "--lib", "--bins"];
+        self.tests("unit tests", server, &units, &[]);
+        let alone = ["--package", "redisson-lock", "--lib"];
+        self.tests("unit tests of the library alone", server, &alone, &[]);
+        let simulator = [&sim::BUILD[..], &["--", "--nocapture"]].concat();
+        let schedules = [("SIM_SEEDS", SCHEDULES)];
+        self.tests(
+            "simulator: schedules, traces, cancellation",
+            server,
+            &simulator,
+            &schedules,
+        );
+        for (name, files) in PARTS {
+            let mut selected = vec!["--package", "redisson-lock"];
+            selected.extend(files.iter().flat_map(|file| ["--test", file]));
+            self.tests(name, server, &selected, &[]);
+        }
+        let docs = ["--doc", "--package", "redisson-lock"];
+        self.tests("doc tests", server, &docs, &[]);
+    }
+
     /// A part that passes or fails as a whole.
     fn check(&mut self, name: &str, command: &mut Command) {
         println!("== {name}");
@@ -382,18 +379,7 @@ fn package() -> Command {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::{BusyLoops, counts};
-
-    #[test]
-    fn busy_loops_end_when_they_are_dropped() {
-        let loops = BusyLoops::start(2);
-        let stop = Arc::clone(&loops.stop);
-        assert_eq!(Arc::strong_count(&stop), 4, "two threads have it");
-        drop(loops);
-        assert_eq!(Arc::strong_count(&stop), 1);
-    }
+    use super::counts;
 
     #[test]
     fn results_of_several_binaries_are_added_up() {

@@ -1,0 +1,186 @@
+//! What the tests of this repository and the crate `redisson-lock-test` need of the inside of a
+//! client, behind the feature `test-util`. Hidden, and outside of semantic versioning.
+//!
+//! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
+//! has in its books, and bring about what no network can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::builder::LockClientBuilder;
+use crate::client::LockClient;
+use crate::entry::RenewalOutcome;
+use crate::error::{Error, LossReason};
+use crate::guard::LockGuard;
+use crate::hold::Ending;
+use crate::hold_handle::HoldHandle;
+use crate::owner::Owner;
+use crate::script::{self, Call, Renewal};
+use crate::wire::LockName;
+
+pub use crate::redis::transport::{
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    TransportConnection,
+};
+
+impl LockClientBuilder {
+    /// Connects over a transport of a test.
+    pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {
+        self.open_over(transport).await
+    }
+}
+
+/// A reply as an error message shows it.
+pub fn shown(reply: &Reply) -> String {
+    reply.shown()
+}
+
+/// What the books say of a hold that has not ended.
+#[derive(Debug, Clone)]
+pub struct HoldSnapshot {
+    /// The field in the lock hash.
+    pub field: Arc<str>,
+    /// Until when the lease is certain.
+    pub deadline: Instant,
+    /// From when on the hold is at risk, if it is renewed.
+    pub at_risk_from: Option<Instant>,
+    /// When the hold ends by itself.
+    pub ends: Option<Instant>,
+}
+
+impl HoldSnapshot {
+    /// The earlier of deadline and end.
+    pub fn valid_until(&self) -> Instant {
+        self.ends
+            .map_or(self.deadline, |ends| ends.min(self.deadline))
+    }
+}
+
+/// What was last written down about a hold, without a look at the clock. `None`: it has ended.
+pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
+    let owner = hold.owner.thread_id();
+    let view = hold.entry.peek(owner, &hold.status)?;
+    let (field, _) = hold.entry.hold(owner, &hold.status)?;
+    Some(HoldSnapshot {
+        field,
+        deadline: view.deadline,
+        at_risk_from: view.at_risk_from,
+        ends: view.ends,
+    })
+}
+
+/// Whether a hold was given back or lost, by what was last written down.
+pub fn has_ended(hold: &HoldHandle) -> bool {
+    hold.status.ending().is_some()
+}
+
+/// Why a hold was lost, by what was last written down.
+pub fn loss(hold: &HoldHandle) -> Option<LossReason> {
+    match hold.status.ending() {
+        Some(Ending::Lost(reason)) => Some(reason),
+        Some(Ending::Released) | None => None,
+    }
+}
+
+/// The field of a hold in the lock hash.
+pub fn field(hold: &HoldHandle) -> Arc<str> {
+    snapshot(hold).map_or_else(|| hold.owner.field(), |hold| hold.field)
+}
+
+/// The field that an owner has in lock hashes.
+pub fn field_of(owner: &Owner) -> Arc<str> {
+    owner.field()
+}
+
+/// What [`Lock::run`](crate::Lock::run) would show of the hold of a guard.
+pub fn handle(guard: &LockGuard) -> HoldHandle {
+    guard.held()
+}
+
+/// Which taking of the lock the books mean, for [`renewal_found_it_lost`].
+pub fn generation(hold: &HoldHandle) -> Option<u64> {
+    let taking = hold.entry.taking_of(&field(hold));
+    taking.map(|(_, generation)| generation)
+}
+
+/// Has the answer of a renewal that was sent for `generation` arrive now, and say that the hold is
+/// gone.
+pub fn renewal_found_it_lost(hold: &HoldHandle, generation: u64, reason: LossReason) {
+    let outcome = RenewalOutcome::Lost(reason);
+    hold.entry
+        .renewed(hold.owner.thread_id(), generation, outcome);
+}
+
+/// Whether closing the client is over.
+pub fn is_closed(client: &LockClient) -> bool {
+    client.handle.shared.is_closed()
+}
+
+/// Ends the tasks of a client as the end of their runtime would.
+pub fn end_runtime(client: &LockClient) {
+    client.handle.shared.runtime.end();
+}
+
+/// Has the subscriber connection replaced, as if the server had turned out to be the wrong one.
+pub fn server_moved(client: &LockClient) {
+    client.handle.shared.redis.moved.notify_one();
+}
+
+/// A script call as a client sends it.
+#[derive(Debug, Clone)]
+pub struct ScriptCall {
+    /// The text of the script.
+    pub source: &'static str,
+    /// KEYS.
+    pub keys: Vec<Arc<str>>,
+    /// ARGV.
+    pub args: Vec<Arg>,
+}
+
+impl<T> From<Call<T>> for ScriptCall {
+    fn from(call: Call<T>) -> Self {
+        Self {
+            source: call.script.source,
+            keys: call.keys,
+            args: call.args,
+        }
+    }
+}
+
+/// The call of `acquire.lua`.
+pub fn acquire(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::acquire(&name, &field.into(), target, lease).into())
+}
+
+/// The call of `release.lua`.
+pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::release(&name, &field.into(), target, lease).into())
+}
+
+/// The call of `renew.lua`, by key, field and lease.
+pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
+    let renewals: Vec<_> = batch
+        .iter()
+        .map(|&(key, field, lease)| Renewal {
+            key: key.into(),
+            field: field.into(),
+            lease,
+        })
+        .collect();
+    script::renew(&renewals).into()
+}
+
+/// The call of `force_unlock.lua`.
+pub fn force_unlock(key: &str, holder: &[u8]) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::force_unlock(&name, &holder.into()).into())
+}
+
+/// The call of `inspect.lua`.
+pub fn inspect(key: &str) -> Result<ScriptCall, Error> {
+    Ok(script::inspect(&LockName::new("", key)?).into())
+}
