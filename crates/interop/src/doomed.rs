@@ -4,7 +4,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use crate::fixture::{Fixture, QUICK};
-use crate::party::{Party, Worker};
+use crate::party::Party;
+use crate::worker::Worker;
 use test_support::peer::Peer;
 
 pub enum Doomed {

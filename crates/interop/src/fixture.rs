@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::party::{Party, Worker};
+use crate::party::Party;
 use crate::wire;
+use crate::worker::Worker;
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, ms, stalls};
 

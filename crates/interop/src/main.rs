@@ -16,6 +16,7 @@ mod party;
 mod servers;
 mod waiting;
 mod wire;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::fixture::{channel, eventually, listen};
-use crate::party::{Party, Worker};
+use crate::party::Party;
+use crate::worker::Worker;
 use test_support::{Control, Monitor, ms, stalls};
 
 /// One thing that both do.

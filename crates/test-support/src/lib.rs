@@ -14,6 +14,7 @@ mod commands;
 mod pair;
 pub mod peer;
 mod proxy;
+mod replies;
 mod scripts;
 mod server;
 mod stillness;

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::commands::{answering, command, parse};
+use crate::replies::Replies;
 
 /// What happens to a command that a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,95 +262,71 @@ impl Link {
         };
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
-        let (mut from_client, mut to_client) = client.into_split();
-        let (mut from_server, mut to_server) = server.into_split();
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
         let state = Arc::clone(&self.state);
         let cut = Arc::clone(&self.cut);
         let cut = cut.notified();
-        // Replies to swallow before the next is passed on.
-        let lose = Arc::new(AtomicUsize::new(0));
-        let lost = Arc::new(Notify::new());
-        let silent = Arc::new(AtomicBool::new(false));
-        let swallowing = Arc::clone(&silent);
-        let (losing, lost_one) = (Arc::clone(&lose), Arc::clone(&lost));
-        let mut held = self.held.clone();
-        let mut gated = self.gated.clone();
-        let replies = async move {
-            let mut bytes = vec![0; 65_536];
-            while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
-                if held.wait_for(|held| !held).await.is_err() {
-                    return;
-                }
-                if swallowing.load(Ordering::SeqCst) {
-                    continue;
-                }
-                if losing.load(Ordering::SeqCst) > 0 {
-                    lost_one.notify_one();
-                } else if to_client.write_all(&bytes[..read]).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let commands = async move {
-            let mut pending = Vec::new();
-            let mut bytes = vec![0; 65_536];
-            loop {
-                while let Some((words, length)) = parse(&pending) {
-                    let raw: Vec<u8> = pending.drain(..length).collect();
-                    let is_open = |gate: &Gate| !gate.as_ref().is_some_and(|holds| holds(&words));
-                    if !is_open(&gated.borrow_and_update()) {
-                        let _stuck = Stuck::new(&self.stuck);
-                        gated.wait_for(is_open).await.ok()?;
-                    }
-                    match self.fate(words) {
-                        None => to_server.write_all(&raw).await.ok()?,
-                        Some(Fate::LoseCommand) => return None,
-                        Some(Fate::Silence) => {
-                            silent.store(true, Ordering::SeqCst);
-                            return std::future::pending().await;
-                        }
-                        Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
-                        Some(Fate::Replaced(line)) => {
-                            // The server is asked for the wrong answer, so that it comes in its
-                            // turn.
-                            let all = [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)]
-                                .concat();
-                            to_server.write_all(&all).await.ok()?;
-                        }
-                        Some(Fate::Instead(line)) => {
-                            to_server.write_all(&answering(line)).await.ok()?
-                        }
-                        Some(fate @ (Fate::LoseReply | Fate::Twice)) => {
-                            lose.store(1, Ordering::SeqCst);
-                            let copies = if fate == Fate::Twice { 2 } else { 1 };
-                            for _ in 0..copies {
-                                let _ = to_server.write_all(&raw).await;
-                            }
-                            lost.notified().await;
-                            if fate == Fate::LoseReply {
-                                return None;
-                            }
-                            lose.store(0, Ordering::SeqCst);
-                        }
-                    }
-                }
-                let Ok(read) = from_client.read(&mut bytes).await else {
-                    return None;
-                };
-                if read == 0 {
-                    return None;
-                }
-                pending.extend_from_slice(&bytes[..read]);
-            }
-        };
-        tokio::pin!(replies);
+        let replies = Replies::default();
+        let passing = replies.pass(from_server, to_client, self.held.clone());
+        let commands = self.pass_commands(from_client, to_server, &replies);
         let kept = tokio::select! {
-            () = &mut replies => None,
+            () = passing => None,
             kept = commands => kept,
             () = cut => None,
         };
         if let Some(kept) = kept {
             state.lock().expect("unpoisoned").late.push(kept);
+        }
+    }
+
+    /// Passes commands on until the connection is lost; answers with what the server is still to
+    /// get.
+    async fn pass_commands(
+        &self,
+        mut from_client: OwnedReadHalf,
+        mut to_server: OwnedWriteHalf,
+        replies: &Replies,
+    ) -> Option<(OwnedWriteHalf, Vec<u8>)> {
+        let mut gated = self.gated.clone();
+        let mut pending = Vec::new();
+        let mut bytes = vec![0; 65_536];
+        loop {
+            while let Some((words, length)) = parse(&pending) {
+                let raw: Vec<u8> = pending.drain(..length).collect();
+                let is_open = |gate: &Gate| !gate.as_ref().is_some_and(|holds| holds(&words));
+                if !is_open(&gated.borrow_and_update()) {
+                    let _stuck = Stuck::new(&self.stuck);
+                    gated.wait_for(is_open).await.ok()?;
+                }
+                match self.fate(words) {
+                    None => to_server.write_all(&raw).await.ok()?,
+                    Some(Fate::LoseCommand) => return None,
+                    Some(Fate::Silence) => {
+                        replies.silence();
+                        return std::future::pending().await;
+                    }
+                    Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
+                    Some(Fate::Replaced(line)) => {
+                        // The server is asked for the wrong answer, so that it comes in its turn.
+                        let all =
+                            [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)].concat();
+                        to_server.write_all(&all).await.ok()?;
+                    }
+                    Some(Fate::Instead(line)) => {
+                        to_server.write_all(&answering(line)).await.ok()?
+                    }
+                    Some(Fate::LoseReply) => {
+                        replies.lose(&mut to_server, &raw, 1).await;
+                        return None;
+                    }
+                    Some(Fate::Twice) => replies.lose(&mut to_server, &raw, 2).await,
+                }
+            }
+            match from_client.read(&mut bytes).await {
+                Ok(read @ 1..) => pending.extend_from_slice(&bytes[..read]),
+                Ok(0) | Err(_) => return None,
+            }
         }
     }
 

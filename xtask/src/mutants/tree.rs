@@ -59,7 +59,7 @@ impl Tree {
             if fs::read(&to).is_ok_and(|found| found == wanted) {
                 continue;
             }
-            fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+            fs::create_dir_all(to.parent().unwrap_or(&self.folder)).map_err(failed)?;
             fs::write(&to, wanted).map_err(failed)?;
         }
         self.remove_strays(Path::new(""))

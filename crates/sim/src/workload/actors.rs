@@ -1,10 +1,12 @@
 //! The tasks of a program: each works off its steps as a caller would, and tells the oracle what it
 //! believes.
 
+mod take;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldHandle, Lock, LockClient, LockGuard, LossReason, Owner, test_util};
+use redisson_lock::{Error, HoldHandle, Lock, LockClient, LockGuard, Owner, test_util};
 use tokio::time::Instant;
 
 use super::expected::Expected;
@@ -152,101 +154,6 @@ impl Actor {
         }
     }
 
-    async fn take(
-        &mut self,
-        nth: usize,
-        verb: Verb,
-        lease_ms: Option<u64>,
-        max_hold_ms: Option<u64>,
-        until: Until,
-    ) {
-        let lock = self.lock(nth);
-        let lock = lease_ms.map_or_else(|| lock.clone(), |lease| lock.lease(ms(lease)));
-        let lock = max_hold_ms.map_or_else(|| lock.clone(), |limit| lock.max_hold(ms(limit)));
-        let began = Instant::now();
-        let reenters = self
-            .guards
-            .iter()
-            .any(|kept| kept.lock == nth && !test_util::has_ended(&test_util::handle(&kept.guard)));
-        let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
-        let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
-        let (waits, limit) = match verb {
-            // A re-entry waits for nobody: it is served within a command timeout, or two.
-            Verb::Lock if reenters => (false, self.limit(3)),
-            Verb::Lock => (true, None),
-            Verb::Try => (false, self.limit(4)),
-            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
-                (true, self.limit(3).map(|limit| limit + ms(wait)))
-            }
-            Verb::Run(_) => (false, None),
-        };
-        // A lease of 10 ms is over before a slow answer is there.
-        let too_short =
-            |error: &Error| lease_ms == Some(10) && matches!(error, Error::NoAnswer { .. });
-        // Nobody waits for ever here: two tasks may wait for each other.
-        let until = if until == Until::Done {
-            Until::Ms(PATIENCE_MS)
-        } else {
-            until
-        };
-        let call = self.begins(what, waits.then(|| name.to_owned()), limit);
-        if let Verb::Run(inside) = verb {
-            let world = &self.world;
-            let body = |held: HoldHandle| {
-                let token = self.token(nth, held, began);
-                async move {
-                    let _token = token;
-                    tokio::time::sleep(ms(inside)).await;
-                    world.oracle.call_ends(call, || "inside".to_owned());
-                }
-            };
-            let done = limited(until, lock.run(body)).await;
-            self.ends(call, &done);
-            if let Some(Err(error)) = done
-                && !too_short(&error)
-            {
-                if matches!(
-                    error,
-                    Error::Lost {
-                        reason: LossReason::MaxHold | LossReason::Closed,
-                        ..
-                    }
-                ) {
-                    self.world
-                        .oracle
-                        .left_behind(name, &test_util::field_of(&self.owner));
-                }
-                self.judge(&error, None);
-            }
-            return;
-        }
-        let done = limited(until, async {
-            match verb {
-                Verb::TryFor(wait) => lock.try_lock_for(ms(wait)).await,
-                Verb::TryUntil(wait) => {
-                    lock.try_lock_until(Instant::now().into_std() + ms(wait))
-                        .await
-                }
-                Verb::Try => lock.try_lock().await,
-                Verb::Lock | Verb::Run(_) => lock.lock().await.map(Some),
-            }
-        })
-        .await;
-        self.ends(call, &done);
-        match done {
-            Some(Ok(Some(guard))) => {
-                let token = self.token(nth, test_util::handle(&guard), began);
-                self.guards.push(Kept {
-                    guard,
-                    lock: nth,
-                    token,
-                });
-            }
-            Some(Err(error)) if !too_short(&error) => self.judge(&error, None),
-            Some(Ok(None) | Err(_)) | None => {}
-        }
-    }
-
     async fn look(&self, nth: usize, look: Look, until: Until) {
         let lock = self.lock(nth);
         let call = self.begins(format!("{look:?} {}", LOCKS[nth]), None, self.limit(1));
@@ -264,40 +171,6 @@ impl Actor {
         if let Some(Err(error)) = done {
             self.judge(&error, None);
         }
-    }
-
-    /// Two branches of one task: they are one owner, and re-enter.
-    async fn both(&self, nth: usize, inside_ms: u64) {
-        let section = || async {
-            let began = Instant::now();
-            let lock = self.client.lock(self.name(nth));
-            let call = self.begins(
-                format!("owner {} branch", self.owner.thread_id()),
-                None,
-                None,
-            );
-            let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
-            self.world.oracle.call_ends(call, || format!("{taken:?}"));
-            match taken {
-                Ok(Ok(guard)) => {
-                    let token = self.token(nth, test_util::handle(&guard), began);
-                    tokio::time::sleep(ms(inside_ms)).await;
-                    self.unlock(
-                        Kept {
-                            guard,
-                            lock: nth,
-                            token,
-                        },
-                        Until::Done,
-                    )
-                    .await;
-                }
-                Ok(Err(error)) => self.judge(&error, None),
-                Err(_) => {}
-            }
-        };
-        let both = async { tokio::join!(Box::pin(section()), Box::pin(section())) };
-        self.owner.scope(both).await;
     }
 
     async fn unlock(&self, kept: Kept, until: Until) {

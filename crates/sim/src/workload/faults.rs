@@ -6,6 +6,7 @@ use std::time::Duration;
 use redisson_lock::LockClient;
 use redisson_lock::test_util::{self, Role};
 use redisson_lock_test::sim::Latency;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::actors::ms;
@@ -21,7 +22,28 @@ pub(crate) async fn happen(
     latency: Latency,
     watchdog_timeout: Duration,
 ) {
-    let start = Instant::now();
+    let mut happening = Happening {
+        world,
+        clients,
+        start: Instant::now(),
+        closing: Vec::new(),
+    };
+    for (at, moment) in moments(faults) {
+        tokio::time::sleep_until(happening.start + ms(at)).await;
+        match moment {
+            Moment::Begins(fault) => happening.begin(fault, at, watchdog_timeout).await,
+            Moment::NoLongerSlow => happening.world.set_latency(latency),
+            Moment::Allowed(client, right) => happening.world.deny(client, right, false),
+            Moment::Lagged(client) => happening.world.lag(client),
+        }
+    }
+    for closing in happening.closing {
+        closing.await.expect("no panic");
+    }
+}
+
+/// When each fault begins, and when those end that somebody has to end.
+fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
     let mut moments = Vec::new();
     for (at, fault) in faults {
         match fault {
@@ -39,63 +61,57 @@ pub(crate) async fn happen(
         moments.push((at, Moment::Begins(fault)));
     }
     moments.sort_by_key(|(at, _)| *at);
-    let mut closing = Vec::new();
-    for (at, moment) in moments {
-        tokio::time::sleep_until(start + ms(at)).await;
+    moments
+}
+
+/// For how long a fault is felt.
+fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
+    match *fault {
+        Fault::Down { ms: time }
+        | Fault::Freeze { ms: time }
+        | Fault::Slow { ms: time, .. }
+        | Fault::Deny { ms: time, .. }
+        | Fault::Lag { ms: time, .. }
+        | Fault::Deafen { ms: time, .. }
+        | Fault::StandStill { ms: time } => ms(time),
+        // A key that is deleted in silence is found free when the lease that was heard of is over.
+        Fault::Wipe => watchdog_timeout,
+        _ => Duration::ZERO,
+    }
+}
+
+struct Happening {
+    world: Arc<World>,
+    clients: Vec<LockClient>,
+    start: Instant,
+    closing: Vec<JoinHandle<()>>,
+}
+
+impl Happening {
+    async fn begin(&mut self, fault: Fault, at: u64, watchdog_timeout: Duration) {
+        let world = &self.world;
         let now = Instant::now();
-        let fault = match moment {
-            Moment::Begins(fault) => fault,
-            Moment::NoLongerSlow => {
-                world.set_latency(latency);
-                continue;
-            }
-            Moment::Allowed(client, right) => {
-                world.deny(client, right, false);
-                continue;
-            }
-            Moment::Lagged(client) => {
-                world.lag(client);
-                continue;
-            }
-        };
-        let lasts = match fault {
-            Fault::Down { ms: time }
-            | Fault::Freeze { ms: time }
-            | Fault::Slow { ms: time, .. }
-            | Fault::Deny { ms: time, .. } => ms(time),
-            // A key that is deleted in silence is found free when the lease that was heard of is
-            // over.
-            Fault::Wipe => watchdog_timeout,
-            Fault::Lag { ms: time, .. }
-            | Fault::Deafen { ms: time, .. }
-            | Fault::StandStill { ms: time } => ms(time),
-            _ => Duration::ZERO,
-        };
-        world
-            .oracle
-            .fault(|| format!("FAULT {fault:?}"), now + lasts + RECOVERY);
+        let over = now + lasts(&fault, watchdog_timeout) + RECOVERY;
+        world.oracle.fault(|| format!("FAULT {fault:?}"), over);
         match fault {
             Fault::Cut {
                 client,
                 messages,
                 told,
             } => {
-                world.cut(
-                    client,
-                    if messages {
-                        Role::Messages
-                    } else {
-                        Role::Commands
-                    },
-                    told,
-                );
+                let role = if messages {
+                    Role::Messages
+                } else {
+                    Role::Commands
+                };
+                world.cut(client, role, told);
             }
             Fault::Down { ms: time } => world.down_for(ms(time)),
             Fault::Freeze { ms: time } => world.freeze(ms(time)),
             Fault::Restart => world.restart(),
             Fault::Wipe => {
                 for key in LOCKS {
-                    rob(&world, key);
+                    rob(world, key);
                 }
                 world.with_keyspace(|keyspace| keyspace.clear());
             }
@@ -110,34 +126,28 @@ pub(crate) async fn happen(
             // The news of it comes at the moment that was planned, also when everything stood still
             // before.
             Fault::Lag { client, ms: time } => {
-                world.deafen(
-                    client,
-                    (start + ms(at + time)).saturating_duration_since(now),
-                );
+                let over = self.start + ms(at + time);
+                world.deafen(client, over.saturating_duration_since(now));
             }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
                 world.oracle.closing(client);
                 // Nobody is left to give anything back: the leases do it.
                 world.oracle.closed_unconfirmed(client);
-                test_util::end_runtime(&clients[client]);
+                test_util::end_runtime(&self.clients[client]);
             }
-            Fault::Close {
-                client: nth,
-                grace_ms,
-            } => {
-                world.oracle.closing(nth);
-                let (client, world) = (clients[nth].clone(), Arc::clone(&world));
-                closing.push(tokio::spawn(async move {
-                    if client.close(ms(grace_ms)).await.unconfirmed > 0 {
-                        world.oracle.closed_unconfirmed(nth);
-                    }
-                }));
-            }
+            Fault::Close { client, grace_ms } => self.close(client, grace_ms),
         }
     }
-    for closing in closing {
-        closing.await.expect("no panic");
+
+    fn close(&mut self, nth: usize, grace_ms: u64) {
+        self.world.oracle.closing(nth);
+        let (client, world) = (self.clients[nth].clone(), Arc::clone(&self.world));
+        self.closing.push(tokio::spawn(async move {
+            if client.close(ms(grace_ms)).await.unconfirmed > 0 {
+                world.oracle.closed_unconfirmed(nth);
+            }
+        }));
     }
 }
 

@@ -15,22 +15,7 @@ impl Program {
         let kind = rng.u8(0..100);
         let (healthy, fenced, rights) = (kind < 20, kind < 80, kind >= 92);
         let command_ms = [200, 400, 900][rng.usize(0..3)];
-        let latency = if healthy {
-            Latency {
-                least: 0,
-                usual: [0, 2, 20][rng.usize(0..3)],
-                seldom: 30,
-                seldom_percent: 10,
-            }
-        } else {
-            let seldom_percent = rng.u8(0..12);
-            Latency {
-                least: 0,
-                usual: [0, 1, 5, 60][rng.usize(0..4)],
-                seldom: rng.u64(1..2 * command_ms),
-                seldom_percent,
-            }
-        };
+        let latency = latency(rng, healthy, command_ms);
         let clients: Vec<_> = (0..rng.usize(1..=3))
             .map(|_| ClientPlan {
                 fence: fenced || rights || rng.bool(),
@@ -85,6 +70,25 @@ impl Program {
             command_ms,
             clients,
             rounds,
+        }
+    }
+}
+
+fn latency(rng: &mut Rng, healthy: bool, command_ms: u64) -> Latency {
+    if healthy {
+        Latency {
+            least: 0,
+            usual: [0, 2, 20][rng.usize(0..3)],
+            seldom: 30,
+            seldom_percent: 10,
+        }
+    } else {
+        let seldom_percent = rng.u8(0..12);
+        Latency {
+            least: 0,
+            usual: [0, 1, 5, 60][rng.usize(0..4)],
+            seldom: rng.u64(1..2 * command_ms),
+            seldom_percent,
         }
     }
 }
@@ -208,6 +212,10 @@ impl Fault {
                 grace_ms: [0, 100, 3_000][rng.usize(0..3)],
             };
         }
+        Self::roll_common(rng, client, command_ms)
+    }
+
+    fn roll_common(rng: &mut Rng, client: usize, command_ms: u64) -> Self {
         match rng.u8(0..100) {
             0..30 => Self::Cut {
                 client,

@@ -175,7 +175,7 @@ impl Fixture {
         }
     }
 
-    /// The same for futures that look at the lock, hold it already, or need none.
+    /// The same for connecting and giving back.
     async fn act_otherwise(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
         let lock = self.lock();
         match case {
@@ -215,6 +215,14 @@ impl Fixture {
                 );
                 (ready, Vec::new())
             }
+            other => self.act_holding(other, until).await,
+        }
+    }
+
+    /// The same for what is left: looking, extending, waiting for an end, closing.
+    async fn act_holding(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
+        let lock = self.lock();
+        match case {
             ForceUnlock => {
                 self.contend().await;
                 (
