@@ -7,13 +7,17 @@ use fred::interfaces::ClientLike;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::client::{ClientHandle, LockClient};
+use crate::client::LockClient;
+use crate::client_handle::ClientHandle;
+use crate::core::Rules;
+use crate::entry::Locks;
 use crate::error::Error;
-use crate::lock::check_lease;
+use crate::lease::check_lease;
+use crate::lock::release::start_job;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
 use crate::runtime::Runtime;
-use crate::shared::{Config, Shared, ShutdownOnDrop};
+use crate::shared::{Config, Shared};
 use crate::wait::Subscriptions;
 
 /// Settings of a client. The defaults suit most uses.
@@ -39,6 +43,72 @@ pub struct LockClientBuilder {
     connection_fence: bool,
     key_prefix: String,
     max_hold: Option<Duration>,
+}
+
+impl LockClient {
+    /// Connects with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// server answers there within the command timeout, [`Error::Auth`], [`Error::Refused`],
+    /// [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// Settings to change before connecting.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder()
+    ///     .watchdog_timeout(Duration::from_secs(10))
+    ///     .connect("redis://127.0.0.1:6379")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::new()
+    }
+
+    /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
+    ///
+    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
+    /// it need not be connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(pool: fred::prelude::Pool) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::from_fred(&pool).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn from_fred(client: &impl ClientLike) -> Result<Self, Error> {
+        Self::builder().from_fred(client).await
+    }
 }
 
 impl LockClientBuilder {
@@ -215,35 +285,30 @@ impl LockClientBuilder {
         let settings = Arc::new(settings);
         let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
-        let config = Config {
-            key_prefix: self.key_prefix.into(),
+        let rules = Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout,
+        };
+        let config = Config {
+            key_prefix: self.key_prefix.into(),
+            rules,
             max_hold: self.max_hold,
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
-        let shared = Arc::new(Shared::new(
-            id,
-            config,
-            runtime,
-            redis,
-            Arc::clone(&subscriptions),
-        ));
+        let shared = Shared::new(id, config, runtime, redis, Arc::clone(&subscriptions));
+        let locks = Arc::new(Locks::new(Arc::new(shared), start_job));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle {
-            shared,
+            locks,
             stop: stop.clone(),
         });
-        handle
-            .shared
+        let shared = handle.shared();
+        shared
             .redis
             .subscribe_with(&settings, subscriptions)
             .await?;
-        handle
-            .shared
-            .runtime
-            .spawn(renewal::run(ShutdownOnDrop::new(&handle.shared), stop));
+        shared.runtime.spawn(renewal::run(&handle.locks, stop));
         Ok(LockClient { handle })
     }
 

@@ -161,6 +161,13 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn not_a_lock(key: &str, found: &str) -> Self {
+        Self::NotALock {
+            key: key.to_owned(),
+            found: found.to_owned(),
+        }
+    }
+
     pub(crate) fn lost(lock: &str, reason: LossReason) -> Self {
         Self::Lost {
             lock: lock.to_owned(),

@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::entry::EntryRef;
+use crate::core::{Ending, HoldId, HoldSnapshot, Time};
+use crate::entry::Entry;
 use crate::error::LossReason;
-use crate::hold::{Ending, HoldStatus};
+use crate::hold_status::HoldStatus;
 use crate::owner::Owner;
 
 /// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.
@@ -29,8 +30,9 @@ use crate::owner::Owner;
 /// ```
 #[derive(Clone)]
 pub struct HoldHandle {
-    pub(crate) entry: Arc<EntryRef>,
+    pub(crate) entry: Arc<Entry>,
     pub(crate) owner: Owner,
+    pub(crate) hold: HoldId,
     pub(crate) status: Arc<HoldStatus>,
 }
 
@@ -66,20 +68,25 @@ impl HoldHandle {
     /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.state()) }
     /// ```
     pub fn state(&self) -> HoldState {
-        match self.entry.view(self.owner.thread_id(), &self.status) {
-            Some(view)
-                if view
-                    .at_risk_from
-                    .is_some_and(|from| from <= tokio::time::Instant::now()) =>
-            {
-                HoldState::AtRisk
-            }
+        // Compared with the clock, which nobody may have looked at since the last step: a process
+        // that stood still must not read "Held". Nothing is changed by that.
+        let (snapshot, now) = self.snapshot();
+        match snapshot {
+            Some(HoldSnapshot {
+                over: Some(reason), ..
+            }) => HoldState::Lost(reason),
+            Some(found) if found.at_risk_from.is_some_and(|from| from <= now) => HoldState::AtRisk,
             Some(_) => HoldState::Held,
             None => match self.status.ending() {
                 Some(Ending::Lost(reason)) => HoldState::Lost(reason),
                 Some(Ending::Released) | None => HoldState::Released,
             },
         }
+    }
+
+    fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
+        self.entry
+            .read(|core, now| (core.snapshot(now, self.owner.id(), self.hold), now))
     }
 
     /// The instant up to which the hold is guaranteed; see
@@ -91,13 +98,13 @@ impl HoldHandle {
     /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.valid_until()) }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        match self.entry.view(self.owner.thread_id(), &self.status) {
-            Some(view) => view
+        let (snapshot, now) = self.snapshot();
+        let until = snapshot.map_or(now, |found| {
+            found
                 .ends
-                .map_or(view.deadline, |ends| ends.min(view.deadline))
-                .into_std(),
-            None => tokio::time::Instant::now().into_std(),
-        }
+                .map_or(found.deadline, |ends| ends.min(found.deadline))
+        });
+        self.entry.shared().clock.instant(until).into_std()
     }
 }
 

@@ -47,25 +47,30 @@ struct Pages;
 
 mod builder;
 mod client;
+mod client_handle;
+mod clock;
+mod core;
 mod entry;
 mod error;
+mod event;
 mod guard;
-mod hold;
 mod hold_handle;
+mod hold_status;
+mod lease;
 mod lock;
 mod owner;
 mod redis;
-mod releaser;
 mod renewal;
 mod runtime;
 mod script;
 mod server_error;
 mod shared;
-mod slot;
 mod stats;
+mod table;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod test_util;
+mod timers;
 mod wait;
 mod wire;
 

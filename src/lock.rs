@@ -1,7 +1,8 @@
 //! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
 
-mod acquire;
+pub(crate) mod acquire;
 mod inspect;
+pub(crate) mod release;
 
 use std::fmt;
 use std::future::Future;
@@ -11,17 +12,17 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::time::Instant;
 
-use crate::client::ClientHandle;
-use crate::entry::{Entries, EntryRef};
+use crate::client_handle::ClientHandle;
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::guard::{LockGuard, give_back, not_held};
-use crate::hold::HoldStatus;
+use crate::guard::LockGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
 
-use acquire::Wait;
+use acquire::{Wait, acquire, terms};
 pub use inspect::Holder;
+use release::{OpenHold, not_held};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -47,6 +48,8 @@ pub use inspect::Holder;
 pub struct Lock {
     client: Arc<ClientHandle>,
     given: Arc<str>,
+    /// `None`: the name is not a valid one, which the verbs say.
+    name: Option<Arc<LockName>>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
@@ -54,10 +57,14 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
+        let config = &client.shared().config;
+        let max_hold = config.max_hold;
+        let valid = LockName::new(&config.key_prefix, &name).ok();
         Self {
-            max_hold: client.shared.config.max_hold,
-            client,
+            name: valid.map(Arc::new),
             given: name.into(),
+            max_hold,
+            client,
             lease: None,
             owner: None,
         }
@@ -287,7 +294,7 @@ impl Lock {
         let value = tokio::select! {
             biased;
             reason = guard.lost() => return Err(Error::lost(&self.given, reason)),
-            value = body(guard.held()) => value,
+            value = body(guard.handle()) => value,
         };
         if let HoldState::Lost(reason) = guard.state() {
             return Err(Error::lost(&self.given, reason));
@@ -318,40 +325,54 @@ impl Lock {
     /// # }
     /// ```
     pub async fn unlock(&self) -> Result<(), Error> {
-        let shared = &self.client.shared;
-        shared
-            .on_client_runtime(pin!(async {
-                let owner = self.current_owner()?;
-                let entry = self.entry()?;
-                let owner = owner.thread_id();
-                let Some(status) = entry.claim_detached(owner) else {
-                    return Err(if shared.is_closed() {
-                        Error::Closed
-                    } else {
-                        not_held(&entry, owner)
-                    });
-                };
-                // Cancel safety: there is no guard whose drop would release the hold.
-                let mut claim = Claim {
-                    entry: &entry,
-                    owner,
-                    status: &status,
-                    open: true,
-                };
-                let open = &mut claim.open;
-                give_back(&entry, owner, &status, || *open = false).await
-            }))
+        let shared = self.client.shared();
+        let unlocking = async {
+            let owner = self.current_owner()?.id();
+            let entry = self.entry()?;
+            let hold = entry.step(|core, now, out| core.claim_detached(now, owner, out));
+            let Some(hold) = hold else {
+                return Err(if shared.is_closed() {
+                    Error::Closed
+                } else {
+                    not_held(&entry, owner)
+                });
+            };
+            let status = entry.status(hold);
+            // Cancel safety: there is no guard whose drop would release the hold.
+            OpenHold::new(entry, owner, hold).unlock(status).await
+        };
+        shared.on_client_runtime(pin!(unlocking)).await
+    }
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+        // The owner is the caller's, so it is looked up before the client's own runtime is entered.
+        let owner = self.current_owner();
+        let acquiring = async {
+            let owner = owner?;
+            let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
+            let entry = self.entry()?;
+            let taken = acquire(&entry, &owner, terms, wait).await?;
+            Ok(taken.map(|taken| LockGuard::new(Arc::clone(&self.client), entry, owner, taken)))
+        };
+        self.client
+            .shared()
+            .on_client_runtime(pin!(acquiring))
             .await
     }
 
-    fn entry(&self) -> Result<EntryRef, Error> {
-        let shared = &self.client.shared;
-        let name = LockName::new(&shared.config.key_prefix, &self.given)?;
-        Ok(Entries::get(shared, &name))
+    fn entry(&self) -> Result<Arc<Entry>, Error> {
+        match &self.name {
+            Some(name) => Ok(self.client.locks.get(name)),
+            None => {
+                let prefix = &self.client.shared().config.key_prefix;
+                let name = LockName::new(prefix, &self.given)?;
+                Ok(self.client.locks.get(&Arc::new(name)))
+            }
+        }
     }
 
     fn current_owner(&self) -> Result<Owner, Error> {
-        let client_id = &self.client.shared.client_id;
+        let client_id = &self.client.shared().client_id;
         match &self.owner {
             None => Ok(Owner::current(client_id)),
             Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
@@ -375,34 +396,3 @@ impl fmt::Debug for Lock {
             .finish()
     }
 }
-
-/// A detached hold that a call is about to release.
-struct Claim<'a> {
-    entry: &'a EntryRef,
-    owner: i64,
-    status: &'a Arc<HoldStatus>,
-    open: bool,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if self.open {
-            self.entry.drop_hold(self.owner, self.status);
-        }
-    }
-}
-
-/// Leases and limits have the same bounds.
-pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {
-    if (LEASE_MIN..=LEASE_MAX).contains(&given) {
-        return Ok(());
-    }
-    Err(Error::InvalidDuration {
-        what,
-        given,
-        problem: "it must be at least 10 milliseconds and at most ten years",
-    })
-}
-
-const LEASE_MIN: Duration = Duration::from_millis(10);
-const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

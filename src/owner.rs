@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::coop;
 
+use crate::core::ThreadId;
 use crate::wire;
 
 /// The owner of a hold: the `clientId:threadId` in the lock hash.
@@ -130,6 +131,10 @@ impl Owner {
     /// ```
     pub fn thread_id(&self) -> i64 {
         self.thread_id
+    }
+
+    pub(crate) fn id(&self) -> ThreadId {
+        ThreadId(self.thread_id)
     }
 
     pub(crate) fn is_of(&self, client_id: &str) -> bool {

@@ -17,7 +17,6 @@ pub(crate) mod transport;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
@@ -27,16 +26,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Source};
 use crate::runtime::Runtime;
-use crate::script::Call;
 use crate::server_error;
 use crate::wait::Subscriptions;
 
 pub use fence::ConnectionFence;
-pub(crate) use link::Limit;
 pub(crate) use settings::Settings;
 pub(crate) use transport::{Arg, Reply};
 
 use lane::Lane;
+pub(crate) use link::{Limit, Link};
 use transport::ConnectionError;
 
 /// Connections and their supervisors.
@@ -101,43 +99,15 @@ impl Redis {
         .await
     }
 
-    /// The lane that carries every command of this key.
-    pub(crate) fn lane_of(&self, key: &str) -> usize {
+    /// The way of every command of this key.
+    pub(crate) fn route(&self, key: &str) -> Route<'_> {
         let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        (hash % self.lanes.len() as u64) as usize
-    }
-
-    /// Waits for a permit for a call of this kind. Thousands sent at once would all be answered
-    /// late, and their timeouts would cause even more.
-    pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
-        let place = self.bulk[lane][bulk as usize].acquire().await;
-        place.unwrap_or_else(|_| unreachable!("never closed"))
-    }
-
-    /// Waits until `limit` for a connection that may carry scripts.
-    pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), SendError> {
-        self.lanes[lane].ready(limit).await
-    }
-
-    /// Sends a script once and waits for its reply within `limit`; handles NOSCRIPT.
-    ///
-    /// Also returns the instant before the send. `sent` is set just before the command is handed
-    /// over.
-    pub(crate) async fn run<T>(
-        &self,
-        lane: usize,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
-        self.lanes[lane].run(call, limit, sent).await
-    }
-
-    /// How many times a connection of this lane was replaced without a fence.
-    pub(crate) fn unfenced(&self, lane: usize) -> u64 {
-        self.lanes[lane].unfenced()
+        Route {
+            redis: self,
+            lane: (hash % self.lanes.len() as u64) as usize,
+        }
     }
 
     /// How many times command connections were replaced.
@@ -165,6 +135,37 @@ impl Redis {
     pub(crate) fn stop(&self) {
         self.stop.cancel();
         self.tasks.tracker.close();
+    }
+}
+
+/// The way of the commands of one key: all of them go over the same connection, in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'a> {
+    redis: &'a Redis,
+    lane: usize,
+}
+
+impl<'a> Route<'a> {
+    /// What can be sent together has the same number.
+    pub(crate) fn number(self) -> usize {
+        self.lane
+    }
+
+    /// Waits until `limit` for a connection that may carry scripts.
+    pub(crate) async fn ready(self, limit: Instant) -> Result<Arc<Link>, SendError> {
+        self.redis.lanes[self.lane].ready(limit).await
+    }
+
+    /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
+    /// answered late; their timeouts then make more of them.
+    pub(crate) async fn bulk(self, kind: Bulk) -> SemaphorePermit<'a> {
+        let turn = self.redis.bulk[self.lane][kind as usize].acquire().await;
+        turn.unwrap_or_else(|_| unreachable!("never closed"))
+    }
+
+    /// How many times a connection on this way was replaced without a fence.
+    pub(crate) fn unfenced(self) -> u64 {
+        self.redis.lanes[self.lane].unfenced()
     }
 }
 

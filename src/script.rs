@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Error, Source};
-use crate::redis::{Arg, Limit, Redis, Reply, SendError};
+use crate::core::RenewalAsk;
+use crate::error::Error;
+use crate::redis::{Arg, Limit, Reply, Route, SendError};
 use crate::server_error;
 use crate::wire::LockName;
 
@@ -150,30 +151,29 @@ pub(crate) enum Renewed {
     Changed,
 }
 
-/// One key of a renewal. Without a lease it is checked but not extended.
+/// One key of a renewal.
 #[derive(Clone)]
 pub(crate) struct Renewal {
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,
-    pub(crate) lease: Option<Duration>,
+    pub(crate) ask: RenewalAsk,
 }
 
 pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
+    let words = |renewal: &Renewal| {
+        let lease = match renewal.ask {
+            RenewalAsk::Extend(lease) => millis(lease),
+            RenewalAsk::Check => Arg::Number(0),
+        };
+        [text(&renewal.field), lease]
+    };
     Call {
         script: &RENEW,
         keys: batch
             .iter()
             .map(|renewal| Arc::clone(&renewal.key))
             .collect(),
-        args: batch
-            .iter()
-            .flat_map(|renewal| {
-                [
-                    text(&renewal.field),
-                    renewal.lease.map_or(Arg::Number(0), millis),
-                ]
-            })
-            .collect(),
+        args: batch.iter().flat_map(words).collect(),
         decode: |reply| match reply {
             Reply::List(items) => items
                 .iter()
@@ -217,109 +217,112 @@ pub(crate) struct RetryPolicy {
     pub(crate) sends: u32,
 }
 
-/// Sends a script and waits for its reply; a send lost with its connection is retried within
-/// `patience`.
+/// Runs a script and waits for its reply; a send lost with its connection is repeated while the retry
+/// policy allows it.
 ///
-/// Each send is built from the state at that moment. `sent` is set before the first send is handed
-/// to the connection: from then on it will be executed even if this future is dropped.
+/// Each send is built when it goes out, from the state at that moment.
 pub(crate) async fn call<T>(
-    redis: &Redis,
-    lane: usize,
+    route: Route<'_>,
     while_doing: &'static str,
-    patience: RetryPolicy,
+    retry: RetryPolicy,
+    build: impl FnMut() -> Call<T>,
+) -> Result<Answer<T>, CallError> {
+    call_noting(route, while_doing, retry, &AtomicBool::new(false), build).await
+}
+
+/// The same, for a caller that must know when its future is dropped whether anything was sent: `sent`
+/// is set before the first send is handed to the connection. From then on it will be executed.
+pub(crate) async fn call_noting<T>(
+    route: Route<'_>,
+    while_doing: &'static str,
+    retry: RetryPolicy,
     sent: &AtomicBool,
     mut build: impl FnMut() -> Call<T>,
 ) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
     let mut first_sent_at = None;
-    let mut maybe_executed = false;
     let mut nth = 1;
     // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
     let limit = Limit {
-        until: start + patience.timeout,
-        silence: patience.timeout / patience.sends,
+        until: start + retry.timeout,
+        silence: retry.timeout / retry.sends,
     };
     loop {
+        let link = route.ready(limit.until).await;
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
-        let ready = redis.ready(lane, limit.until).await;
         let call = build();
-        let key = call.keys.first().cloned();
-        let answered = match ready {
-            Ok(()) => redis.run(lane, &call, limit, sent).await,
-            Err(failure) => Err(failure),
+        let answered = match link {
+            Ok(link) => link.run(&call, limit, sent).await,
+            Err(error) => Err(error),
         };
-        let failure = match answered {
-            Ok((reply, sent_at)) => match (call.decode)(&reply) {
-                Some(value) => {
-                    return Ok(Answer {
+        let error = match answered {
+            Ok((reply, sent_at)) => {
+                let repeated = first_sent_at.is_some();
+                let first_sent_at = first_sent_at.unwrap_or(sent_at);
+                return match (call.decode)(&reply) {
+                    Some(value) => Ok(Answer {
                         value,
                         sent_at,
-                        first_sent_at: first_sent_at.unwrap_or(sent_at),
-                        repeated: maybe_executed,
-                    });
-                }
-                None => {
-                    return Err(CallError {
+                        first_sent_at,
+                        repeated,
+                    }),
+                    None => Err(CallError {
                         error: Error::UnexpectedReply {
                             script: call.script.name,
                             reply: reply.shown(),
                         },
                         maybe_executed: true,
-                    });
-                }
-            },
-            Err(failure) => failure,
+                    }),
+                };
+            }
+            Err(error) => error,
         };
-        let source: Source = match failure {
-            SendError::Refused(text) => {
-                let key = key.unwrap_or_else(|| "".into());
-                let error = server_error::of_script(call.script, &key, &text);
-                let maybe_executed = maybe_executed || !server_error::is_certain(&error, &text);
-                return Err(CallError {
-                    error,
-                    maybe_executed,
-                });
-            }
-            SendError::NotAccepted(text) => {
-                let error = server_error::of_connection("connecting", "+@connection", &text);
-                return Err(CallError {
-                    error,
-                    maybe_executed,
-                });
-            }
-            SendError::Closed => {
-                return Err(CallError {
-                    error: Error::Closed,
-                    maybe_executed,
-                });
-            }
-            SendError::NoRuntime => {
-                return Err(CallError {
-                    error: Error::NoRuntime,
-                    maybe_executed,
-                });
-            }
-            SendError::NotSent(source) => {
-                return Err(CallError {
-                    error: Error::no_answer(while_doing, source),
-                    maybe_executed,
-                });
-            }
+        let repeated = first_sent_at.is_some();
+        let source = match error {
             SendError::Unknown { source, sent_at } => {
                 first_sent_at.get_or_insert(sent_at);
-                maybe_executed = true;
                 source
             }
+            error => return Err(not_repeated(&call, while_doing, error, repeated)),
         };
-        if nth == patience.sends || limit.until <= Instant::now() {
+        if nth == retry.sends || limit.until <= Instant::now() {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),
-                maybe_executed,
+                maybe_executed: true,
             });
         }
         nth += 1;
+    }
+}
+
+/// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
+fn not_repeated<T>(
+    call: &Call<T>,
+    while_doing: &'static str,
+    error: SendError,
+    earlier: bool,
+) -> CallError {
+    let (error, executed) = match error {
+        SendError::Refused(text) => {
+            let key = call.keys.first().map_or("", |key| &**key);
+            let error = server_error::of_script(call.script, key, &text);
+            let executed = !server_error::is_certain(&error, &text);
+            (error, executed)
+        }
+        SendError::NotAccepted(text) => (
+            server_error::of_connection("connecting", "+@connection", &text),
+            false,
+        ),
+        SendError::Closed => (Error::Closed, false),
+        SendError::NoRuntime => (Error::NoRuntime, false),
+        SendError::NotSent(source) => (Error::no_answer(while_doing, source), false),
+        SendError::Unknown { source, .. } => (Error::no_answer(while_doing, source), true),
+    };
+    CallError {
+        error,
+        maybe_executed: earlier || executed,
     }
 }
 

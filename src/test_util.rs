@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
-use crate::entry::RenewalOutcome;
+use crate::core::{Ending, Generation, RenewOutcome, RenewalAsk, ThreadId};
+use crate::entry::Entry;
 use crate::error::{Error, LossReason};
 use crate::guard::LockGuard;
-use crate::hold::Ending;
 use crate::hold_handle::HoldHandle;
 use crate::owner::Owner;
 use crate::script::{self, Call, Renewal};
@@ -37,7 +37,7 @@ pub fn shown(reply: &Reply) -> String {
     reply.shown()
 }
 
-/// What the books say of a hold that has not ended.
+/// What the core says of a hold that has not ended.
 #[derive(Debug, Clone)]
 pub struct HoldSnapshot {
     /// The field in the lock hash.
@@ -60,18 +60,19 @@ impl HoldSnapshot {
 
 /// What was last written down about a hold, without a look at the clock. `None`: it has ended.
 pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
-    let owner = hold.owner.thread_id();
-    let view = hold.entry.peek(owner, &hold.status)?;
-    let (field, _) = hold.entry.hold(owner, &hold.status)?;
-    Some(HoldSnapshot {
-        field,
-        deadline: view.deadline,
-        at_risk_from: view.at_risk_from,
-        ends: view.ends,
+    let (owner, clock) = (hold.owner.id(), hold.entry.shared().clock);
+    hold.entry.read(|core, now| {
+        let snapshot = core.snapshot(now, owner, hold.hold)?;
+        Some(HoldSnapshot {
+            field: core.field(owner)?,
+            deadline: clock.instant(snapshot.deadline),
+            at_risk_from: snapshot.at_risk_from.map(|at| clock.instant(at)),
+            ends: snapshot.ends.map(|at| clock.instant(at)),
+        })
     })
 }
 
-/// Whether a hold was given back or lost, by what was last written down.
+/// Whether a hold was released or lost, by what was last written down.
 pub fn has_ended(hold: &HoldHandle) -> bool {
     hold.status.ending().is_some()
 }
@@ -96,36 +97,65 @@ pub fn field_of(owner: &Owner) -> Arc<str> {
 
 /// What [`Lock::run`](crate::Lock::run) would show of the hold of a guard.
 pub fn handle(guard: &LockGuard) -> HoldHandle {
-    guard.held()
+    guard.handle()
 }
 
-/// Which taking of the lock the books mean, for [`renewal_found_it_lost`].
-pub fn generation(hold: &HoldHandle) -> Option<u64> {
-    let taking = hold.entry.taking_of(&field(hold));
-    taking.map(|(_, generation)| generation)
+/// What a renewal that is under way has: the generation of the hold that it was sent for.
+#[derive(Clone)]
+#[allow(missing_debug_implementations, reason = "hidden")]
+pub struct Renewing {
+    entry: Arc<Entry>,
+    owner: ThreadId,
+    generation: Generation,
 }
 
-/// Has the answer of a renewal that was sent for `generation` arrive now, and say that the hold is
-/// gone.
-pub fn renewal_found_it_lost(hold: &HoldHandle, generation: u64, reason: LossReason) {
-    let outcome = RenewalOutcome::Lost(reason);
-    hold.entry
-        .renewed(hold.owner.thread_id(), generation, outcome);
+/// Begins the renewal of a hold, as far as the client is concerned.
+pub fn renewing(hold: &HoldHandle) -> Option<Renewing> {
+    let (entry, field) = (Arc::clone(&hold.entry), field(hold));
+    let (owner, generation) = entry.read(|core, _| core.owner_of(&field))?;
+    Some(Renewing {
+        entry,
+        owner,
+        generation,
+    })
+}
+
+impl Renewing {
+    /// Its answer comes now, and says that the hold is gone.
+    pub fn finds_it_lost(self, reason: LossReason) {
+        let Self {
+            entry,
+            owner,
+            generation,
+        } = self;
+        let outcome = RenewOutcome::Lost(reason);
+        entry.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+    }
+}
+
+/// Checks the invariants of every lock that a client remembers.
+pub fn check(client: &LockClient) {
+    client
+        .handle
+        .locks
+        .all()
+        .iter()
+        .for_each(|entry| entry.check());
 }
 
 /// Whether closing the client is over.
 pub fn is_closed(client: &LockClient) -> bool {
-    client.handle.shared.is_closed()
+    client.handle.shared().is_closed()
 }
 
 /// Ends the tasks of a client as the end of their runtime would.
 pub fn end_runtime(client: &LockClient) {
-    client.handle.shared.runtime.end();
+    client.handle.shared().runtime.end();
 }
 
 /// Has the subscriber connection replaced, as if the server had turned out to be the wrong one.
 pub fn server_moved(client: &LockClient) {
-    client.handle.shared.redis.moved.notify_one();
+    client.handle.shared().redis.moved.notify_one();
 }
 
 /// A script call as a client sends it.
@@ -168,7 +198,7 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
         .map(|&(key, field, lease)| Renewal {
             key: key.into(),
             field: field.into(),
-            lease,
+            ask: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
         })
         .collect();
     script::renew(&renewals).into()

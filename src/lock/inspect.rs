@@ -1,11 +1,10 @@
 //! The methods that inspect a lock from outside, and `force_unlock`.
 
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::Lock;
-use crate::entry::EntryRef;
+use crate::entry::Entry;
 use crate::error::{Error, LossReason};
 use crate::script::{self, Inspected};
 
@@ -33,7 +32,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
@@ -41,27 +40,15 @@ impl Lock {
                     let Inspected::Held { field, .. } = self.look(&entry).await? else {
                         return Ok(false);
                     };
-                    let patience = script::RetryPolicy {
-                        sends: 1,
-                        ..shared.patience()
-                    };
-                    let sent = AtomicBool::new(false);
                     let mut meant = None;
-                    let forced = script::call(
-                        &shared.redis,
-                        entry.lane,
-                        "forcing",
-                        patience,
-                        &sent,
-                        || {
-                            // Fields written by this client are UTF-8.
-                            meant = std::str::from_utf8(&field)
-                                .ok()
-                                .and_then(|field| entry.taking_of(field));
-                            script::force_unlock(&entry.name, &field)
-                        },
-                    )
-                    .await;
+                    let call = || {
+                        // A field of this client is text.
+                        let text = std::str::from_utf8(&field).ok();
+                        meant = text.and_then(|field| entry.read(|core, _| core.owner_of(field)));
+                        script::force_unlock(&entry.name, &field)
+                    };
+                    let retry = shared.no_retry();
+                    let forced = script::call(entry.route(), "forcing", retry, call).await;
                     let forced = match forced {
                         Ok(forced) => forced.value,
                         Err(unanswered) => {
@@ -76,7 +63,10 @@ impl Lock {
                     if forced {
                         // By now the same owner may have acquired the lock again.
                         if let Some((owner, generation)) = meant {
-                            entry.lose_owner(owner, Some(generation), LossReason::Gone);
+                            let (generation, reason) = (Some(generation), LossReason::Gone);
+                            entry.step(|core, now, out| {
+                                core.lose_owner(now, owner, generation, reason, out);
+                            });
                         }
                         return Ok(true);
                     }
@@ -148,12 +138,13 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn hold_count(&self) -> Result<u32, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
-                let own = entry.field_in_redis(&owner);
+                let own = entry.read(|core, _| core.field(owner.id()));
+                let own = own.unwrap_or_else(|| owner.field());
                 Ok(match self.look(&entry).await? {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
@@ -203,7 +194,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
@@ -223,35 +214,18 @@ impl Lock {
     }
 
     /// One run of `inspect.lua`.
-    async fn look(&self, entry: &EntryRef) -> Result<Inspected, Error> {
-        let shared = &self.client.shared;
+    async fn look(&self, entry: &Entry) -> Result<Inspected, Error> {
+        let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let sent = AtomicBool::new(false);
         let call = || script::inspect(&entry.name);
-        let inspected = script::call(
-            &shared.redis,
-            entry.lane,
-            "inspecting",
-            shared.patience(),
-            &sent,
-            call,
-        )
-        .await
-        .map_err(|unanswered| unanswered.error)?
-        .value;
+        let answer = script::call(entry.route(), "inspecting", shared.retry(), call).await;
+        let inspected = answer.map_err(|failed| failed.error)?.value;
         match inspected {
-            Inspected::NotALock(found) => Err(not_a_lock(entry, &found)),
+            Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), &found)),
             inspected => Ok(inspected),
         }
-    }
-}
-
-pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
-    Error::NotALock {
-        key: entry.name.key().to_string(),
-        found: found.to_owned(),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,11 +17,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::{Connection, Task};
 use super::fence::{self, ConnectionFence, Identity};
-use super::link::{Limit, Link};
-use super::transport::{ConnectionError, Reply, Role};
+use super::link::Link;
+use super::transport::{ConnectionError, Role};
 use super::{Backoff, SendError, Settings, Tasks, connect_error};
 use crate::error::Error;
-use crate::script::Call;
 
 pub(super) struct Lane {
     current: Arc<Current>,
@@ -56,30 +55,6 @@ impl Lane {
         Ok(Self { current, figures })
     }
 
-    pub(super) async fn ready(&self, limit: Instant) -> Result<(), SendError> {
-        self.link(limit).await.map(|_| ())
-    }
-
-    pub(super) async fn run<T>(
-        &self,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
-        let link = self.link(limit.until).await?;
-        match link
-            .send("EVALSHA", call.script.sha(), call, limit, sent)
-            .await
-        {
-            // Not executed, so the same call may be sent again; EVAL also loads the script for the
-            // next call.
-            Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
-                Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
-            }
-            answered => answered,
-        }
-    }
-
     pub(super) fn unfenced(&self) -> u64 {
         self.figures.unfenced.load(Ordering::Acquire)
     }
@@ -93,7 +68,7 @@ impl Lane {
     }
 
     /// The current connection, waiting for one until `limit`.
-    async fn link(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
+    pub(super) async fn ready(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
         if let Some(link) = self.current.look() {
             return link;
         }

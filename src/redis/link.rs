@@ -17,7 +17,7 @@ use crate::script::Call;
 use crate::server_error;
 
 /// A connection that may carry scripts.
-pub(super) struct Link {
+pub(crate) struct Link {
     connection: Connection,
     pub(super) identity: Option<Identity>,
     /// Replies read so far. While this grows, a missing reply is only slow.
@@ -64,7 +64,29 @@ impl Link {
         self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn send<T>(
+    /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
+    ///
+    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    pub(crate) async fn run<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        match self
+            .send("EVALSHA", call.script.sha(), call, limit, sent)
+            .await
+        {
+            // Not executed, so the same script may go out again; EVAL also loads it for the next
+            // call.
+            Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
+                Box::pin(self.send("EVAL", call.script.source, call, limit, sent)).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn send<T>(
         &self,
         command: &'static str,
         script: &'static str,

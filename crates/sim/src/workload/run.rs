@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redisson_lock::LockClient;
+use redisson_lock::test_util;
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -252,6 +253,7 @@ impl Session {
         let limit = Instant::now() + REST_MAX;
         loop {
             let releasing: usize = living().map(|client| client.stats().releasing).sum();
+            living().for_each(test_util::check);
             if releasing == 0 && !self.world.is_busy() {
                 return;
             }

@@ -1,0 +1,90 @@
+//! What the watchdog asks a lock, and what it reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockCore;
+use super::effect::{Effects, Event};
+use super::ids::{Generation, HoldId, ThreadId, Time};
+use super::tenure::{RenewOutcome, RenewalAsk};
+
+/// A renewal that is due.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RenewalRequest {
+    pub(crate) field: Arc<str>,
+    pub(crate) generation: Generation,
+    pub(crate) ask: RenewalAsk,
+}
+
+impl LockCore {
+    /// The timer of an owner has fired. Ends what is over; answers with what is to be renewed.
+    pub(crate) fn timer_fired(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> Option<RenewalRequest> {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                // It is gone from the registry, so it is set again whenever it is due next.
+                own.timer = None;
+                if own.tenure.warn_if_overdue(now, &rules) {
+                    cx.out.events.push(Event::RenewalOverdue {
+                        field: Arc::clone(&own.field),
+                    });
+                }
+                let ask = own.tenure.begin_renewal(now, &rules)?;
+                let (field, generation) = (Arc::clone(&own.field), own.generation);
+                Some(RenewalRequest {
+                    field,
+                    generation,
+                    ask,
+                })
+            })
+            .flatten()
+        })
+    }
+
+    /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
+    pub(crate) fn renewed(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        generation: Generation,
+        outcome: RenewOutcome,
+        out: &mut Effects,
+    ) {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                if own.generation != generation || !own.tenure.is_held() {
+                    return;
+                }
+                match outcome {
+                    RenewOutcome::Held { sent_at, asked } => own.tenure.renewed(sent_at, asked),
+                    RenewOutcome::Unknown => own.tenure.not_renewed(now, &rules),
+                    RenewOutcome::Lost(reason) => own.lose(reason, cx),
+                }
+            });
+        });
+    }
+
+    /// A fixed lease was extended.
+    pub(crate) fn extended(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        hold: HoldId,
+        sent_at: Time,
+        lease: Duration,
+        out: &mut Effects,
+    ) {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                own.tenure.extended(hold, sent_at, lease, &rules);
+            });
+        });
+    }
+}

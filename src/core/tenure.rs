@@ -1,0 +1,514 @@
+//! The holds of one owner: how long each is promised, when the next renewal is due, which were lost.
+//!
+//! Invariant I1: `deadline` precedes the server's expiry of the lock, and only moves forward.
+
+use std::time::Duration;
+
+use super::Rules;
+use super::ids::{HoldId, Time};
+use crate::error::LossReason;
+
+/// How long a hold is promised to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LeasePolicy {
+    /// The watchdog renews it, at most until `limit`.
+    Watchdog { limit: Option<Time> },
+    /// It ends by itself; only `extend` moves the end, at most to `limit`.
+    Fixed { until: Time, limit: Option<Time> },
+}
+
+impl LeasePolicy {
+    /// When the hold is over whatever the server says.
+    fn ends(&self) -> Option<Time> {
+        match *self {
+            Self::Watchdog { limit } => limit,
+            Self::Fixed { until, .. } => Some(until),
+        }
+    }
+
+    fn is_renewed(&self) -> bool {
+        matches!(self, Self::Watchdog { .. })
+    }
+
+    /// The lease that this hold still needs.
+    fn left(&self, now: Time, rules: &Rules) -> Duration {
+        match *self {
+            Self::Watchdog { limit: None } => rules.watchdog_timeout,
+            Self::Watchdog { limit: Some(limit) } => {
+                lease_for_deadline(limit.since(now)).min(rules.watchdog_timeout)
+            }
+            Self::Fixed { until, .. } => until.since(now),
+        }
+    }
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// Who will see to the end of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Keeper {
+    Guard,
+    /// Nobody, until the owner unlocks without a guard.
+    Detached,
+    /// An unlock without a guard that is under way.
+    Unlock,
+}
+
+impl Keeper {
+    fn is_detached(self) -> bool {
+        self != Self::Guard
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Hold {
+    id: HoldId,
+    policy: LeasePolicy,
+    keeper: Keeper,
+}
+
+impl Hold {
+    /// Why it is over by the clock, if it is.
+    fn over(&self, deadline: Time, now: Time) -> Option<LossReason> {
+        match self.policy {
+            policy if policy.ends().is_some_and(|ends| ends <= now) => Some(match policy {
+                LeasePolicy::Watchdog { .. } => LossReason::MaxHold,
+                LeasePolicy::Fixed { until, limit } if limit == Some(until) => LossReason::MaxHold,
+                LeasePolicy::Fixed { .. } => LossReason::LeaseOver,
+            }),
+            _ if deadline <= now => Some(LossReason::NotRenewed),
+            _ => None,
+        }
+    }
+}
+
+/// A lost hold that its owner has not seen the end of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LostHold {
+    id: HoldId,
+    reason: LossReason,
+    keeper: Keeper,
+    /// It had an end of its own.
+    bounded: bool,
+}
+
+impl LostHold {
+    /// A detached hold with an end of its own is left to it: nobody needs to come back for it.
+    fn is_forgotten(&self) -> bool {
+        self.keeper.is_detached() && self.bounded
+    }
+
+    /// A section that reached its limit and may still be running.
+    fn runs_on(&self) -> bool {
+        !self.keeper.is_detached() && self.reason == LossReason::MaxHold
+    }
+}
+
+/// Where the renewal of an owner stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Renewal {
+    Waiting,
+    InFlight,
+    /// The last one has no answer; the next is due then.
+    RetryAt(Time),
+}
+
+/// What a renewal asks of Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RenewalAsk {
+    /// The lease from now on, at least.
+    Extend(Duration),
+    /// Nothing is renewed: whether the lock is still there.
+    Check,
+}
+
+/// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RenewOutcome {
+    Held { sent_at: Time, asked: RenewalAsk },
+    Lost(LossReason),
+    Unknown,
+}
+
+/// What a guard shows of a hold that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HoldSnapshot {
+    /// The server keeps the lock at least until here.
+    pub(crate) deadline: Time,
+    /// Without a renewal by then the hold is at risk.
+    pub(crate) at_risk_from: Option<Time>,
+    /// When the hold is over whatever the server says.
+    pub(crate) ends: Option<Time>,
+    /// It is over by the clock, and no step has ended it yet.
+    pub(crate) over: Option<LossReason>,
+    pub(crate) policy: LeasePolicy,
+}
+
+/// A hold that was just lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) id: HoldId,
+    pub(super) reason: LossReason,
+    /// Somebody had counted on it: a detached lease that has run out did what it was taken for.
+    pub(super) is_news: bool,
+}
+
+/// All holds of one owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Tenure {
+    holds: Vec<Hold>,
+    lost: Vec<LostHold>,
+    /// The reason of the latest loss.
+    lost_reason: LossReason,
+    /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
+    losses: u64,
+    deadline: Time,
+    /// Before the send of the last command that confirmed the lease.
+    renewed_at: Time,
+    /// The longest lease ever asked for: the server frees the lock after it by itself.
+    lease_max: Duration,
+    renewal: Renewal,
+    /// Renewal is overdue, and that was said.
+    warned: bool,
+}
+
+impl Tenure {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            holds: Vec::new(),
+            lost: Vec::new(),
+            lost_reason: LossReason::Gone,
+            losses: 0,
+            deadline: now,
+            renewed_at: now,
+            lease_max: Duration::ZERO,
+            renewal: Renewal::Waiting,
+            warned: false,
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn guarded(&self) -> usize {
+        self.holds
+            .iter()
+            .filter(|hold| hold.keeper == Keeper::Guard)
+            .count()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    /// Neither held nor lost with an owner that has yet to see it.
+    pub(super) fn is_spent(&self) -> bool {
+        self.holds.is_empty() && self.lost.is_empty()
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    pub(super) fn lost_reason(&self) -> LossReason {
+        self.lost_reason
+    }
+
+    /// Why an outer hold is no more, while its guard is still open and nothing else is held.
+    pub(super) fn lost(&self) -> Option<LossReason> {
+        (self.holds.is_empty() && !self.lost.is_empty()).then_some(self.lost_reason)
+    }
+
+    pub(super) fn lease_max(&self) -> Duration {
+        self.lease_max
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// The count that a release goes to. A section whose hold reached its limit may still be running,
+    /// and nothing is unlocked under it: until its guard is gone the field stays.
+    pub(super) fn target(&self) -> u32 {
+        self.count()
+            .max(u32::from(self.lost.iter().any(LostHold::runs_on)))
+    }
+
+    /// A lease may be at the server whose acquire has no answer.
+    pub(super) fn lease_may_be(&mut self, lease: Duration) {
+        self.lease_max = self.lease_max.max(lease);
+    }
+
+    /// Adds a hold whose lease counts from `sent_at`.
+    pub(super) fn add(
+        &mut self,
+        id: HoldId,
+        policy: LeasePolicy,
+        sent_at: Time,
+        lease: Duration,
+        rules: &Rules,
+    ) {
+        if self.holds.is_empty() {
+            self.renewed_at = sent_at;
+            self.renewal = Renewal::Waiting;
+        }
+        self.confirm(sent_at, lease, rules);
+        self.holds.push(Hold {
+            id,
+            policy,
+            keeper: Keeper::Guard,
+        });
+    }
+
+    /// The server has confirmed at least `lease` from `sent_at` on, for an acquire or an `extend`.
+    fn confirm(&mut self, sent_at: Time, lease: Duration, rules: &Rules) {
+        // A shorter lease than a renewal asks for must not put the renewal off: short nested holds
+        // would keep it from ever coming.
+        let renews = self
+            .renewal_lease(sent_at, rules)
+            .is_none_or(|asked| lease >= asked);
+        self.promise(sent_at, lease);
+        if renews {
+            self.in_order_since(sent_at);
+        }
+    }
+
+    fn promise(&mut self, sent_at: Time, lease: Duration) {
+        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
+        self.lease_max = self.lease_max.max(lease);
+    }
+
+    /// The server had what it should have at `sent_at`: the next renewal is a period away.
+    fn in_order_since(&mut self, sent_at: Time) {
+        self.renewed_at = self.renewed_at.max(sent_at);
+        self.warned = false;
+        if matches!(self.renewal, Renewal::RetryAt(_)) {
+            self.renewal = Renewal::Waiting;
+        }
+    }
+
+    /// A fixed lease was extended: the end of the hold moves, never back.
+    pub(super) fn extended(&mut self, id: HoldId, sent_at: Time, lease: Duration, rules: &Rules) {
+        let Some(hold) = self.holds.iter_mut().find(|hold| hold.id == id) else {
+            return;
+        };
+        if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
+            *until = (*until).max(local_deadline(sent_at, lease));
+        }
+        self.confirm(sent_at, lease, rules);
+    }
+
+    /// Takes a hold out because its owner releases it. `false`: it has ended before.
+    pub(super) fn release(&mut self, id: HoldId) -> bool {
+        let before = self.holds.len();
+        self.holds.retain(|hold| hold.id != id);
+        self.holds.len() != before
+    }
+
+    /// Why a hold was lost that its owner has not seen the end of.
+    pub(super) fn loss_of(&self, id: HoldId) -> Option<LossReason> {
+        self.lost
+            .iter()
+            .find(|lost| lost.id == id)
+            .map(|lost| lost.reason)
+    }
+
+    /// The owner has seen that a hold was lost. `true` if the last section that ran on behind its
+    /// limit ended with that: the field need not stay any longer.
+    pub(super) fn acknowledge(&mut self, id: HoldId) -> bool {
+        let before = self.target();
+        self.lost.retain(|lost| lost.id != id);
+        self.target() != before
+    }
+
+    pub(super) fn detach(&mut self, id: HoldId) {
+        for hold in self.holds.iter_mut().filter(|hold| hold.id == id) {
+            hold.keeper = Keeper::Detached;
+        }
+        for lost in self.lost.iter_mut().filter(|lost| lost.id == id) {
+            lost.keeper = Keeper::Detached;
+        }
+        self.lost.retain(|lost| !lost.is_forgotten());
+    }
+
+    /// The latest detached hold that no unlock is at yet, or a lost one that nobody has asked for.
+    pub(super) fn claim_detached(&mut self) -> Option<HoldId> {
+        let held = self
+            .holds
+            .iter_mut()
+            .rev()
+            .find(|hold| hold.keeper == Keeper::Detached);
+        if let Some(hold) = held {
+            hold.keeper = Keeper::Unlock;
+            return Some(hold.id);
+        }
+        self.lost
+            .iter()
+            .find(|lost| lost.keeper.is_detached())
+            .map(|lost| lost.id)
+    }
+
+    pub(super) fn detached(&self) -> Vec<HoldId> {
+        let detached = self.holds.iter().filter(|hold| hold.keeper.is_detached());
+        detached.map(|hold| hold.id).collect()
+    }
+
+    /// Ends every hold.
+    pub(super) fn lose(&mut self, reason: LossReason) -> Vec<Loss> {
+        self.lose_if(|_| Some(reason))
+    }
+
+    /// Ends the holds that are over by the clock.
+    pub(super) fn expire(&mut self, now: Time) -> Vec<Loss> {
+        let deadline = self.deadline;
+        self.lose_if(|hold| hold.over(deadline, now))
+    }
+
+    fn lose_if(&mut self, mut reason: impl FnMut(&Hold) -> Option<LossReason>) -> Vec<Loss> {
+        let mut losses = Vec::new();
+        for hold in std::mem::take(&mut self.holds) {
+            let Some(reason) = reason(&hold) else {
+                self.holds.push(hold);
+                continue;
+            };
+            let Hold { id, policy, keeper } = hold;
+            let is_news = !(keeper.is_detached() && reason == LossReason::LeaseOver);
+            losses.push(Loss {
+                id,
+                reason,
+                is_news,
+            });
+            self.lost_reason = reason;
+            let lost = LostHold {
+                id,
+                reason,
+                keeper,
+                bounded: policy.ends().is_some(),
+            };
+            if !lost.is_forgotten() {
+                self.lost.push(lost);
+            }
+        }
+        self.losses += u64::from(!losses.is_empty());
+        losses
+    }
+
+    /// When the next hold is over if nothing happens.
+    pub(super) fn expires_at(&self) -> Option<Time> {
+        let ends = self.holds.iter().filter_map(|hold| hold.policy.ends());
+        self.is_held().then(|| ends.fold(self.deadline, Time::min))
+    }
+
+    /// The longest time still promised to the holds that are left.
+    pub(super) fn promised(&self, now: Time, rules: &Rules) -> Duration {
+        let left = self.holds.iter().map(|hold| hold.policy.left(now, rules));
+        left.fold(LEASE_MIN, Duration::max)
+    }
+
+    /// The lease that a renewal asks for; `None` if no hold is renewed.
+    fn renewal_lease(&self, now: Time, rules: &Rules) -> Option<Duration> {
+        let renewed = self.holds.iter().filter(|hold| hold.policy.is_renewed());
+        let left = renewed.map(|hold| hold.policy.left(now, rules)).max();
+        left.map(|lease| lease.max(LEASE_MIN))
+    }
+
+    /// Without a renewal by then a watchdog hold is at risk.
+    fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
+        let renewed = self.holds.iter().any(|hold| hold.policy.is_renewed());
+        renewed.then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
+    }
+
+    /// When the next renewal is due.
+    fn due_at(&self, rules: &Rules) -> Time {
+        match self.renewal {
+            Renewal::RetryAt(at) => at,
+            Renewal::Waiting | Renewal::InFlight => self.renewed_at + rules.watchdog_timeout / 3,
+        }
+    }
+
+    /// When the timer of this owner has to fire; `None`: it needs none for now.
+    pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
+        let expires = self.expires_at()?;
+        let risk = self.at_risk_from(rules).filter(|_| !self.warned);
+        let watched = risk.map_or(expires, |risk| risk.min(expires));
+        match self.renewal {
+            Renewal::Waiting | Renewal::RetryAt(_) => {
+                Some(watched.min(rules.on_beat(self.due_at(rules))))
+            }
+            // The renewal under way is answered, or given up, long before there is anything to see.
+            Renewal::InFlight => Some(watched).filter(|at| *at <= now + rules.command_timeout * 2),
+        }
+    }
+
+    /// Without a timer nobody would notice that a hold is over.
+    pub(super) fn needs_timer(&self) -> bool {
+        self.is_held() && self.renewal != Renewal::InFlight
+    }
+
+    /// Whether it is time to say that the renewal is overdue. It is said once.
+    pub(super) fn warn_if_overdue(&mut self, now: Time, rules: &Rules) -> bool {
+        let overdue = !self.warned && self.at_risk_from(rules).is_some_and(|from| from <= now);
+        self.warned |= overdue;
+        overdue
+    }
+
+    /// Begins a renewal if one is due.
+    pub(super) fn begin_renewal(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
+        let is_due = self.due_at(rules) <= now + rules.slack();
+        if !self.is_held() || self.renewal == Renewal::InFlight || !is_due {
+            return None;
+        }
+        self.renewal = Renewal::InFlight;
+        Some(
+            self.renewal_lease(now, rules)
+                .map_or(RenewalAsk::Check, RenewalAsk::Extend),
+        )
+    }
+
+    /// The renewal under way found everything as it should be.
+    pub(super) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
+        self.renewal = Renewal::Waiting;
+        if let RenewalAsk::Extend(lease) = asked {
+            self.promise(sent_at, lease);
+        }
+        self.in_order_since(sent_at);
+    }
+
+    /// The renewal under way has no answer: it is repeated soon.
+    pub(super) fn not_renewed(&mut self, now: Time, rules: &Rules) {
+        self.renewal = Renewal::RetryAt(now + rules.watchdog_timeout / 30);
+    }
+
+    pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {
+        let hold = self.holds.iter().find(|hold| hold.id == id)?;
+        Some(HoldSnapshot {
+            deadline: self.deadline,
+            at_risk_from: self
+                .at_risk_from(rules)
+                .filter(|_| hold.policy.is_renewed()),
+            ends: hold.policy.ends(),
+            over: hold.over(self.deadline, now),
+            policy: hold.policy,
+        })
+    }
+}
+
+/// The local deadline of a lease: before the server's own expiry, by a margin for the drift of two
+/// clocks.
+pub(crate) fn local_deadline(sent_at: Time, lease: Duration) -> Time {
+    sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+}
+
+/// The lease whose local deadline is this far away: what the margin takes off is put on.
+fn lease_for_deadline(left: Duration) -> Duration {
+    (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
+}
+
+/// What is sent when next to nothing is promised any more.
+const LEASE_MIN: Duration = Duration::from_millis(1);
