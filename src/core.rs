@@ -15,6 +15,13 @@
 //! | `admission`, `release`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
 
+// Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    reason = "hidden, and outside of semantic versioning"
+)]
+
 mod admission;
 mod effect;
 mod ids;
@@ -33,14 +40,15 @@ use std::time::Duration;
 
 use crate::error::LossReason;
 
-pub(crate) use admission::{Admission, Permit, Rejected, Untaken};
-pub(crate) use effect::{Effects, Event, Total};
-pub(crate) use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
-pub(crate) use queue::{Order, Renewed, Terms};
-pub(crate) use release::{JobStep, ReleaseAnswer, ReleaseStart, Unanswered, Unlock};
-pub(crate) use tenure::{
-    Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline,
-};
+pub use admission::{Admission, Permit, Rejected, Untaken};
+pub use effect::{Effects, Event, Total};
+#[cfg(feature = "test-util")]
+pub use ids::Visitor;
+pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
+pub use queue::{Order, Renewed, Terms};
+pub use release::{JobStep, ReleaseAnswer, ReleaseStart, Unanswered, Unlock};
+pub use renewal::RenewalRequest;
+pub use tenure::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};
@@ -48,9 +56,9 @@ use queue::Queue;
 
 /// The settings that the steps go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Rules {
-    pub(crate) watchdog_timeout: Duration,
-    pub(crate) command_timeout: Duration,
+pub struct Rules {
+    pub watchdog_timeout: Duration,
+    pub command_timeout: Duration,
 }
 
 impl Rules {
@@ -63,14 +71,14 @@ impl Rules {
     }
 
     /// How much earlier than due a renewal may be sent along with others.
-    pub(crate) fn slack(&self) -> Duration {
+    pub fn slack(&self) -> Duration {
         self.watchdog_timeout / 30
     }
 }
 
 /// The life of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Life {
+pub enum Life {
     Open,
     /// No new holds; those there are kept and can be released.
     Closing,
@@ -82,17 +90,17 @@ pub(crate) enum Life {
 
 /// Numbers for [`ClientStats`](crate::ClientStats), and for `close`, which waits for them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Counts {
-    pub(crate) held: usize,
-    pub(crate) guarded: usize,
-    pub(crate) waiting: usize,
-    pub(crate) acquiring: usize,
-    pub(crate) releasing: usize,
+pub struct Counts {
+    pub held: usize,
+    pub guarded: usize,
+    pub waiting: usize,
+    pub acquiring: usize,
+    pub releasing: usize,
 }
 
 impl Counts {
     /// Takes one owner's or lock's part out and puts another one in.
-    pub(crate) fn replace(&mut self, before: Self, after: Self) {
+    pub fn replace(&mut self, before: Self, after: Self) {
         let change = |sum: &mut usize, before, after| *sum = *sum + after - before;
         change(&mut self.held, before.held, after.held);
         change(&mut self.guarded, before.guarded, after.guarded);
@@ -104,7 +112,7 @@ impl Counts {
 
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LockCore {
+pub struct LockCore {
     rules: Rules,
     life: Life,
     ids: Ids,
@@ -155,7 +163,7 @@ struct Front {
 }
 
 impl LockCore {
-    pub(crate) fn new(rules: Rules, life: Life) -> Self {
+    pub fn new(rules: Rules, life: Life) -> Self {
         Self {
             rules,
             life,
@@ -170,11 +178,11 @@ impl LockCore {
     }
 
     /// Something is left that has to be remembered even if no call and no guard refers to it.
-    pub(crate) fn keeps_itself(&self) -> bool {
+    pub fn keeps_itself(&self) -> bool {
         self.life < Life::Gone && !self.owners.is_empty()
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub fn counts(&self) -> Counts {
         Counts {
             waiting: self.queue.len(),
             ..self.counts
@@ -182,17 +190,12 @@ impl LockCore {
     }
 
     /// When the timer of an owner has to fire. `None`: it needs none.
-    pub(crate) fn timer(&self, owner: ThreadId) -> Option<Time> {
+    pub fn timer(&self, owner: ThreadId) -> Option<Time> {
         self.owners.get(&owner)?.timer
     }
 
     /// What a guard shows. Changes nothing. `None`: the hold has ended.
-    pub(crate) fn snapshot(
-        &self,
-        now: Time,
-        owner: ThreadId,
-        hold: HoldId,
-    ) -> Option<HoldSnapshot> {
+    pub fn snapshot(&self, now: Time, owner: ThreadId, hold: HoldId) -> Option<HoldSnapshot> {
         self.owners
             .get(&owner)?
             .tenure
@@ -200,12 +203,12 @@ impl LockCore {
     }
 
     /// The field under which this owner appears in Redis, if it has anything to do with the lock.
-    pub(crate) fn field(&self, owner: ThreadId) -> Option<Arc<str>> {
+    pub fn field(&self, owner: ThreadId) -> Option<Arc<str>> {
         Some(Arc::clone(&self.owners.get(&owner)?.field))
     }
 
     /// Which owner has this field, and since when. Looks through all of them.
-    pub(crate) fn owner_of(&self, field: &str) -> Option<(ThreadId, Generation)> {
+    pub fn owner_of(&self, field: &str) -> Option<(ThreadId, Generation)> {
         let found = self.owners.values().find(|state| *state.field == *field)?;
         Some((found.owner, found.generation))
     }
@@ -322,7 +325,7 @@ impl LockCore {
 
     /// When the next of the unlocks that are under way counts as stuck: its caller does not poll it.
     /// A waiter asks again then although nothing has happened.
-    pub(crate) fn next_stuck(&self) -> Option<Time> {
+    pub fn next_stuck(&self) -> Option<Time> {
         let (since, _) = self.marked.unlocks.first()?;
         Some(*since + self.rules.command_timeout)
     }
@@ -346,12 +349,12 @@ impl LockCore {
     }
 
     /// Ends what is over by the clock.
-    pub(crate) fn tick(&mut self, now: Time, out: &mut Effects) {
+    pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.step(now, out, |_, _| ());
     }
 
     /// Enters a later part of the client's life, and has every call look at it.
-    pub(crate) fn set_life(&mut self, now: Time, life: Life, out: &mut Effects) {
+    pub fn set_life(&mut self, now: Time, life: Life, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
@@ -360,12 +363,7 @@ impl LockCore {
     }
 
     /// Ends every hold that is still open, because the client is closed. Answers with their fields.
-    pub(crate) fn lose_all(
-        &mut self,
-        now: Time,
-        reason: LossReason,
-        out: &mut Effects,
-    ) -> Vec<Arc<str>> {
+    pub fn lose_all(&mut self, now: Time, reason: LossReason, out: &mut Effects) -> Vec<Arc<str>> {
         self.step(now, out, |core, out| {
             let mut ended = Vec::new();
             for owner in core.owners.keys().copied().collect::<Vec<_>>() {
@@ -382,7 +380,7 @@ impl LockCore {
 
     /// Everything that is kept twice agrees, and the invariants hold.
     #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn check(&self) {
+    pub fn check(&self) {
         self.queue.check();
         let mut marked = Marked::default();
         let mut counts = Counts::default();
@@ -408,6 +406,22 @@ impl LockCore {
             queued_attempts.count() <= 1,
             "I4: one of those that queue attempts at a time"
         );
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl LockCore {
+    /// Goes through every number and every instant; see [`Visitor`].
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.ids.visit(visitor);
+        self.owners.values_mut().for_each(|own| own.visit(visitor));
+        self.queue.visit(visitor);
+        self.freed_at.iter_mut().for_each(|at| visitor.time(at));
+        visitor.time(&mut self.latest);
+        self.marked = Marked::default();
+        for (owner, own) in &self.owners {
+            self.marked.add(*owner, own.marks());
+        }
     }
 }
 

@@ -20,6 +20,10 @@ use crate::owner::Owner;
 use crate::script::{self, Call, Renewal};
 use crate::wire::LockName;
 
+/// The core, for the explorer.
+pub mod core {
+    pub use crate::core::*;
+}
 pub use crate::redis::transport::{
     Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
     TransportConnection,

@@ -17,7 +17,7 @@ use crate::error::LossReason;
 
 /// What a call may do right now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Admission {
+pub enum Admission {
     Permit(Permit),
     /// Others come first. It is time to ask again at `again`, whatever happens.
     Queued {
@@ -31,19 +31,19 @@ pub(crate) enum Admission {
 
 /// The right to run one acquire for one owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Permit {
-    pub(crate) waiter: WaiterId,
-    pub(crate) owner: ThreadId,
-    pub(crate) op: OpId,
-    pub(crate) field: Arc<str>,
+pub struct Permit {
+    pub waiter: WaiterId,
+    pub owner: ThreadId,
+    pub op: OpId,
+    pub field: Arc<str>,
     /// The count to go to.
-    pub(crate) target: u32,
-    pub(crate) terms: Terms,
+    pub target: u32,
+    pub terms: Terms,
 }
 
 /// Why a call gets no lock, or has to give it up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Rejected {
+pub enum Rejected {
     Closed,
     NoRuntime,
     /// An outer hold of the owner is gone.
@@ -55,7 +55,7 @@ pub(crate) enum Rejected {
 
 /// How an acquire ended that brought no lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Untaken {
+pub enum Untaken {
     /// The server said no, or it was never sent.
     NotExecuted,
     /// The outer hold is gone, so there was nothing to nest into.
@@ -66,7 +66,7 @@ pub(crate) enum Untaken {
 
 impl LockCore {
     /// Joins the queue.
-    pub(crate) fn enqueue(
+    pub fn enqueue(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -84,7 +84,7 @@ impl LockCore {
     }
 
     /// Leaves the queue, whatever came of it.
-    pub(crate) fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+    pub fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             let Some(waiter) = core.queue.remove(id) else {
                 return;
@@ -106,7 +106,7 @@ impl LockCore {
 
     /// What a waiter may do right now. `field` is the one under which a new hold of its owner would
     /// appear in Redis.
-    pub(crate) fn admit(
+    pub fn admit(
         &mut self,
         now: Time,
         id: WaiterId,
@@ -219,7 +219,7 @@ impl LockCore {
 
     /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
     /// a job undoes it.
-    pub(crate) fn taken(
+    pub fn taken(
         &mut self,
         now: Time,
         permit: &Permit,
@@ -269,7 +269,7 @@ impl LockCore {
     }
 
     /// The attempt brought no lock. Whatever may be in Redis of it is undone by a job.
-    pub(crate) fn untaken(
+    pub fn untaken(
         &mut self,
         now: Time,
         permit: &Permit,
@@ -319,9 +319,15 @@ impl LockCore {
         }
     }
 
+    /// Whether a waiter queues. `None`: it has left.
+    #[cfg(feature = "test-util")]
+    pub fn order(&self, id: WaiterId) -> Option<Order> {
+        self.queue.get(id).map(|waiter| waiter.order)
+    }
+
     /// Whether a waiter that found the lock held by somebody else has a reason to attempt again: its
     /// owner got or lost the lock, or another one of this client has just freed it.
-    pub(crate) fn has_reason_to_retry(&self, id: WaiterId) -> bool {
+    pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };

@@ -11,32 +11,32 @@ use crate::error::LossReason;
 
 /// The effects of one step, by kind. They are applied in the order of the fields.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Effects {
+pub struct Effects {
     /// Holds that have ended. How is a fact: the shell writes it down before it frees the mutex, and
     /// wakes those who wait for it afterwards.
-    pub(crate) ended: Vec<(HoldId, Ending)>,
+    pub ended: Vec<(HoldId, Ending)>,
     /// Owners whose timer has changed. When it is due is read when the timer is set.
-    pub(crate) timers: Vec<ThreadId>,
+    pub timers: Vec<ThreadId>,
     /// Waiters that may be able to go on.
-    pub(crate) woken: Vec<WaiterId>,
+    pub woken: Vec<WaiterId>,
     /// Owners whose acquire has ended, for unlocks that wait for that.
-    pub(crate) acquires_ended: Vec<ThreadId>,
+    pub acquires_ended: Vec<ThreadId>,
     /// Release jobs to spawn.
-    pub(crate) jobs: Vec<(ThreadId, OpId)>,
-    pub(crate) events: Vec<Event>,
-    pub(crate) totals: Vec<(Total, u64)>,
+    pub jobs: Vec<(ThreadId, OpId)>,
+    pub events: Vec<Event>,
+    pub totals: Vec<(Total, u64)>,
 }
 
 /// Something that is logged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Event {
+pub enum Event {
     Lost { field: Arc<str>, reason: LossReason },
     RenewalOverdue { field: Arc<str> },
 }
 
 /// A running total of [`ClientStats`](crate::ClientStats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Total {
+pub enum Total {
     Acquired,
     Released,
     Lost,

@@ -120,3 +120,14 @@ impl Op {
         }
     }
 }
+
+#[cfg(feature = "test-util")]
+impl Op {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        match self {
+            Self::Idle => {}
+            Self::Acquire(acquire) => acquire.id.visit(visitor),
+            Self::Release(release) => release.id.visit(visitor),
+        }
+    }
+}

@@ -289,6 +289,22 @@ impl OwnerState {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl OwnerState {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.generation.visit(visitor);
+        self.tenure.visit(visitor);
+        self.op.visit(visitor);
+        let seen = match &mut self.op {
+            Op::Acquire(acquire) => Some(&mut acquire.losses),
+            Op::Idle | Op::Release(_) => None,
+        };
+        self.tenure.forget_losses(seen);
+        visitor.time(&mut self.moved_at);
+        self.timer.iter_mut().for_each(|at| visitor.time(at));
+    }
+}
+
 /// What is known of the count in Redis when an acquire is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {

@@ -10,7 +10,7 @@ use super::tenure::{LeasePolicy, local_deadline};
 
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Order {
+pub enum Order {
     /// One attempt at once, past the queue.
     AtOnce,
     Queued,
@@ -18,14 +18,14 @@ pub(crate) enum Order {
 
 /// What a call asks for, and what becomes of its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Terms {
-    pub(crate) lease: Duration,
-    pub(crate) renewed: Renewed,
-    pub(crate) limit: Option<Duration>,
+pub struct Terms {
+    pub lease: Duration,
+    pub renewed: Renewed,
+    pub limit: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Renewed {
+pub enum Renewed {
     ByWatchdog,
     /// A fixed lease.
     Never,
@@ -241,5 +241,33 @@ impl Queue {
                 .iter()
                 .all(|id| self.waiters[id].order == Order::AtOnce)
         );
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Queue {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        let mut visited = |mut id: WaiterId| {
+            id.visit(visitor);
+            id
+        };
+        self.queued = self.queued.iter().map(|id| visited(*id)).collect();
+        self.yielding = self.yielding.iter().map(|id| visited(*id)).collect();
+        for own in self.by_owner.values_mut() {
+            own.free = own.free.iter().map(|id| visited(*id)).collect();
+            own.behind = own
+                .behind
+                .iter()
+                .map(|(order, id)| (*order, visited(*id)))
+                .collect();
+        }
+        let waiters = std::mem::take(&mut self.waiters);
+        self.waiters = waiters
+            .into_iter()
+            .map(|(id, waiter)| (visited(id), waiter))
+            .collect();
+        self.waiters
+            .values_mut()
+            .for_each(|waiter| visitor.time(&mut waiter.since));
     }
 }

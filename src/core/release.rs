@@ -15,7 +15,7 @@ use crate::error::LossReason;
 
 /// How an unlock begins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum ReleaseStart {
+pub enum ReleaseStart {
     Send(Unlock),
     /// An acquire of the same owner is under way since then; its end is announced.
     OwnerBusy {
@@ -27,25 +27,25 @@ pub(crate) enum ReleaseStart {
 
 /// An unlock that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Unlock {
-    pub(crate) owner: ThreadId,
-    pub(crate) op: OpId,
-    pub(crate) field: Arc<str>,
+pub struct Unlock {
+    pub owner: ThreadId,
+    pub op: OpId,
+    pub field: Arc<str>,
     /// The local deadline when it began.
-    pub(crate) deadline: Time,
+    pub deadline: Time,
 }
 
 /// What a release was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ReleaseAnswer {
+pub struct ReleaseAnswer {
     /// The count that the answered send went to.
-    pub(crate) target: u32,
+    pub target: u32,
     /// `None`: the count is what was asked for. Else why the field is not there any more.
-    pub(crate) gone: Option<LossReason>,
+    pub gone: Option<LossReason>,
     /// An earlier send may have been executed too.
-    pub(crate) repeated: bool,
+    pub repeated: bool,
     /// Before the very first send.
-    pub(crate) first_sent_at: Time,
+    pub first_sent_at: Time,
 }
 
 impl ReleaseAnswer {
@@ -56,7 +56,7 @@ impl ReleaseAnswer {
 
 /// What becomes of a release without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Unanswered {
+pub enum Unanswered {
     GoOn,
     /// It cannot succeed: the lease frees the lock.
     GiveUp,
@@ -64,7 +64,7 @@ pub(crate) enum Unanswered {
 
 /// What a job does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum JobStep {
+pub enum JobStep {
     /// Behind a lease that is over there is nothing left to free.
     Send {
         field: Arc<str>,
@@ -75,7 +75,7 @@ pub(crate) enum JobStep {
 
 impl LockCore {
     /// Takes a hold out of the books, and occupies its owner with the release. `Err`: it was lost.
-    pub(crate) fn begin_unlock(
+    pub fn begin_unlock(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -103,13 +103,7 @@ impl LockCore {
     }
 
     /// A guard was dropped: the hold counts as released from here on, and a job does the rest.
-    pub(crate) fn drop_hold(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        hold: HoldId,
-        out: &mut Effects,
-    ) {
+    pub fn drop_hold(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
     }
 
@@ -124,7 +118,7 @@ impl LockCore {
     }
 
     /// Drops every detached hold; answers how many.
-    pub(crate) fn drop_detached(&mut self, now: Time, out: &mut Effects) -> usize {
+    pub fn drop_detached(&mut self, now: Time, out: &mut Effects) -> usize {
         self.step(now, out, |core, out| {
             let detached = core
                 .owners
@@ -141,14 +135,14 @@ impl LockCore {
         })
     }
 
-    pub(crate) fn detach(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+    pub fn detach(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| own.tenure.detach(hold));
         });
     }
 
     /// A detached hold of this owner, for the caller to release.
-    pub(crate) fn claim_detached(
+    pub fn claim_detached(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -172,7 +166,7 @@ impl LockCore {
     }
 
     /// Whether a job has taken this unlock over: a send would not be in order with its own any more.
-    pub(crate) fn is_taken_over(&self, unlock: &Unlock) -> bool {
+    pub fn is_taken_over(&self, unlock: &Unlock) -> bool {
         let release = self
             .owners
             .get(&unlock.owner)
@@ -181,7 +175,7 @@ impl LockCore {
     }
 
     /// What a release that is sent now has to say: the count, and the lease that is still promised.
-    pub(crate) fn release_target(&self, now: Time, owner: ThreadId) -> (u32, Duration) {
+    pub fn release_target(&self, now: Time, owner: ThreadId) -> (u32, Duration) {
         let Some(own) = self.owners.get(&owner) else {
             return (0, Duration::from_millis(1));
         };
@@ -189,7 +183,7 @@ impl LockCore {
     }
 
     /// An unlock was answered. `Err`: the hold had ended before.
-    pub(crate) fn unlocked(
+    pub fn unlocked(
         &mut self,
         now: Time,
         unlock: &Unlock,
@@ -217,7 +211,7 @@ impl LockCore {
     }
 
     /// An unlock has no answer, or nobody waits for it any more.
-    pub(crate) fn not_unlocked(
+    pub fn not_unlocked(
         &mut self,
         now: Time,
         unlock: &Unlock,
@@ -265,7 +259,7 @@ impl LockCore {
     }
 
     /// What is left to do for the job of an owner.
-    pub(crate) fn job_step(
+    pub fn job_step(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -279,7 +273,7 @@ impl LockCore {
     }
 
     /// The send of a job was answered.
-    pub(crate) fn job_answered(
+    pub fn job_answered(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -304,7 +298,7 @@ impl LockCore {
 
     /// A job gives up, could not be spawned, or was dropped with its runtime: the lease frees the
     /// lock.
-    pub(crate) fn job_gone(&mut self, now: Time, owner: ThreadId, job: OpId, out: &mut Effects) {
+    pub fn job_gone(&mut self, now: Time, owner: ThreadId, job: OpId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 let Some(release) = own.op.release_mut().filter(|release| release.id == job) else {
@@ -319,7 +313,7 @@ impl LockCore {
     }
 
     /// Ends every hold of an owner, if it still is in the same generation.
-    pub(crate) fn lose_owner(
+    pub fn lose_owner(
         &mut self,
         now: Time,
         owner: ThreadId,

@@ -10,15 +10,15 @@ use super::tenure::{RenewOutcome, RenewalAsk};
 
 /// A renewal that is due.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct RenewalRequest {
-    pub(crate) field: Arc<str>,
-    pub(crate) generation: Generation,
-    pub(crate) ask: RenewalAsk,
+pub struct RenewalRequest {
+    pub field: Arc<str>,
+    pub generation: Generation,
+    pub ask: RenewalAsk,
 }
 
 impl LockCore {
     /// The timer of an owner has fired. Ends what is over; answers with what is to be renewed.
-    pub(crate) fn timer_fired(
+    pub fn timer_fired(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -47,7 +47,7 @@ impl LockCore {
     }
 
     /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
-    pub(crate) fn renewed(
+    pub fn renewed(
         &mut self,
         now: Time,
         owner: ThreadId,
@@ -71,7 +71,7 @@ impl LockCore {
     }
 
     /// A fixed lease was extended.
-    pub(crate) fn extended(
+    pub fn extended(
         &mut self,
         now: Time,
         owner: ThreadId,

@@ -10,7 +10,7 @@ use crate::error::LossReason;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum LeasePolicy {
+pub enum LeasePolicy {
     /// The watchdog renews it, at most until `limit`.
     Watchdog { limit: Option<Time> },
     /// It ends by itself; only `extend` moves the end, at most to `limit`.
@@ -44,14 +44,14 @@ impl LeasePolicy {
 
 /// How a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Ending {
+pub enum Ending {
     Released,
     Lost(LossReason),
 }
 
 /// Who will see to the end of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Keeper {
+pub enum Keeper {
     Guard,
     /// Nobody, until the owner unlocks without a guard.
     Detached,
@@ -120,7 +120,7 @@ enum Renewal {
 
 /// What a renewal asks of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum RenewalAsk {
+pub enum RenewalAsk {
     /// The lease from now on, at least.
     Extend(Duration),
     /// Nothing is renewed: whether the lock is still there.
@@ -129,7 +129,7 @@ pub(crate) enum RenewalAsk {
 
 /// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum RenewOutcome {
+pub enum RenewOutcome {
     Held { sent_at: Time, asked: RenewalAsk },
     Lost(LossReason),
     Unknown,
@@ -137,16 +137,16 @@ pub(crate) enum RenewOutcome {
 
 /// What a guard shows of a hold that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HoldSnapshot {
+pub struct HoldSnapshot {
     /// The server keeps the lock at least until here.
-    pub(crate) deadline: Time,
+    pub deadline: Time,
     /// Without a renewal by then the hold is at risk.
-    pub(crate) at_risk_from: Option<Time>,
+    pub at_risk_from: Option<Time>,
     /// When the hold is over whatever the server says.
-    pub(crate) ends: Option<Time>,
+    pub ends: Option<Time>,
     /// It is over by the clock, and no step has ended it yet.
-    pub(crate) over: Option<LossReason>,
-    pub(crate) policy: LeasePolicy,
+    pub over: Option<LossReason>,
+    pub policy: LeasePolicy,
 }
 
 /// A hold that was just lost.
@@ -499,9 +499,38 @@ impl Tenure {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl Tenure {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        for hold in &mut self.holds {
+            hold.id.visit(visitor);
+            match &mut hold.policy {
+                LeasePolicy::Watchdog { limit } => limit.iter_mut().for_each(|at| visitor.time(at)),
+                LeasePolicy::Fixed { until, limit } => {
+                    visitor.time(until);
+                    limit.iter_mut().for_each(|at| visitor.time(at));
+                }
+            }
+        }
+        self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
+        visitor.time(&mut self.deadline);
+        visitor.time(&mut self.renewed_at);
+        if let Renewal::RetryAt(at) = &mut self.renewal {
+            visitor.time(at);
+        }
+    }
+
+    /// Only whether it has moved since an acquire began is of interest.
+    pub(super) fn forget_losses(&mut self, seen: Option<&mut u64>) {
+        let moved = seen.as_ref().is_some_and(|seen| **seen != self.losses);
+        seen.into_iter().for_each(|seen| *seen = 0);
+        self.losses = u64::from(moved);
+    }
+}
+
 /// The local deadline of a lease: before the server's own expiry, by a margin for the drift of two
 /// clocks.
-pub(crate) fn local_deadline(sent_at: Time, lease: Duration) -> Time {
+pub fn local_deadline(sent_at: Time, lease: Duration) -> Time {
     sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
 

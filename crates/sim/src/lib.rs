@@ -15,5 +15,6 @@
     reason = "only the tests of this crate use it, and a panic is how a test fails"
 )]
 
+pub mod explorer;
 pub mod oracle;
 pub mod workload;
