@@ -197,6 +197,10 @@ impl LockCore {
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
         }
+        debug_assert!(
+            depth > 0 || order == Order::AtOnce || self.marked.blocks == 0,
+            "I4: only the head contends, and only while nobody of this client holds"
+        );
         let generation = self.ids.generation();
         let state = || OwnerState::new(owner, Arc::clone(field), generation, now);
         self.owners.entry(owner).or_insert_with(state);

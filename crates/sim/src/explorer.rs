@@ -55,8 +55,10 @@ pub enum Action {
     Cancel(usize),
     /// The server runs the next script.
     Execute,
-    /// The next answer arrives.
-    Deliver,
+    /// A send is handed to the connection.
+    HandOver(usize),
+    /// An answer is read by the task that waits for it.
+    Deliver(usize),
     /// The connection is lost, with everything on it.
     Lose,
     /// Something that was deferred is done.
@@ -117,7 +119,9 @@ impl Model for World {
             now: Time::START,
             server: Server::default(),
             callers: self.callers.iter().map(caller).collect(),
+            outbox: Vec::new(),
             wire: std::collections::VecDeque::new(),
+            answers: Vec::new(),
             deferred: std::collections::BTreeSet::new(),
             timers: std::collections::BTreeMap::new(),
             jobs: std::collections::BTreeSet::new(),
@@ -125,6 +129,8 @@ impl Model for World {
             budget: self.budget,
             robbed: false,
             expired: false,
+            has_expired: false,
+            wrong: None,
         };
         vec![state.normal(LONGEST, RULES.slack())]
     }
@@ -141,13 +147,12 @@ impl Model for World {
             let cancelled = callers.filter(|nth| state.callers[*nth].at != At::Ready);
             actions.extend(cancelled.map(Action::Cancel));
         }
-        if state.wire.iter().any(|sent| sent.reply.is_none()) {
+        actions.extend((0..state.outbox.len()).map(Action::HandOver));
+        if !state.wire.is_empty() {
             actions.push(Action::Execute);
         }
-        if state.wire.front().is_some_and(|sent| sent.reply.is_some()) {
-            actions.push(Action::Deliver);
-        }
-        if state.budget.losses > 0 && !state.wire.is_empty() {
+        actions.extend((0..state.answers.len()).map(Action::Deliver));
+        if state.budget.losses > 0 && state.wire.len() + state.answers.len() > 0 {
             actions.push(Action::Lose);
         }
         actions.extend(state.deferred.iter().copied().map(Action::Apply));

@@ -73,8 +73,6 @@ pub struct Sent {
     pub sent_at: Time,
     /// Before the first send of the same call, if this is not it.
     pub repeats: Option<Time>,
-    /// The server has run it, and this is on its way back.
-    pub reply: Option<Reply>,
 }
 
 /// What a step has left to be done, each at any later moment and in any order.
@@ -92,7 +90,12 @@ pub struct State {
     pub now: Time,
     pub server: Server,
     pub callers: Vec<Caller>,
+    /// Built, and not handed to the connection yet: tasks on other threads may be quicker.
+    pub outbox: Vec<Sent>,
+    /// Handed over, in order.
     pub wire: VecDeque<Sent>,
+    /// On its way to the task that waits for it; each task is woken when it is woken.
+    pub answers: Vec<(Sent, Reply)>,
     pub deferred: BTreeSet<Deferred>,
     /// The timers that are set.
     pub timers: BTreeMap<ThreadId, Time>,
@@ -105,6 +108,10 @@ pub struct State {
     pub robbed: bool,
     /// The lock is free because its lease ended, which is announced to nobody.
     pub expired: bool,
+    /// It has been, once.
+    pub has_expired: bool,
+    /// What a call was told that must not be.
+    pub wrong: Option<&'static str>,
 }
 
 /// How often something may still happen.
@@ -158,13 +165,12 @@ impl State {
     }
 
     pub fn send(&mut self, sender: Sender, script: Script) {
-        let (sent_at, repeats, reply) = (self.now, None, None);
-        self.wire.push_back(Sent {
+        let (sent_at, repeats) = (self.now, None);
+        self.outbox.push(Sent {
             sender,
             script,
             sent_at,
             repeats,
-            reply,
         });
     }
 
@@ -229,7 +235,8 @@ impl State {
                 }
             }
         }
-        for sent in &mut self.wire {
+        let sent = self.outbox.iter_mut().chain(&mut self.wire);
+        for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
             match &mut sent.sender {
                 Sender::Job(_, job) => job.visit(visitor),
                 Sender::Renewal(_, generation) => generation.visit(visitor),

@@ -19,10 +19,13 @@ impl State {
                 self.cancel(nth);
             }
             Action::Execute => self.execute(),
-            Action::Deliver => {
-                if let Some(sent) = self.wire.pop_front() {
-                    self.deliver(&sent);
-                }
+            Action::HandOver(nth) => {
+                let sent = self.outbox.remove(nth);
+                self.wire.push_back(sent);
+            }
+            Action::Deliver(nth) => {
+                let (sent, reply) = self.answers.remove(nth);
+                self.deliver(&sent, reply);
             }
             Action::Lose => {
                 self.budget.losses -= 1;
@@ -50,6 +53,7 @@ impl State {
                 let before = self.server.lock.is_some();
                 self.server.expire(self.now);
                 self.expired |= before && self.server.lock.is_none();
+                self.has_expired |= self.expired;
             }
             Action::ForeignTakes => {
                 self.budget.foreign -= 1;
@@ -220,7 +224,14 @@ impl State {
                     acquire_ended: false,
                 };
             }
-            Ok(ReleaseStart::NotHeld) | Err(_) => self.leave(nth),
+            Ok(ReleaseStart::NotHeld) => self.leave(nth),
+            Err(reason) => {
+                let by_the_server = matches!(reason, LossReason::Gone | LossReason::Taken);
+                if by_the_server && !self.robbed && !self.has_expired {
+                    self.wrong = Some("FL: a hold is lost that nobody took away");
+                }
+                self.leave(nth);
+            }
         }
     }
 
@@ -251,7 +262,16 @@ impl State {
         let owner = self.callers[nth].owner;
         match self.callers[nth].at.clone() {
             At::Attempting { permit } => {
-                self.step(|core, now, out| core.untaken(now, &permit, Untaken::Unknown, out));
+                let unsent = self
+                    .outbox
+                    .iter()
+                    .any(|sent| sent.sender == Sender::Caller(nth) && sent.repeats.is_none());
+                let untaken = if unsent {
+                    Untaken::NotExecuted
+                } else {
+                    Untaken::Unknown
+                };
+                self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
             }
             At::Unlocking { unlock } => {
                 self.step(|core, now, out| core.not_unlocked(now, &unlock, Unanswered::GoOn, out));
@@ -261,23 +281,27 @@ impl State {
             }
             At::Ready | At::Queued { .. } | At::Listening { .. } => {}
         }
-        for sent in self
-            .wire
-            .iter_mut()
-            .filter(|sent| sent.sender == Sender::Caller(nth))
-        {
-            sent.sender = Sender::Nobody;
-        }
+        self.nobody_waits(Sender::Caller(nth));
         self.leave(nth);
     }
 
+    /// What a dropped future has handed over is executed. What it has not is not sent any more.
+    fn nobody_waits(&mut self, sender: Sender) {
+        self.outbox.retain(|sent| sent.sender != sender);
+        for sent in self.wire.iter_mut().filter(|sent| sent.sender == sender) {
+            sent.sender = Sender::Nobody;
+        }
+        self.answers.retain(|(sent, _)| sent.sender != sender);
+    }
+
     fn execute(&mut self) {
-        let now = self.now;
-        let Some(sent) = self.wire.iter_mut().find(|sent| sent.reply.is_none()) else {
+        let Some(sent) = self.wire.pop_front() else {
             return;
         };
-        let (reply, published) = self.server.run(now, sent.script);
-        sent.reply = Some(reply);
+        let (reply, published) = self.server.run(self.now, sent.script);
+        if sent.sender != Sender::Nobody {
+            self.answers.push((sent, reply));
+        }
         if self.server.lock.is_some() {
             self.expired = false;
         }
@@ -293,14 +317,16 @@ impl State {
         }
     }
 
-    fn deliver(&mut self, sent: &Sent) {
-        let Some(reply) = sent.reply else { return };
+    fn deliver(&mut self, sent: &Sent, reply: Reply) {
         match sent.sender {
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
                 At::Attempting { .. } => self.attempted(nth, sent.sent_at, reply),
                 At::Unlocking { unlock } => {
                     let answer = released(sent, reply);
-                    let _ = self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
+                    let told = self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
+                    if told.is_err() && !self.robbed && !self.has_expired {
+                        self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
+                    }
                     self.leave(nth);
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
@@ -342,9 +368,14 @@ impl State {
         };
         let untaken = match reply {
             Reply::Done => {
+                let lost = self.is_lost(permit.owner);
                 if let Ok(hold) = self.step(|core, now, out| core.taken(now, &permit, sent_at, out))
                 {
                     self.callers[nth].guards.push(hold);
+                    if lost {
+                        self.wrong =
+                            Some("V14: a lock that was lost is back before its owner has seen it");
+                    }
                 }
                 return self.leave(nth);
             }
@@ -378,6 +409,13 @@ impl State {
         }
     }
 
+    /// The owner holds nothing, and has a guard whose hold was lost.
+    fn is_lost(&self, owner: ThreadId) -> bool {
+        let own = self.callers.iter().filter(|caller| caller.owner == owner);
+        let mut guards = own.flat_map(|caller| &caller.guards).peekable();
+        guards.peek().is_some() && guards.all(|hold| self.ended.contains(hold))
+    }
+
     fn queues(&self, nth: usize) -> bool {
         match &self.callers[nth].at {
             At::Attempting { permit } => self.core.order(permit.waiter) == Some(Order::Queued),
@@ -388,7 +426,13 @@ impl State {
     /// Nothing that was on the connection arrives any more; the server has killed it before the next
     /// one is used. A call is sent once more, a job and a renewal later.
     fn lose(&mut self) {
-        for sent in std::mem::take(&mut self.wire) {
+        let answers = std::mem::take(&mut self.answers)
+            .into_iter()
+            .map(|(sent, _)| sent);
+        let lost = answers
+            .chain(std::mem::take(&mut self.wire))
+            .collect::<Vec<_>>();
+        for sent in lost {
             match sent.sender {
                 Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
                 Sender::Caller(nth) => self.cancel(nth),
@@ -418,7 +462,7 @@ impl State {
     }
 
     fn mark_repeated(&mut self, first: &Sent) {
-        if let Some(last) = self.wire.back_mut() {
+        if let Some(last) = self.outbox.last_mut() {
             last.repeats = Some(first.sent_at);
         }
     }

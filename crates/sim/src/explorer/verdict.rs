@@ -12,13 +12,16 @@ impl State {
     /// What is wrong with this state, if anything is.
     pub fn problem(&self, world: &World) -> Option<String> {
         self.core.check();
-        self.believed().or_else(|| {
-            if self.is_at_rest(world) {
-                self.at_rest()
-            } else {
-                None
-            }
-        })
+        self.wrong
+            .map(str::to_owned)
+            .or_else(|| self.believed())
+            .or_else(|| {
+                if self.is_at_rest(world) {
+                    self.at_rest()
+                } else {
+                    None
+                }
+            })
     }
 
     /// A hold that its owner believes in is there, for as long as it believes in it.
@@ -66,7 +69,9 @@ impl State {
                 || !wants_a_lock && self.can_run(nth, world)
         });
         !busy
+            && self.outbox.is_empty()
             && self.wire.is_empty()
+            && self.answers.is_empty()
             && self.deferred.is_empty()
             && self.jobs.is_empty()
             && self.timers.values().all(|at| *at > self.now)

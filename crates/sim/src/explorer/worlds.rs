@@ -90,8 +90,25 @@ pub fn all() -> Vec<World> {
             "expiry",
             &[(1, &[LockFixed, Unlock]), (2, section)],
             Budget {
-                losses: 1,
                 ticks: 3,
+                ..NOTHING
+            },
+        ),
+        world(
+            "an outer hold ends under a nested call",
+            &[(1, &[LockFixed, Lock, Drop, Drop])],
+            Budget {
+                ticks: 3,
+                losses: 1,
+                ..NOTHING
+            },
+        ),
+        world(
+            "a renewal that comes too late",
+            &[(1, &[Lock, Unlock, Lock, Unlock])],
+            Budget {
+                ticks: 1,
+                losses: 1,
                 ..NOTHING
             },
         ),
@@ -113,6 +130,11 @@ pub fn all() -> Vec<World> {
                 ticks: 1,
                 ..NOTHING
             },
+        ),
+        world(
+            "unlocks that overlap",
+            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Unlock])],
+            NOTHING,
         ),
         world(
             "detached",
