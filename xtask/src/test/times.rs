@@ -9,8 +9,8 @@ const FILE: &str = "docs/test-times.md";
 
 pub fn record(report: &Report, server: &Path, seconds: f64, left_out: &str) -> Result<(), Problem> {
     let text = format!(
-        "One run of `cargo xtask test`, {}, {}{left_out}. Compiling is included in the part that does it;\n\
-         [`testing.md`](testing.md#the-parts) says what each part shows.\n\n\
+        "One run of `cargo xtask test`, {}, {}{left_out}. Compiling is included in the part\n\
+         that does it; [`testing.md`](testing.md#the-parts) says what each part shows.\n\n\
          | part | time | result |\n|---|---:|---|\n{}\n| all | {seconds:.0} s | {} passed, {} failed |",
         page::when_and_where(),
         server_name(&interop::reported(server)),
