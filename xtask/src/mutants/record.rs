@@ -18,12 +18,15 @@ pub struct Row {
 
 pub fn record(rows: &[Row], missed: usize) -> Result<(), Problem> {
     let text = format!(
-        "{} of {} planted bugs found, {}, {} s. Each is a file in `mutants/`;\n\
+        "{} of {} planted bugs found, {}, {:.0} s. Each is a file in `mutants/`;\n\
          [`testing.md`](testing.md#planted-bugs) says how they are planted. Schedules are those that the simulator needed.\n\n{}",
         rows.len() - missed,
         rows.len(),
         page::when_and_where(),
-        rows.iter().map(|row| row.took.as_secs()).sum::<u64>(),
+        rows.iter()
+            .map(|row| row.took)
+            .sum::<Duration>()
+            .as_secs_f64(),
         table(rows)
     );
     page::write(FILE, "Planted bugs", "cargo xtask mutants", text.trim_end())

@@ -8,21 +8,25 @@ use crate::{Problem, interop, page};
 const FILE: &str = "docs/test-times.md";
 
 pub fn record(report: &Report, server: &Path, seconds: f64, left_out: &str) -> Result<(), Problem> {
-    let text = format!(
-        "One run of `cargo xtask test`, {}, {}{left_out}. Compiling is included in the part\n\
-         that does it; [`testing.md`](testing.md#the-parts) says what each part shows.\n\n\
-         | part | time | result |\n|---|---:|---|\n{}\n| all | {seconds:.0} s | {} passed, {} failed |",
-        page::when_and_where(),
-        server_name(&interop::reported(server)),
-        report.rows.join("\n"),
-        report.passed,
-        report.failed
-    );
+    let server = server_name(&interop::reported(server));
+    let run = format!("{}, {server}{left_out}", page::when_and_where());
+    let text = text(report, &run, seconds);
     page::write(
         FILE,
         "Times of the tests",
         "cargo xtask test --record",
         &text,
+    )
+}
+
+fn text(report: &Report, run: &str, seconds: f64) -> String {
+    format!(
+        "One run of `cargo xtask test`, {run}. Compiling is included in the part\n\
+         that does it; [`testing.md`](testing.md#the-parts) says what each part shows.\n\n\
+         | part | time | result |\n|---|---:|---|\n{}\n| all | {seconds:.0} s | {} passed, {} failed |",
+        report.rows.join("\n"),
+        report.passed,
+        report.failed
     )
 }
 
@@ -34,7 +38,29 @@ fn server_name(reported: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::server_name;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_part_has_its_row_and_the_last_one_is_the_sum() {
+        let mut report = Report::default();
+        report.line("a part", Duration::from_millis(2600), "5 passed, 0 failed");
+        report.passed = 5;
+        let text = text(&report, "today", 3.0);
+        let rows: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.starts_with("|---"))
+            .skip(1)
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "| a part | 3 s | 5 passed, 0 failed |",
+                "| all | 3 s | 5 passed, 0 failed |"
+            ]
+        );
+    }
 
     #[test]
     fn a_server_is_named_with_its_version() {
