@@ -1,5 +1,9 @@
 //! A client made from the settings of a fred client, whatever that client is and whatever becomes
 //! of it.
+//!
+//! One of the tests needs Unix sockets, so none is built on Windows.
+
+#![cfg(unix)]
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

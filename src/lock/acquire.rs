@@ -118,7 +118,7 @@ pub(crate) fn terms(
     } else {
         Renewed::ByWatchdog
     };
-    let asked = lease.unwrap_or(shared.watchdog_timeout());
+    let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
     let lease = limit.map_or(asked, |limit| limit.min(asked));
     Ok(Terms {
         lease,

@@ -265,7 +265,16 @@ mod tests {
 
     #[test]
     fn a_scheme_is_one_of_a_closed_list() {
-        for scheme in ["redis", "valkey", "REDIS", "redis+unix", "valkey+unix"] {
+        let schemes = [
+            "redis",
+            "valkey",
+            "REDIS",
+            #[cfg(unix)]
+            "redis+unix",
+            #[cfg(unix)]
+            "valkey+unix",
+        ];
+        for scheme in schemes {
             let url = format!("{scheme}://user:hidden@host/7");
             let config = made(Settings::from_url(&url, TIMEOUT, true)).config;
             assert_eq!(

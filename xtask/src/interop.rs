@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::java::{self, Java};
-use crate::{Problem, cargo, mutants, tools};
+use crate::{Problem, cargo, mutants, page, tools};
 
 const USAGE: &str =
     "usage: cargo xtask interop [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
@@ -202,17 +202,14 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
 /// Puts the table into the page, between its marks.
 fn write(table: &str, start: Instant) -> Result<(), Problem> {
     let path = tools::root().join("docs/interop.md");
-    let page =
+    let text =
         std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
-    let today = Command::new("date").arg("+%Y-%m-%d").output();
-    let today = today
-        .map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned())
-        .unwrap_or_default();
+    let today = page::today();
     let told = format!(
         "{BEGIN}\n\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n\n{END}",
         start.elapsed().as_secs()
     );
-    let (Some((before, _)), Some((_, after))) = (page.split_once(BEGIN), page.split_once(END))
+    let (Some((before, _)), Some((_, after))) = (text.split_once(BEGIN), text.split_once(END))
     else {
         return Err(Problem::failed(
             "docs/interop.md has lost the marks of its table",
@@ -283,7 +280,7 @@ $apt download PACKAGE
 for package in *.deb; do dpkg-deb -x \"$package\" .; done";
 
 /// What a server says of itself.
-fn reported(binary: &Path) -> String {
+pub fn reported(binary: &Path) -> String {
     let said = Command::new(binary).arg("--version").output();
     said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned())
         .unwrap_or_default()

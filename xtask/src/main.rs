@@ -10,6 +10,7 @@ mod demo;
 mod interop;
 mod java;
 mod mutants;
+mod page;
 mod sim;
 mod test;
 mod tools;
@@ -22,10 +23,12 @@ usage: cargo xtask COMMAND
   demo [--only WAY] [--with-java]
                       sell a stock of 1,000 eight ways and see which lock holds;
                       --with-java: every other seller is a JVM with Redisson
-  test [--long] [--busy LOOPS] [--without java]
+  test --quick        what can be known within a minute: formatting, lints, unit tests, 300 schedules
+  test [--long] [--busy LOOPS] [--without java] [--record]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
                       --busy runs the tests beside so many busy loops
+                      --record writes docs/test-times.md when everything has passed
   interop [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
                       --planted sees whether planted bugs are found
@@ -33,7 +36,8 @@ usage: cargo xtask COMMAND
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
   mutants [NAME]... [--check]
-                      plants bugs in a copy of the tree, and sees whether the tests find them;
+                      plants bugs in a copy of the tree, and sees whether the tests find them; when
+                      none is named, all of them, and docs/planted-bugs.md is written;
                       --check only sees whether they can be planted
 
   --no-install        do not install anything; say what is missing and stop";

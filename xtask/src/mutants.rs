@@ -2,13 +2,16 @@
 //! are found.
 
 mod bug;
+mod record;
 mod tree;
+mod under_way;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
 use self::bug::{Bug, FOLDER, Finder};
+use self::record::Row;
 use self::tree::{Tree, target};
 use crate::java::Java;
 use crate::{Problem, cargo, interop, tools};
@@ -63,8 +66,11 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             )));
         }
     }
-    let missed = plant(&tree, &bugs);
+    let (missed, rows) = plant(&tree, &bugs);
     println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
+    if arguments.is_empty() {
+        record::record(&rows, missed.len())?;
+    }
     if missed.is_empty() {
         Ok(())
     } else {
@@ -72,13 +78,13 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
 }
 
-/// Plants one bug after the other; answers which were not found.
-fn plant<'a>(tree: &Tree, bugs: &'a [Bug]) -> Vec<&'a str> {
+/// Plants one bug after the other; answers which were not found, and what became of each.
+fn plant<'a>(tree: &Tree, bugs: &'a [Bug]) -> (Vec<&'a str>, Vec<Row>) {
     println!(
         "{:<42} {:<52} {:>9} {:>7}",
         "bug", "found by", "schedules", "time"
     );
-    let mut missed = Vec::new();
+    let (mut missed, mut rows) = (Vec::new(), Vec::new());
     for bug in bugs {
         let start = Instant::now();
         let found = tree
@@ -100,8 +106,14 @@ fn plant<'a>(tree: &Tree, bugs: &'a [Bug]) -> Vec<&'a str> {
             bug.name,
             start.elapsed().as_secs_f64()
         );
+        rows.push(Row {
+            bug: bug.name.clone(),
+            by,
+            schedules,
+            took: start.elapsed(),
+        });
     }
-    missed
+    (missed, rows)
 }
 
 /// What the tests with Java have to find as well, each with a scenario that has to go red: ours is

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: what CI runs, part by part, each with its time and its counts.
 
 mod busy;
+mod quick;
+mod times;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,6 +17,8 @@ use crate::{Problem, cargo, demo, interop, mutants, sim};
 #[derive(Default)]
 struct Report {
     lines: Vec<String>,
+    /// The same for a page.
+    rows: Vec<String>,
     passed: u32,
     failed: u32,
 }
@@ -24,16 +28,22 @@ struct Options {
     with_java: bool,
     /// How many busy loops run beside the tests.
     busy: usize,
+    /// Whether the page with the times is written.
+    record: bool,
 }
 
 impl Options {
     fn parse(arguments: &[&str]) -> Result<Self, Problem> {
-        let (mut long, mut with_java, mut busy) = (false, true, 0);
+        let (mut long, mut with_java, mut busy, mut record) = (false, true, 0, false);
         let mut rest = arguments;
         while !rest.is_empty() {
             rest = match rest {
                 ["--long", rest @ ..] => {
                     long = true;
+                    rest
+                }
+                ["--record", rest @ ..] => {
+                    record = true;
                     rest
                 }
                 ["--without", "java", rest @ ..] => {
@@ -53,15 +63,20 @@ impl Options {
             long,
             with_java,
             busy,
+            record,
         })
     }
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    if arguments == ["--quick"] {
+        return quick::run();
+    }
     let Options {
         long,
         with_java,
         busy,
+        record,
     } = Options::parse(arguments)?;
     let server = tools::redis_server(install)?;
     let java = if with_java {
@@ -91,8 +106,6 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     drop(busy_loops);
     report.demo_without_its_lock(&server);
 
-    println!("\n{}", report.lines.join("\n"));
-    println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
     let left_out = if with_java {
         ""
     } else {
@@ -103,19 +116,20 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     } else {
         String::new()
     };
-    println!(
-        "{} passed, {} failed{left_out}{beside}",
-        report.passed, report.failed
-    );
-    if report.failed > 0 {
-        Err(Problem::failed("not everything passed"))
-    } else {
-        Ok(())
+    let left_out = format!("{left_out}{beside}");
+    let seconds = start.elapsed().as_secs_f64();
+    report.told(start, &left_out)?;
+    if record {
+        times::record(&report, &server, seconds, &left_out)?;
     }
+    Ok(())
 }
 
-const USAGE: &str =
-    "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
+const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--record] [--no-install]\n       \
+                     cargo xtask test --quick";
+
+/// Behind what clippy is given.
+const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
 
 /// More is a slip of the finger.
 const BUSY_MAX: usize = 64;
@@ -153,7 +167,6 @@ const PARTS: [(&str, &[&str]); 4] = [
 impl Report {
     /// What can be said without running a test.
     fn sources(&mut self) {
-        const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
         self.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
         let mut lints = cargo(&["clippy", "--workspace", "--all-targets"]);
         self.check("lints", lints.args(DENY));
@@ -337,7 +350,22 @@ impl Report {
         self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
     }
 
+    /// Says what the parts have shown. `Err`: not everything passed.
+    fn told(&self, start: Instant, left_out: &str) -> Result<(), Problem> {
+        println!("\n{}", self.lines.join("\n"));
+        println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
+        println!("{} passed, {} failed{left_out}", self.passed, self.failed);
+        if self.failed > 0 {
+            Err(Problem::failed("not everything passed"))
+        } else {
+            Ok(())
+        }
+    }
+
     fn line(&mut self, name: &str, took: Duration, result: &str) {
+        let seconds = took.as_secs_f64();
+        self.rows
+            .push(format!("| {name} | {seconds:.0} s | {result} |"));
         self.lines.push(format!(
             "{name:<42} {:>7.1} s  {result}",
             took.as_secs_f64()

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::bug::{Bug, Finder};
+use super::under_way::UnderWay;
 use crate::{Problem, cargo, sim, tools};
 
 /// How many schedules a bug may hide in.
@@ -20,6 +21,8 @@ pub struct Tree {
     files: Vec<PathBuf>,
     /// For tests with a real server.
     server: Option<PathBuf>,
+    /// For as long as there is this tree, so is its mark.
+    _under_way: UnderWay,
 }
 
 pub struct Tested {
@@ -45,6 +48,7 @@ impl Tree {
             folder: tools::root().join("target/mutants/tree"),
             files,
             server,
+            _under_way: UnderWay::begin(&target())?,
         })
     }
 

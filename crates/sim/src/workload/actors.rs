@@ -81,7 +81,7 @@ impl Actor {
 
     pub(crate) async fn act(mut self, steps: Vec<Step>) -> Self {
         for step in steps {
-            self.step(step).await;
+            Box::pin(self.step(step)).await;
         }
         self
     }
