@@ -8,7 +8,8 @@
 //! | file | has |
 //! |---|---|
 //! | `ids` | the numbers, and time |
-//! | `tenure` | the holds of one owner, their leases and losses |
+//! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
+//! | `rules` | settings, the client's life, counts |
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state` | both together |
 //! | `queue` | the waiters |
@@ -24,91 +25,37 @@
 
 mod admission;
 mod effect;
+mod hold;
 mod ids;
 mod op;
 mod owner_state;
 mod queue;
 mod release;
 mod renewal;
+mod rules;
 mod tenure;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::LossReason;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use effect::{Effects, Event, Total};
+pub use hold::{Ending, HoldSnapshot, LeasePolicy, local_deadline};
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
 pub use queue::{Order, Renewed, Terms};
 pub use release::{JobStep, ReleaseAnswer, ReleaseStart, Unanswered, Unlock};
+#[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
-pub use tenure::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
+pub use rules::{Counts, Life, Rules};
+pub use tenure::{RenewOutcome, RenewalAsk};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};
 use queue::Queue;
-
-/// The settings that the steps go by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Rules {
-    pub watchdog_timeout: Duration,
-    pub command_timeout: Duration,
-}
-
-impl Rules {
-    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth
-    /// of the period have their timers at the same instant and are renewed together.
-    fn on_beat(&self, due: Time) -> Time {
-        let beat = self.slack().as_nanos().max(1);
-        let early = due.since_start().as_nanos() % beat;
-        due - Duration::from_nanos(u64::try_from(early).unwrap_or(0))
-    }
-
-    /// How much earlier than due a renewal may be sent along with others.
-    pub fn slack(&self) -> Duration {
-        self.watchdog_timeout / 30
-    }
-}
-
-/// The life of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Life {
-    Open,
-    /// No new holds; those there are kept and can be released.
-    Closing,
-    /// The runtime is gone: nobody is left to renew a hold, or to signal its loss.
-    Gone,
-    /// Nothing is sent any more.
-    Closed,
-}
-
-/// Numbers for [`ClientStats`](crate::ClientStats), and for `close`, which waits for them.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counts {
-    pub held: usize,
-    pub guarded: usize,
-    pub waiting: usize,
-    pub acquiring: usize,
-    pub releasing: usize,
-}
-
-impl Counts {
-    /// Takes one owner's or lock's part out and puts another one in.
-    pub fn replace(&mut self, before: Self, after: Self) {
-        let change = |sum: &mut usize, before, after| *sum = *sum + after - before;
-        change(&mut self.held, before.held, after.held);
-        change(&mut self.guarded, before.guarded, after.guarded);
-        change(&mut self.waiting, before.waiting, after.waiting);
-        change(&mut self.acquiring, before.acquiring, after.acquiring);
-        change(&mut self.releasing, before.releasing, after.releasing);
-    }
-}
 
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -379,7 +326,7 @@ impl LockCore {
     }
 
     /// Everything that is kept twice agrees, and the invariants hold.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub fn check(&self) {
         self.queue.check();
         let mut marked = Marked::default();

@@ -9,20 +9,20 @@
 //! itself while its core remembers an owner: a detached hold or a job needs nobody else.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
+use tokio_util::sync::CancellationToken;
 
 use crate::core::{
-    Counts, Effects, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms, ThreadId,
-    Time, Unlock, WaiterId,
+    Counts, Effects, Ending, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms,
+    ThreadId, Time, Unlock, WaiterId,
 };
 use crate::error::LossReason;
 use crate::event::{event, isolated};
-use crate::hold_status::HoldStatus;
 use crate::redis::Route;
 use crate::shared::Shared;
 use crate::table::Table;
@@ -355,5 +355,34 @@ pub(crate) enum UnlockStart {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.locks.table.remove(self.name.key(), self);
+    }
+}
+
+/// What a hold and its guard share: whether and how the hold has ended. It ends once.
+#[derive(Debug, Default)]
+pub(crate) struct HoldStatus {
+    ending: OnceLock<Ending>,
+    ended: CancellationToken,
+}
+
+impl HoldStatus {
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Cancelled after the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
+    pub(crate) fn set_ending(&self, ending: Ending) {
+        let first = self.ending.set(ending).is_ok();
+        debug_assert!(first, "I5: a hold ends once");
+    }
+
+    /// Wakes those who wait for the end, when the mutex is free.
+    pub(crate) fn wake(&self) {
+        self.ended.cancel();
     }
 }

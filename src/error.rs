@@ -161,6 +161,20 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn not_held(lock: &str, client_id: &str, thread_id: i64) -> Self {
+        let owner = format!("{client_id}:{thread_id}");
+        Self::NotHeld {
+            lock: lock.to_owned(),
+            owner,
+        }
+    }
+
+    /// Whether trying a release again cannot help.
+    pub(crate) fn is_final(&self) -> bool {
+        let denied = matches!(self, Self::PermissionDenied { .. } | Self::NotALock { .. });
+        denied || matches!(self, Self::Closed | Self::NoRuntime)
+    }
+
     pub(crate) fn not_a_lock(key: &str, found: &str) -> Self {
         Self::NotALock {
             key: key.to_owned(),

@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
 use crate::lock::acquire::Taken;
-use crate::lock::release::{self, OpenHold};
+use crate::lock::release::{OpenHold, extend};
 use crate::owner::Owner;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
@@ -220,7 +220,7 @@ impl LockGuard {
             hold,
             status,
         } = &self.handle;
-        let extending = release::extend(entry, owner.id(), *hold, status, lease);
+        let extending = extend(entry, owner.id(), *hold, status, lease);
         entry.shared().on_client_runtime(pin!(extending)).await
     }
 

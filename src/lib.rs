@@ -42,21 +42,17 @@
 // The code on these pages compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/migrating.md")]
 struct Pages;
 
 mod builder;
 mod client;
 mod client_handle;
-mod clock;
 mod core;
 mod entry;
 mod error;
 mod event;
 mod guard;
 mod hold_handle;
-mod hold_status;
-mod lease;
 mod lock;
 mod owner;
 mod redis;

@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 mod inspect;
 pub(crate) mod release;
+mod waiter;
 
 use std::fmt;
 use std::future::Future;
@@ -22,7 +23,7 @@ use crate::wire::LockName;
 
 use acquire::{Wait, acquire, terms};
 pub use inspect::Holder;
-use release::{OpenHold, not_held};
+use release::OpenHold;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -334,7 +335,7 @@ impl Lock {
                 return Err(if shared.is_closed() {
                     Error::Closed
                 } else {
-                    not_held(&entry, owner)
+                    Error::not_held(&self.given, &shared.client_id, owner.0)
                 });
             };
             let status = entry.status(hold);

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+
+use crate::core::Time;
 
 /// A handle to a runtime, for spawning on it.
 #[derive(Clone)]
@@ -115,3 +118,29 @@ static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
         .ok()?;
     Some(handle)
 });
+
+/// The client's clock: tokio's instants as times since the client was made, and back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.time(Instant::now())
+    }
+
+    pub(crate) fn time(&self, at: Instant) -> Time {
+        Time::after_start(at.saturating_duration_since(self.start))
+    }
+
+    pub(crate) fn instant(&self, time: Time) -> Instant {
+        self.start + time.since_start()
+    }
+}

@@ -13,11 +13,10 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::core::{Counts, Life, Rules, Total};
 use crate::error::Error;
 use crate::redis::Redis;
-use crate::runtime::Runtime;
+use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
 use crate::wait::Subscriptions;
 
@@ -223,3 +222,21 @@ impl Totals {
         );
     }
 }
+
+/// Whether a lease, or a limit, is one that Redis and two clocks can keep.
+pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {
+    if (LEASE_MIN..=LEASE_MAX).contains(&given) {
+        return Ok(());
+    }
+    let problem = "it must be at least 10 milliseconds and at most ten years";
+    Err(Error::InvalidDuration {
+        what,
+        given,
+        problem,
+    })
+}
+
+const LEASE_MIN: Duration = Duration::from_millis(10);
+
+/// Far from the end of the clock's range, where timers cannot be made any more.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

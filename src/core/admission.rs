@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
+use super::LockCore;
 use super::effect::{Effects, Total};
+use super::hold::local_deadline;
 use super::ids::{HoldId, OpId, ThreadId, Time, WaiterId};
 use super::op::Acquire;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
-use super::tenure::local_deadline;
-use super::{Life, LockCore};
+use super::rules::Life;
 use crate::error::LossReason;
 
 /// What a call may do right now.

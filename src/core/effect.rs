@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use super::hold::Ending;
 use super::ids::{HoldId, OpId, ThreadId, WaiterId};
-use super::tenure::Ending;
 use crate::error::LossReason;
 
 /// The effects of one step, by kind. They are applied in the order of the fields.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::effect::{Effects, Event, Total};
+use super::hold::{Ending, Loss};
 use super::ids::{Generation, HoldId, Ids, ThreadId, Time};
 use super::op::{Acquire, Job, Op, Release};
 use super::queue::Order;
-use super::tenure::{Ending, Loss, Tenure};
-use super::{Counts, Life};
+use super::rules::{Counts, Life};
+use super::tenure::Tenure;
 use crate::error::LossReason;
 
 /// What a step has at hand besides the owner it is about.

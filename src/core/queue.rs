@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::hold::{LeasePolicy, local_deadline};
 use super::ids::{ThreadId, Time, WaiterId};
-use super::tenure::{LeasePolicy, local_deadline};
 
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,7 +215,7 @@ impl Queue {
     }
 
     /// What is kept twice agrees.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub(super) fn check(&self) {
         let mut owners = 0;
         for (owner, own) in &self.by_owner {

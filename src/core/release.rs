@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::effect::{Effects, Total};
-use super::ids::{Generation, HoldId, OpId, ThreadId, Time};
+use super::ids::{HoldId, OpId, ThreadId, Time};
 use super::op::{Op, Release};
 use super::owner_state::{Context, OwnerState};
+use super::rules::Life;
 use crate::error::LossReason;
 
 /// How an unlock begins.
@@ -311,24 +312,6 @@ impl LockCore {
             });
         });
     }
-
-    /// Ends every hold of an owner, if it still is in the same generation.
-    pub fn lose_owner(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        generation: Option<Generation>,
-        reason: LossReason,
-        out: &mut Effects,
-    ) {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| {
-                if generation.is_none_or(|generation| generation == own.generation) {
-                    own.lose(reason, cx);
-                }
-            });
-        });
-    }
 }
 
 impl OwnerState {
@@ -381,7 +364,7 @@ impl OwnerState {
     }
 
     fn job_step(&mut self, job: OpId, cx: &mut Context<'_>) -> JobStep {
-        let (held, closed) = (self.tenure.is_held(), cx.life == super::Life::Closed);
+        let (held, closed) = (self.tenure.is_held(), cx.life == Life::Closed);
         let release = self.op.release_mut().filter(|release| release.id == job);
         let Some(Release {
             direct, job, raced, ..

@@ -7,6 +7,7 @@ use super::LockCore;
 use super::effect::{Effects, Event};
 use super::ids::{Generation, HoldId, ThreadId, Time};
 use super::tenure::{RenewOutcome, RenewalAsk};
+use crate::error::LossReason;
 
 /// A renewal that is due.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,6 +85,24 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
                 own.tenure.extended(hold, sent_at, lease, &rules);
+            });
+        });
+    }
+
+    /// Ends every hold of an owner, if it still is in the same generation.
+    pub fn lose_owner(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        generation: Option<Generation>,
+        reason: LossReason,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                if generation.is_none_or(|generation| generation == own.generation) {
+                    own.lose(reason, cx);
+                }
             });
         });
     }

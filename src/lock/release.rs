@@ -18,14 +18,12 @@ use crate::core::{
     Ending, HoldId, JobStep, LeasePolicy, OpId, ReleaseAnswer, RenewalAsk, ThreadId, Unanswered,
     Unlock, local_deadline,
 };
-use crate::entry::{Entry, UnlockStart};
+use crate::entry::{Entry, HoldStatus, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
-use crate::hold_status::HoldStatus;
-use crate::lease::check_lease;
 use crate::redis::Bulk;
 use crate::script::{self, Answer, CallError, Released, Renewal, Renewed, RetryPolicy};
-use crate::shared::Totals;
+use crate::shared::{Totals, check_lease};
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
 /// background.
@@ -83,7 +81,11 @@ impl OpenHold {
                     self.open = false;
                     return Err(match status.and_then(|status| status.ending()) {
                         Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
-                        Some(Ending::Released) | None => not_held(&entry, self.owner),
+                        Some(Ending::Released) | None => Error::not_held(
+                            entry.name.given(),
+                            &entry.shared().client_id,
+                            self.owner.0,
+                        ),
                     });
                 }
                 // A nested acquire is under way. Its caller may have stopped polling it, so it is not
@@ -111,14 +113,6 @@ impl OpenHold {
         }
         .send()
         .await
-    }
-}
-
-pub(crate) fn not_held(entry: &Entry, owner: ThreadId) -> Error {
-    let client_id = &entry.shared().client_id;
-    Error::NotHeld {
-        lock: entry.name.given().to_string(),
-        owner: format!("{client_id}:{}", owner.0),
     }
 }
 
@@ -296,7 +290,7 @@ impl Job {
                 Err(CallError { error, .. }) => error,
             };
             tried = true;
-            if Instant::now() >= give_up_at || is_final(&error) {
+            if Instant::now() >= give_up_at || error.is_final() {
                 return self.give_up(&field, &error);
             }
             let left = give_up_at.saturating_duration_since(Instant::now());
@@ -327,14 +321,6 @@ impl Drop for Job {
                 .step(|core, now, out| core.job_gone(now, owner, id, out));
         }
     }
-}
-
-/// Whether trying again cannot help.
-fn is_final(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::PermissionDenied { .. } | Error::NotALock { .. } | Error::Closed | Error::NoRuntime
-    )
 }
 
 /// Moves the end of a fixed lease.

@@ -35,6 +35,9 @@ usage: cargo xtask COMMAND
 
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
+  explore [--deep] [--browse WORLD]
+                      every order of steps of small worlds of the core, to the end; --deep: larger
+                      ones; --browse: one of them, step by step, at http://127.0.0.1:3000
   mutants [NAME]... [--check]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
                       none is named, all of them, and docs/planted-bugs.md is written;
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest, install),
         Some((&"interop", rest)) => interop::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
+        Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
         _ => {
             eprintln!("{USAGE}");

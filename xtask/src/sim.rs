@@ -40,3 +40,34 @@ pub const BUILD: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", 
 
 /// The test that runs the schedules.
 pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
+
+/// The explorer of the core, with the same profile.
+pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];
+
+const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
+
+/// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.
+pub fn explore(arguments: &[&str]) -> Result<(), Problem> {
+    let mut command = match *arguments {
+        [] => cargo(&["test", "--quiet"]),
+        ["--deep"] => cargo(&["test", "--quiet"]),
+        ["--browse", world] => {
+            let mut command = cargo(&["run", "--quiet", "--profile", "sim", "--package", "sim"]);
+            command.args(["--bin", "explore", "--", world]);
+            command
+        }
+        _ => return Err(Problem::to_do(EXPLORE_USAGE)),
+    };
+    if !matches!(arguments, ["--browse", _]) {
+        command.args(EXPLORER).args(["--", "--nocapture"]);
+        let deep = arguments == ["--deep"];
+        command.args(if deep { &["--ignored"][..] } else { &[] });
+    }
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Problem::failed(
+            "a world has a state that must not be: see above",
+        )),
+        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
+    }
+}

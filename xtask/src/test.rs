@@ -210,12 +210,19 @@ impl Report {
             &simulator,
             &schedules,
         );
+        self.tests("explorer", server, &sim::EXPLORER, &[]);
         for (name, files) in PARTS {
             let mut selected = vec!["--package", "redisson-lock"];
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
             self.tests(name, server, &selected, &[]);
         }
-        let docs = ["--doc", "--package", "redisson-lock"];
+        let docs = [
+            "--doc",
+            "--package",
+            "redisson-lock",
+            "--package",
+            "test-support",
+        ];
         self.tests("doc tests", server, &docs, &[]);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Breaks: a deadline counts from before the send.
-//! Found by: seeds, traces::v01, unit wait::tests::it_lingers, test renewal::a_name
+//! Found by: seeds, explorer, traces::v01, unit wait::tests::it_lingers, test renewal::a_name
 //!
 //! In: src/slot.rs
 //! --- find
@@ -38,6 +38,8 @@ pub struct Bug {
 pub enum Finder {
     /// The schedules of the simulator.
     Seeds,
+    /// The explorer of the core.
+    Explorer,
     /// Tests of the simulator by name.
     Sim(String),
     /// Other unit tests of the library.
@@ -148,6 +150,7 @@ impl Finder {
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(' ') {
             None if text == "seeds" => Ok(Self::Seeds),
+            None if text == "explorer" => Ok(Self::Explorer),
             None if !text.is_empty() => Ok(Self::Sim(text.to_owned())),
             Some(("unit", filter)) => Ok(Self::Unit(filter.to_owned())),
             Some(("test", test)) => match test.split_once("::") {
@@ -163,6 +166,7 @@ impl std::fmt::Display for Finder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Seeds => f.write_str("seeds"),
+            Self::Explorer => f.write_str("explorer"),
             Self::Sim(filter) => f.write_str(filter),
             Self::Unit(filter) => write!(f, "unit {filter}"),
             Self::Test(file, filter) => write!(f, "test {file}::{filter}"),

@@ -116,6 +116,7 @@ impl Tree {
     pub fn test(&self, finder: &Finder) -> Result<Tested, Problem> {
         let (binary, filter, limit) = match finder {
             Finder::Seeds => (self.build(&sim::BUILD)?, sim::TEST, None),
+            Finder::Explorer => (self.build(&sim::EXPLORER)?, "every_world", None),
             Finder::Sim(filter) => (self.build(&sim::BUILD)?, filter.as_str(), None),
             Finder::Unit(filter) => {
                 let library = ["--package", "redisson-lock", "--lib"];

@@ -33,9 +33,10 @@ type Part = (
 );
 
 /// A new test target that is quick and needs no server gets a line here.
-fn parts() -> [Part; 2] {
+fn parts() -> [Part; 3] {
     [
         ("unit tests", vec!["--workspace", "--lib", "--bins"], &[]),
+        ("explorer", sim::EXPLORER.to_vec(), &[]),
         (
             "simulator: schedules",
             [

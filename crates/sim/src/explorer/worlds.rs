@@ -137,6 +137,11 @@ pub fn all() -> Vec<World> {
             NOTHING,
         ),
         world(
+            "a drop and an unlock that overlap",
+            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Drop])],
+            NOTHING,
+        ),
+        world(
             "detached",
             &[(1, &[Lock, Detach, Lock, Drop]), (2, section)],
             Budget {
