@@ -46,8 +46,8 @@ pub use hold::{Ending, HoldSnapshot, LeasePolicy, local_deadline};
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
-pub use queue::{Order, Renewed, Terms};
-pub use release::{JobStep, ReleaseAnswer, ReleaseStart, Unanswered, Unlock};
+pub use queue::{LeaseKind, Order, Terms};
+pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart, Unlock};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};

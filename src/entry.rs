@@ -237,7 +237,7 @@ impl Entry {
     }
 
     fn set_timer(self: &Arc<Self>, owner: ThreadId) {
-        let clock = self.shared().clock;
+        let clock = &self.shared().clock;
         let due = || {
             self.state
                 .lock()

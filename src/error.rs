@@ -289,3 +289,14 @@ impl fmt::Display for RefusedKind {
         })
     }
 }
+
+/// Cuts the text to 200 bytes, on a character boundary.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut end = text.len().min(SHOWN_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+const SHOWN_BYTES_MAX: usize = 200;

@@ -15,18 +15,14 @@ mod settings;
 mod subscriber;
 pub(crate) mod transport;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, Source};
-use crate::runtime::Runtime;
-use crate::server_error;
+use crate::error::Error;
+use crate::runtime::{Runtime, Tasks};
 use crate::wait::Subscriptions;
 
 pub use fence::ConnectionFence;
@@ -34,8 +30,7 @@ pub(crate) use settings::Settings;
 pub(crate) use transport::{Arg, Reply};
 
 use lane::Lane;
-pub(crate) use link::{Limit, Link};
-use transport::ConnectionError;
+pub(crate) use link::{Limit, Link, SendError};
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
@@ -63,10 +58,7 @@ impl Redis {
                 .collect(),
             moved: Arc::default(),
             stop: CancellationToken::new(),
-            tasks: Tasks {
-                tracker: TaskTracker::new(),
-                runtime: runtime.clone(),
-            },
+            tasks: Tasks::new(runtime.clone()),
         };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
@@ -127,14 +119,14 @@ impl Redis {
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
         self.stop.cancel();
-        self.tasks.tracker.close();
-        self.tasks.tracker.wait().await;
+        self.tasks.close();
+        self.tasks.ended().await;
     }
 
     /// Ends every connection without waiting.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
-        self.tasks.tracker.close();
+        self.tasks.close();
     }
 }
 
@@ -169,18 +161,6 @@ impl<'a> Route<'a> {
     }
 }
 
-/// The tasks of all connections.
-struct Tasks {
-    tracker: TaskTracker,
-    runtime: Runtime,
-}
-
-impl Tasks {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn_tracked(&self.tracker, task);
-    }
-}
-
 /// Calls that no caller waits for; there may be one per lock at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
@@ -203,91 +183,12 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     connection::slot_of(key)
 }
 
-/// Why a send has no reply.
-#[derive(Debug)]
-pub(crate) enum SendError {
-    /// It was never handed over, so it is not executed.
-    NotSent(Source),
-    /// Not handed over either: the server refuses the connection with this error.
-    NotAccepted(String),
-    /// It may have been executed, and until the fence it may still be.
-    Unknown {
-        source: Source,
-        sent_at: Instant,
-    },
-    /// The server answered with this error.
-    Refused(String),
-    Closed,
-    NoRuntime,
-}
-
-/// Why the first connection could not be made.
-fn connect_error(problem: ConnectionError) -> Error {
-    match problem {
-        ConnectionError::Refused(text) => {
-            server_error::of_connection("connecting", "+@connection", &text)
-        }
-        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
-            Error::no_answer("connecting", text)
-        }
-        ConnectionError::NoSockets => Error::NoRuntime,
-    }
-}
-
-/// The pause between two attempts to connect: it doubles up to a second.
-struct Backoff {
-    pause: Duration,
-    scattered: bool,
-}
-
-impl Backoff {
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    fn new(settings: &Settings) -> Self {
-        Self {
-            pause: Duration::from_millis(20),
-            scattered: settings.is_scattered(),
-        }
-    }
-
-    async fn wait(&mut self) {
-        let dice = if self.scattered { dice() } else { u32::MAX };
-        tokio::time::sleep(scattered(self.pause, dice)).await;
-        self.pause = (self.pause * 2).min(Self::LONGEST);
-    }
-}
-
-/// Between half of the pause and all of it: clients that lost a server at the same time come back
-/// at different times.
-fn scattered(pause: Duration, dice: u32) -> Duration {
-    let half = pause / 2;
-    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
-}
-
-fn dice() -> u32 {
-    // Each state has keys of its own.
-    RandomState::new().hash_one(0) as u32
-}
-
 /// The maximum number of calls of a kind in flight on a lane.
 const BULK_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pause_is_scattered_over_its_second_half() {
-        let pause = Duration::from_millis(1_000);
-        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
-        assert_eq!(scattered(pause, u32::MAX), pause);
-        let mut tenths = [0; 10];
-        for _ in 0..1_000 {
-            let after_half = scattered(pause, dice()).as_millis() - 500;
-            tenths[(after_half as usize / 50).min(9)] += 1;
-        }
-        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
-    }
 
     /// What a server's CLUSTER KEYSLOT answers.
     #[test]

@@ -18,9 +18,9 @@ use crate::entry::{Entry, Locks};
 use crate::error::{Error, LossReason, RefusedKind};
 use crate::event::event;
 use crate::redis::{Bulk, slot_of};
-use crate::script::{self, Answer, CallError, Renewal, Renewed, RetryPolicy};
+use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
 use crate::shared::{Shared, Totals};
-use crate::timers::Due;
+use crate::timers::FiredTimer;
 
 /// Dropped with the renewal task, when the client ends or its runtime does: nobody renews the holds
 /// any more, or would notice that they are lost.
@@ -53,7 +53,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
         let by_slot = Arc::new(AtomicBool::new(false));
         let mut calls = JoinSet::new();
         loop {
-            let chunks = tokio::select! {
+            let batches = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 fired = next_fired(locks) => match fired {
@@ -62,14 +62,14 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                 },
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
             };
-            for chunk in chunks {
-                calls.spawn(renew(chunk, Arc::clone(&by_slot)));
+            for batch in batches {
+                calls.spawn(renew(batch, Arc::clone(&by_slot)));
             }
         }
     }
 }
 
-async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<Due<Entry>>)> {
+async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<Entry>>)> {
     // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into
     // small calls. The loop inside ends when no timer is due any more.
     coop::unconstrained(std::future::poll_fn(|context| {
@@ -85,30 +85,30 @@ async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<Due<Entry>>)
     .await
 }
 
-/// One key of a chunk, and whom its answer concerns. Dropped without an answer, it says so to the
+/// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
 /// core.
-struct Item {
+struct BatchItem {
     entry: Arc<Entry>,
     owner: ThreadId,
     generation: Generation,
-    renewal: Renewal,
+    renewal: RenewalKey,
     answered: bool,
 }
 
 /// The locks of one call, all of one connection.
-struct Chunk {
-    items: Vec<Item>,
+struct Batch {
+    items: Vec<BatchItem>,
     /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is
     /// under way.
     limit: Instant,
 }
 
-/// What is due of the fired timers, in chunks that each go over one connection.
-fn due(locks: &Locks, fired: Vec<Due<Entry>>, by_slot: bool) -> Vec<Chunk> {
+/// What is due of the fired timers, in batches that each go over one connection.
+fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch> {
     let shared = &locks.shared;
     let limit = Instant::now() + shared.command_timeout() * 2;
-    let mut routes: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
-    for Due { lock, owner, .. } in fired {
+    let mut routes: BTreeMap<usize, Vec<BatchItem>> = BTreeMap::new();
+    for FiredTimer { lock, owner, .. } in fired {
         let Some(entry) = lock.upgrade() else {
             continue;
         };
@@ -116,12 +116,12 @@ fn due(locks: &Locks, fired: Vec<Due<Entry>>, by_slot: bool) -> Vec<Chunk> {
         let Some(request) = request else { continue };
         let key = Arc::clone(entry.name.key());
         let group = routes.entry(entry.route().number()).or_default();
-        let renewal = Renewal {
+        let renewal = RenewalKey {
             key,
             field: request.field,
             ask: request.ask,
         };
-        group.push(Item {
+        group.push(BatchItem {
             entry,
             owner,
             generation: request.generation,
@@ -131,13 +131,13 @@ fn due(locks: &Locks, fired: Vec<Due<Entry>>, by_slot: bool) -> Vec<Chunk> {
     }
     routes
         .into_values()
-        .flat_map(|items| chunks(items, by_slot, limit))
+        .flat_map(|items| batches(items, by_slot, limit))
         .collect()
 }
 
 /// Cuts what goes over one connection into calls.
-fn chunks(items: Vec<Item>, by_slot: bool, limit: Instant) -> Vec<Chunk> {
-    let mut groups: BTreeMap<u16, Vec<Item>> = BTreeMap::new();
+fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
+    let mut groups: BTreeMap<u16, Vec<BatchItem>> = BTreeMap::new();
     for item in items {
         let group = if by_slot {
             slot_of(&item.renewal.key)
@@ -146,24 +146,24 @@ fn chunks(items: Vec<Item>, by_slot: bool, limit: Instant) -> Vec<Chunk> {
         };
         groups.entry(group).or_default().push(item);
     }
-    let mut chunks = Vec::new();
+    let mut batches = Vec::new();
     for mut items in groups.into_values() {
         while !items.is_empty() {
-            let rest = items.split_off(items.len().min(CHUNK));
-            chunks.push(Chunk {
+            let rest = items.split_off(items.len().min(BATCH_MAX));
+            batches.push(Batch {
                 items: std::mem::replace(&mut items, rest),
                 limit,
             });
         }
     }
-    chunks
+    batches
 }
 
-/// Renews one chunk. What was refused for the company it was in comes back, in smaller chunks that
+/// Renews one batch. What was refused for the company it was in comes back, in smaller batches that
 /// are to be sent at once: by slot if the server is a node of a cluster; halved if it may be because
 /// of a key, so that one bad name costs no other its lease.
-async fn renew(chunk: Chunk, by_slot: Arc<AtomicBool>) -> Vec<Chunk> {
-    let Chunk { mut items, limit } = chunk;
+async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
+    let Batch { mut items, limit } = batch;
     let Some(first) = items.first() else {
         return Vec::new();
     };
@@ -174,25 +174,25 @@ async fn renew(chunk: Chunk, by_slot: Arc<AtomicBool>) -> Vec<Chunk> {
             let sent_at = shared.clock.time(answer.sent_at);
             for (item, renewed) in items.iter_mut().zip(answer.value) {
                 item.report(match renewed {
-                    Renewed::Held => RenewOutcome::Held {
+                    RenewReply::Held => RenewOutcome::Held {
                         sent_at,
                         asked: item.renewal.ask,
                     },
-                    Renewed::Gone => RenewOutcome::Lost(LossReason::Gone),
-                    Renewed::Taken => RenewOutcome::Lost(LossReason::Taken),
-                    Renewed::Changed => RenewOutcome::Lost(LossReason::Changed),
+                    RenewReply::Gone => RenewOutcome::Lost(LossReason::Gone),
+                    RenewReply::Taken => RenewOutcome::Lost(LossReason::Taken),
+                    RenewReply::Changed => RenewOutcome::Lost(LossReason::Changed),
                 });
             }
         }
         Err(failed) if is_about_slots(&failed.error) && has_many_slots(&items) => {
             by_slot.store(true, Ordering::Relaxed);
-            return chunks(items, true, limit);
+            return batches(items, true, limit);
         }
         Err(failed) if items.len() > 1 && is_about_a_key(&failed.error) => {
             let other = items.split_off(items.len() / 2);
             return vec![
-                Chunk { items, limit },
-                Chunk {
+                Batch { items, limit },
+                Batch {
                     items: other,
                     limit,
                 },
@@ -212,9 +212,9 @@ async fn renew(chunk: Chunk, by_slot: Arc<AtomicBool>) -> Vec<Chunk> {
 /// One call, as soon as there are few enough others.
 async fn call(
     shared: &Shared,
-    items: &[Item],
+    items: &[BatchItem],
     limit: Instant,
-) -> Result<Answer<Vec<Renewed>>, CallError> {
+) -> Result<Answer<Vec<RenewReply>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
     let turn = entry.route().bulk(Bulk::Renewals);
@@ -246,7 +246,7 @@ fn is_about_slots(error: &Error) -> bool {
     )
 }
 
-fn has_many_slots(items: &[Item]) -> bool {
+fn has_many_slots(items: &[BatchItem]) -> bool {
     let mut slots = items.iter().map(|item| slot_of(&item.renewal.key));
     let first = slots.next();
     slots.any(|slot| Some(slot) != first)
@@ -260,7 +260,7 @@ fn is_about_a_key(error: &Error) -> bool {
     )
 }
 
-impl Item {
+impl BatchItem {
     fn report(&mut self, outcome: RenewOutcome) {
         self.answered = true;
         let (owner, generation) = (self.owner, self.generation);
@@ -269,7 +269,7 @@ impl Item {
     }
 }
 
-impl Drop for Item {
+impl Drop for BatchItem {
     fn drop(&mut self) {
         if !self.answered {
             self.report(RenewOutcome::Unknown);
@@ -278,4 +278,4 @@ impl Drop for Item {
 }
 
 /// Locks in one script call.
-const CHUNK: usize = 100;
+const BATCH_MAX: usize = 100;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
@@ -119,21 +120,59 @@ static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
     Some(handle)
 });
 
+/// Tasks whose end is waited for.
+pub(crate) struct Tasks {
+    tracker: TaskTracker,
+    runtime: Runtime,
+}
+
+impl Tasks {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            runtime,
+        }
+    }
+
+    /// No task is added any more.
+    pub(crate) fn close(&self) {
+        self.tracker.close();
+    }
+
+    /// Waits until every task has ended.
+    pub(crate) async fn ended(&self) {
+        self.tracker.wait().await;
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn_tracked(&self.tracker, task);
+    }
+}
+
 /// The client's clock: tokio's instants as times since the client was made, and back.
-#[derive(Debug, Clone, Copy)]
+///
+/// It does not run backwards. tokio's own does where a runtime whose time is paused is left: a guard
+/// that is dropped outside of it would be dropped before it was taken.
+#[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
+    /// The latest time that was read, in nanoseconds.
+    latest: AtomicU64,
 }
 
 impl Clock {
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
+            latest: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.time(Instant::now())
+        let now = self.time(Instant::now()).since_start().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let latest = self.latest.fetch_max(now, Ordering::Relaxed);
+        Time::after_start(Duration::from_nanos(now.max(latest)))
     }
 
     pub(crate) fn time(&self, at: Instant) -> Time {

@@ -139,7 +139,7 @@ pub(crate) fn release(
 
 /// What `renew.lua` returns for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
+pub(crate) enum RenewReply {
     Held,
     Gone,
     Taken,
@@ -148,14 +148,14 @@ pub(crate) enum Renewed {
 
 /// One key of a renewal.
 #[derive(Clone)]
-pub(crate) struct Renewal {
+pub(crate) struct RenewalKey {
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,
     pub(crate) ask: RenewalAsk,
 }
 
-pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
-    let words = |renewal: &Renewal| {
+pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
+    let words = |renewal: &RenewalKey| {
         let lease = match renewal.ask {
             RenewalAsk::Extend(lease) => millis(lease),
             RenewalAsk::Check => Arg::Number(0),
@@ -173,10 +173,10 @@ pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
             Reply::List(items) => items
                 .iter()
                 .map(|item| match item {
-                    Reply::Number(1) => Some(Renewed::Held),
-                    Reply::Number(0) => Some(Renewed::Gone),
-                    Reply::Number(-1) => Some(Renewed::Taken),
-                    Reply::Number(-2) => Some(Renewed::Changed),
+                    Reply::Number(1) => Some(RenewReply::Held),
+                    Reply::Number(0) => Some(RenewReply::Gone),
+                    Reply::Number(-1) => Some(RenewReply::Taken),
+                    Reply::Number(-2) => Some(RenewReply::Changed),
                     _ => None,
                 })
                 .collect(),

@@ -3,7 +3,7 @@
 //! Redis returns errors as text in which only the first word is stable. An error inside a script
 //! carries a line number, which identifies the refused command and so the missing permission.
 
-use crate::error::{Error, RefusedKind, Source};
+use crate::error::{Error, RefusedKind, Source, shorten};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
@@ -68,15 +68,6 @@ pub(crate) fn of_connection(while_doing: &'static str, permission: &str, text: &
     } else {
         Error::no_answer(while_doing, source())
     }
-}
-
-/// Cuts the text to 200 bytes, on a character boundary.
-pub(crate) fn shorten(text: &str) -> String {
-    let mut end = text.len().min(SHOWN_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 /// Whether the server accepts no writes and another one may: the connection led to the wrong
@@ -199,8 +190,6 @@ const NOT_EXECUTED: [&str; 4] = [
     "ERR wrong number of arguments",
     "ERR Error compiling script",
 ];
-
-const SHOWN_BYTES_MAX: usize = 200;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use crate::error::{Error, LossReason};
 use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
 use crate::owner::Owner;
-use crate::script::{self, Call, Renewal};
+use crate::script::{self, Call, RenewalKey};
 use crate::wire::LockName;
 
 /// The core, for the explorer.
@@ -31,6 +31,7 @@ pub use crate::redis::transport::{
 
 impl LockClientBuilder {
     /// Connects over a transport of a test.
+    #[doc(hidden)]
     pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {
         self.open_over(transport).await
     }
@@ -64,7 +65,7 @@ impl HoldSnapshot {
 
 /// What was last written down about a hold, without a look at the clock. `None`: it has ended.
 pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
-    let (owner, clock) = (hold.owner.id(), hold.entry.shared().clock);
+    let (owner, clock) = (hold.owner.id(), &hold.entry.shared().clock);
     hold.entry.read(|core, now| {
         let snapshot = core.snapshot(now, owner, hold.hold)?;
         Some(HoldSnapshot {
@@ -199,7 +200,7 @@ pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<S
 pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     let renewals: Vec<_> = batch
         .iter()
-        .map(|&(key, field, lease)| Renewal {
+        .map(|&(key, field, lease)| RenewalKey {
             key: key.into(),
             field: field.into(),
             ask: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),

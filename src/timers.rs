@@ -27,14 +27,14 @@ pub(crate) struct Timers<T> {
 }
 
 struct Inner<T> {
-    queue: DelayQueue<Due<T>>,
+    queue: DelayQueue<FiredTimer<T>>,
     /// A key of the queue is used again once its timer has fired, so nobody else may keep one.
     keys: HashMap<(u64, ThreadId), delay_queue::Key>,
 }
 
 /// Whose timer has fired.
 #[derive(Debug)]
-pub(crate) struct Due<T> {
+pub(crate) struct FiredTimer<T> {
     pub(crate) lock: Weak<T>,
     pub(crate) owner: ThreadId,
     id: u64,
@@ -75,7 +75,7 @@ impl<T> Timers<T> {
             (Some(at), Some(timer)) => queue.reset_at(timer, at),
             (Some(at), None) => {
                 let timer = queue.insert_at(
-                    Due {
+                    FiredTimer {
                         lock: lock(),
                         owner,
                         id,
@@ -102,7 +102,7 @@ impl<T> Timers<T> {
     }
 
     /// The timers that have fired.
-    pub(crate) fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<Due<T>>> {
+    pub(crate) fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<FiredTimer<T>>> {
         let mut timers = self.timers.lock();
         let Inner { queue, keys } = &mut *timers;
         let mut fired = Vec::new();
@@ -112,7 +112,7 @@ impl<T> Timers<T> {
         if fired.is_empty() {
             return Poll::Pending;
         }
-        for (timer, Due { owner, id, .. }) in &fired {
+        for (timer, FiredTimer { owner, id, .. }) in &fired {
             // One that was left to fire for nothing may have a successor by now.
             if keys.get(&(*id, *owner)) == Some(timer) {
                 keys.remove(&(*id, *owner));

@@ -20,23 +20,24 @@ pub enum Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub lease: Duration,
-    pub renewed: Renewed,
+    pub kind: LeaseKind,
     pub limit: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Renewed {
-    ByWatchdog,
-    /// A fixed lease.
-    Never,
+pub enum LeaseKind {
+    /// Renewed by the watchdog.
+    Watchdog,
+    /// Never renewed.
+    Fixed,
 }
 
 impl Terms {
     pub(super) fn policy(&self, sent_at: Time) -> LeasePolicy {
         let limit = self.limit.map(|limit| local_deadline(sent_at, limit));
-        match self.renewed {
-            Renewed::ByWatchdog => LeasePolicy::Watchdog { limit },
-            Renewed::Never => LeasePolicy::Fixed {
+        match self.kind {
+            LeaseKind::Watchdog => LeasePolicy::Watchdog { limit },
+            LeaseKind::Fixed => LeasePolicy::Fixed {
                 until: local_deadline(sent_at, self.lease),
                 limit,
             },

@@ -57,7 +57,7 @@ impl ReleaseAnswer {
 
 /// What becomes of a release without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unanswered {
+pub enum NoReply {
     GoOn,
     /// It cannot succeed: the lease frees the lock.
     GiveUp,
@@ -212,17 +212,11 @@ impl LockCore {
     }
 
     /// An unlock has no answer, or nobody waits for it any more.
-    pub fn not_unlocked(
-        &mut self,
-        now: Time,
-        unlock: &Unlock,
-        then: Unanswered,
-        out: &mut Effects,
-    ) {
+    pub fn not_unlocked(&mut self, now: Time, unlock: &Unlock, then: NoReply, out: &mut Effects) {
         self.end_unlock(now, unlock, out, |own, cx| {
             match then {
-                Unanswered::GoOn => own.release_in_background(cx),
-                Unanswered::GiveUp => {
+                NoReply::GoOn => own.release_in_background(cx),
+                NoReply::GiveUp => {
                     own.needs_no_release();
                     cx.out.count(Total::GaveUp, 1);
                 }

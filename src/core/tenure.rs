@@ -11,7 +11,7 @@ use crate::error::LossReason;
 
 /// Where the renewal of an owner stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Renewal {
+enum RenewalState {
     Waiting,
     InFlight,
     /// The last one has no answer; the next is due then.
@@ -49,7 +49,7 @@ pub(super) struct Tenure {
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
     lease_max: Duration,
-    renewal: Renewal,
+    renewal: RenewalState,
     /// Renewal is overdue, and that was said.
     warned: bool,
 }
@@ -64,7 +64,7 @@ impl Tenure {
             deadline: now,
             renewed_at: now,
             lease_max: Duration::ZERO,
-            renewal: Renewal::Waiting,
+            renewal: RenewalState::Waiting,
             warned: false,
         }
     }
@@ -133,7 +133,7 @@ impl Tenure {
     ) {
         if self.holds.is_empty() {
             self.renewed_at = sent_at;
-            self.renewal = Renewal::Waiting;
+            self.renewal = RenewalState::Waiting;
         }
         self.confirm(sent_at, lease, rules);
         self.holds.push(Hold {
@@ -165,8 +165,8 @@ impl Tenure {
     fn in_order_since(&mut self, sent_at: Time) {
         self.renewed_at = self.renewed_at.max(sent_at);
         self.warned = false;
-        if matches!(self.renewal, Renewal::RetryAt(_)) {
-            self.renewal = Renewal::Waiting;
+        if matches!(self.renewal, RenewalState::RetryAt(_)) {
+            self.renewal = RenewalState::Waiting;
         }
     }
 
@@ -304,8 +304,10 @@ impl Tenure {
     /// When the next renewal is due.
     fn due_at(&self, rules: &Rules) -> Time {
         match self.renewal {
-            Renewal::RetryAt(at) => at,
-            Renewal::Waiting | Renewal::InFlight => self.renewed_at + rules.watchdog_timeout / 3,
+            RenewalState::RetryAt(at) => at,
+            RenewalState::Waiting | RenewalState::InFlight => {
+                self.renewed_at + rules.watchdog_timeout / 3
+            }
         }
     }
 
@@ -315,17 +317,19 @@ impl Tenure {
         let risk = self.at_risk_from(rules).filter(|_| !self.warned);
         let watched = risk.map_or(expires, |risk| risk.min(expires));
         match self.renewal {
-            Renewal::Waiting | Renewal::RetryAt(_) => {
+            RenewalState::Waiting | RenewalState::RetryAt(_) => {
                 Some(watched.min(rules.on_beat(self.due_at(rules))))
             }
             // The renewal under way is answered, or given up, long before there is anything to see.
-            Renewal::InFlight => Some(watched).filter(|at| *at <= now + rules.command_timeout * 2),
+            RenewalState::InFlight => {
+                Some(watched).filter(|at| *at <= now + rules.command_timeout * 2)
+            }
         }
     }
 
     /// Without a timer nobody would notice that a hold is over.
     pub(super) fn needs_timer(&self) -> bool {
-        self.is_held() && self.renewal != Renewal::InFlight
+        self.is_held() && self.renewal != RenewalState::InFlight
     }
 
     /// Whether it is time to say that the renewal is overdue. It is said once.
@@ -338,10 +342,10 @@ impl Tenure {
     /// Begins a renewal if one is due.
     pub(super) fn begin_renewal(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
         let is_due = self.due_at(rules) <= now + rules.slack();
-        if !self.is_held() || self.renewal == Renewal::InFlight || !is_due {
+        if !self.is_held() || self.renewal == RenewalState::InFlight || !is_due {
             return None;
         }
-        self.renewal = Renewal::InFlight;
+        self.renewal = RenewalState::InFlight;
         Some(
             self.renewal_lease(now, rules)
                 .map_or(RenewalAsk::Check, RenewalAsk::Extend),
@@ -350,7 +354,7 @@ impl Tenure {
 
     /// The renewal under way found everything as it should be.
     pub(super) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
-        self.renewal = Renewal::Waiting;
+        self.renewal = RenewalState::Waiting;
         if let RenewalAsk::Extend(lease) = asked {
             self.promise(sent_at, lease);
         }
@@ -359,7 +363,7 @@ impl Tenure {
 
     /// The renewal under way has no answer: it is repeated soon.
     pub(super) fn not_renewed(&mut self, now: Time, rules: &Rules) {
-        self.renewal = Renewal::RetryAt(now + rules.watchdog_timeout / 30);
+        self.renewal = RenewalState::RetryAt(now + rules.watchdog_timeout / 30);
     }
 
     pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {
@@ -392,7 +396,7 @@ impl Tenure {
         self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
         visitor.time(&mut self.deadline);
         visitor.time(&mut self.renewed_at);
-        if let Renewal::RetryAt(at) = &mut self.renewal {
+        if let RenewalState::RetryAt(at) = &mut self.renewal {
             visitor.time(at);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{HoldId, Order, Permit, Rejected, Renewed, Terms, Time, Untaken};
+use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::{Entry, HoldStatus};
 use crate::error::Error;
 use crate::event::event;
@@ -113,18 +113,14 @@ pub(crate) fn terms(
 ) -> Result<Terms, Error> {
     limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
     lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
-    let renewed = if lease.is_some() {
-        Renewed::Never
+    let kind = if lease.is_some() {
+        LeaseKind::Fixed
     } else {
-        Renewed::ByWatchdog
+        LeaseKind::Watchdog
     };
     let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
     let lease = limit.map_or(asked, |limit| limit.min(asked));
-    Ok(Terms {
-        lease,
-        renewed,
-        limit,
-    })
+    Ok(Terms { lease, kind, limit })
 }
 
 /// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after

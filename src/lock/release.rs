@@ -15,14 +15,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, JobStep, LeasePolicy, OpId, ReleaseAnswer, RenewalAsk, ThreadId, Unanswered,
+    Ending, HoldId, JobStep, LeasePolicy, NoReply, OpId, ReleaseAnswer, RenewalAsk, ThreadId,
     Unlock, local_deadline,
 };
 use crate::entry::{Entry, HoldStatus, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
 use crate::redis::Bulk;
-use crate::script::{self, Answer, CallError, Released, Renewal, Renewed, RetryPolicy};
+use crate::script::{self, Answer, CallError, Released, RenewReply, RenewalKey, RetryPolicy};
 use crate::shared::{Totals, check_lease};
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
@@ -157,9 +157,9 @@ impl OpenUnlock {
             Error::PermissionDenied { .. } | Error::NotALock { .. }
         );
         self.unanswered(if hopeless && !maybe_executed {
-            Unanswered::GiveUp
+            NoReply::GiveUp
         } else {
-            Unanswered::GoOn
+            NoReply::GoOn
         });
         Err(match error {
             // The key holds something else: the hold ended when it was replaced.
@@ -180,7 +180,7 @@ impl OpenUnlock {
         .await
     }
 
-    fn unanswered(&mut self, then: Unanswered) {
+    fn unanswered(&mut self, then: NoReply) {
         if std::mem::take(&mut self.open) {
             let unlock = &self.unlock;
             self.entry
@@ -192,7 +192,7 @@ impl OpenUnlock {
 impl Drop for OpenUnlock {
     fn drop(&mut self) {
         // Cancel safety: whatever was sent so far, a job brings the count to what is left.
-        self.unanswered(Unanswered::GoOn);
+        self.unanswered(NoReply::GoOn);
     }
 }
 
@@ -363,7 +363,7 @@ pub(crate) async fn extend(
         });
     }
     let ask = RenewalAsk::Extend(lease);
-    let renewal = [Renewal {
+    let renewal = [RenewalKey {
         key: Arc::clone(entry.name.key()),
         field,
         ask,
@@ -373,10 +373,10 @@ pub(crate) async fn extend(
     let answer = answer.map_err(|error| error.error)?;
     let sent_at = shared.clock.time(answer.sent_at);
     let reason = match answer.value.first() {
-        Some(Renewed::Held) => None,
-        Some(Renewed::Taken) => Some(LossReason::Taken),
-        Some(Renewed::Changed) => Some(LossReason::Changed),
-        Some(Renewed::Gone) | None => Some(LossReason::Gone),
+        Some(RenewReply::Held) => None,
+        Some(RenewReply::Taken) => Some(LossReason::Taken),
+        Some(RenewReply::Changed) => Some(LossReason::Changed),
+        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
     };
     let held = entry.step(|core, now, out| {
         match reason {

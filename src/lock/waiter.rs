@@ -109,7 +109,7 @@ impl Waiter {
         limit: Instant,
     ) {
         loop {
-            let clock = self.entry.shared().clock;
+            let clock = &self.entry.shared().clock;
             let stuck = self
                 .entry
                 .read(|core, _| core.next_stuck())

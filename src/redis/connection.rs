@@ -6,6 +6,7 @@
 //! reply.
 
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -22,6 +23,8 @@ use super::settings::{Settings, Target};
 use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
 #[cfg(feature = "test-util")]
 use super::transport::{BoxFuture, TransportConnection};
+use crate::error::Error;
+use crate::server_error;
 
 /// One connection to a server, or to what a test has in its place.
 pub(super) enum Connection {
@@ -264,5 +267,71 @@ impl From<Value> for Reply {
             },
             other => Self::Other(format!("{other:?}")),
         }
+    }
+}
+
+/// Why the first connection could not be made.
+pub(super) fn connect_error(problem: ConnectionError) -> Error {
+    match problem {
+        ConnectionError::Refused(text) => {
+            server_error::of_connection("connecting", "+@connection", &text)
+        }
+        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
+            Error::no_answer("connecting", text)
+        }
+        ConnectionError::NoSockets => Error::NoRuntime,
+    }
+}
+
+/// The pause between two attempts to connect: it doubles up to a second.
+pub(super) struct Backoff {
+    pause: Duration,
+    scattered: bool,
+}
+
+impl Backoff {
+    pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            pause: Duration::from_millis(20),
+            scattered: settings.is_scattered(),
+        }
+    }
+
+    pub(super) async fn wait(&mut self) {
+        let dice = if self.scattered { dice() } else { u32::MAX };
+        tokio::time::sleep(scattered(self.pause, dice)).await;
+        self.pause = (self.pause * 2).min(Self::LONGEST);
+    }
+}
+
+/// Between half of the pause and all of it: clients that lost a server at the same time come back
+/// at different times.
+fn scattered(pause: Duration, dice: u32) -> Duration {
+    let half = pause / 2;
+    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+fn dice() -> u32 {
+    // Each state has keys of its own.
+    RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_scattered_over_its_second_half() {
+        let pause = Duration::from_millis(1_000);
+        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
+        assert_eq!(scattered(pause, u32::MAX), pause);
+        let mut tenths = [0; 10];
+        for _ in 0..1_000 {
+            let after_half = scattered(pause, dice()).as_millis() - 500;
+            tenths[(after_half as usize / 50).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
     }
 }

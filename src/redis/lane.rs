@@ -15,12 +15,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{Connection, Task};
+use super::connection::{Backoff, Connection, Task, connect_error};
 use super::fence::{self, ConnectionFence, Identity};
-use super::link::Link;
+use super::link::{Link, SendError};
+use super::settings::Settings;
 use super::transport::{ConnectionError, Role};
-use super::{Backoff, SendError, Settings, Tasks, connect_error};
 use crate::error::Error;
+use crate::runtime::Tasks;
 
 pub(super) struct Lane {
     current: Arc<Current>,

@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::SendError;
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, ConnectionError, Reply};
+use crate::error::Source;
 use crate::script::Call;
 use crate::server_error;
 
@@ -33,6 +33,24 @@ pub(crate) struct Link {
     pub(super) opened_at: Instant,
     /// The connection has ended for its callers.
     pub(super) ended: CancellationToken,
+}
+
+/// Why a send has no reply.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// It was never handed over, so it is not executed.
+    NotSent(Source),
+    /// Not handed over either: the server refuses the connection with this error.
+    NotAccepted(String),
+    /// It may have been executed, and until the fence it may still be.
+    Unknown {
+        source: Source,
+        sent_at: Instant,
+    },
+    /// The server answered with this error.
+    Refused(String),
+    Closed,
+    NoRuntime,
 }
 
 /// How long a send may take.

@@ -16,8 +16,7 @@ use fred::types::config::{
 use super::transport::Role;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
-use crate::error::Error;
-use crate::server_error;
+use crate::error::{self, Error};
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 pub(crate) struct Settings {
@@ -172,7 +171,7 @@ fn parse(url: &str) -> Result<Config, Error> {
         return Err(invalid(&format!(
             "unknown scheme {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
              redis+unix:// or valkey+unix://",
-            server_error::shorten(scheme)
+            error::shorten(scheme)
         )));
     };
     match (kind, Config::from_url(url)) {

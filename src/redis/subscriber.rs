@@ -16,10 +16,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Messages, Task};
+use super::connection::{Backoff, Connection, Messages, Task, connect_error};
+use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
-use super::{Backoff, Settings, Tasks, connect_error};
 use crate::error::Error;
+use crate::runtime::Tasks;
 use crate::server_error;
 use crate::wait::Subscriptions;
 

@@ -12,7 +12,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::server_error;
+use crate::error;
 
 /// A word of a command.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Reply {
 
     /// For an error message.
     pub(crate) fn shown(&self) -> String {
-        server_error::shorten(&match self {
+        error::shorten(&match self {
             Self::Nil => "nil".to_owned(),
             Self::Number(number) => number.to_string(),
             Self::Text(text) => format!("{text:?}"),

@@ -13,7 +13,7 @@ mod worlds;
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Life, LockCore, Order, Renewed, Rules, Terms, ThreadId, Time,
+    LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
 };
 use stateright::{Model, Property};
 
@@ -84,16 +84,16 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 impl Verb {
     fn terms(self) -> (Order, Terms) {
-        let (order, renewed, lease) = match self {
-            Self::TryLock => (Order::AtOnce, Renewed::ByWatchdog, RULES.watchdog_timeout),
-            Self::LockFixed => (Order::Queued, Renewed::Never, Duration::from_secs(12)),
-            _ => (Order::Queued, Renewed::ByWatchdog, RULES.watchdog_timeout),
+        let (order, kind, lease) = match self {
+            Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
+            Self::LockFixed => (Order::Queued, LeaseKind::Fixed, Duration::from_secs(12)),
+            _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),
         };
         (
             order,
             Terms {
                 lease,
-                renewed,
+                kind,
                 limit: None,
             },
         )

@@ -2,8 +2,8 @@
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Admission, Generation, JobStep, Life, Order, ReleaseAnswer, ReleaseStart, RenewOutcome,
-    RenewalAsk, ThreadId, Time, Unanswered, Untaken,
+    Admission, Generation, JobStep, Life, NoReply, Order, ReleaseAnswer, ReleaseStart,
+    RenewOutcome, RenewalAsk, ThreadId, Time, Untaken,
 };
 
 use super::server::{Holder, Reply, Script};
@@ -274,7 +274,7 @@ impl State {
                 self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
             }
             At::Unlocking { unlock } => {
-                self.step(|core, now, out| core.not_unlocked(now, &unlock, Unanswered::GoOn, out));
+                self.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
             }
             At::Waiting { hold, .. } => {
                 self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
