@@ -102,13 +102,13 @@ async fn it_renews_its_lease_as_long_as_it_lives() {
     let left = fake.holder("a").unwrap().lease_left.unwrap();
     assert!(left > ms(20_000), "{left:?}");
     let start = Instant::now();
-    let guard = client.lock("a").lock().await.unwrap();
+    let guard = client.lock("a").try_lock_for(ms(60_000)).await.unwrap();
     let took = start.elapsed();
     assert!(
         took >= left && took < left + ms(100),
         "{took:?} of {left:?}"
     );
-    guard.unlock().await.unwrap();
+    guard.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
