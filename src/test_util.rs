@@ -16,6 +16,7 @@ use crate::entry::Entry;
 use crate::error::{Error, LossReason};
 use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
+use crate::lock::Holder;
 use crate::owner::Owner;
 use crate::script::{self, Call, RenewalKey};
 use crate::wire::LockName;
@@ -218,4 +219,13 @@ pub fn force_unlock(key: &str, holder: &[u8]) -> Result<ScriptCall, Error> {
 /// The call of `inspect.lua`.
 pub fn inspect(key: &str) -> Result<ScriptCall, Error> {
     Ok(script::inspect(&LockName::new("", key)?).into())
+}
+
+/// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.
+pub fn holder(owner: String, hold_count: u32, lease_left: Option<Duration>) -> Holder {
+    Holder {
+        owner,
+        hold_count,
+        lease_left,
+    }
 }

@@ -216,12 +216,16 @@ impl Report {
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
             self.tests(name, server, &selected, &[]);
         }
+        let kit = ["--package", "redisson-lock-test", "--tests"];
+        self.tests("test kit", server, &kit, &[]);
         let docs = [
             "--doc",
             "--package",
             "redisson-lock",
             "--package",
             "test-support",
+            "--package",
+            "redisson-lock-test",
         ];
         self.tests("doc tests", server, &docs, &[]);
     }

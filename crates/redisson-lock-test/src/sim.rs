@@ -7,9 +7,13 @@
 //! decides. When a connection is cut, its answers vanish and the commands that were not executed
 //! yet become *late*: each may be executed at any later moment, or never, until somebody kills the
 //! connection at the server.
+//!
+//! The public kit uses the same server without events (`direct.rs`): what is sent is executed at
+//! once, or waits for the server to be resumed, and nothing is late.
 
 mod clients;
 mod connection;
+mod direct;
 mod faults;
 mod keyspace;
 mod lua;
@@ -17,6 +21,7 @@ mod network;
 mod server;
 
 pub use connection::Access;
+pub(crate) use keyspace::WATCHDOG_TIMEOUT_MS;
 pub use keyspace::{Answer, Keyspace};
 pub use lua::Interpreter;
 pub use network::Latency;

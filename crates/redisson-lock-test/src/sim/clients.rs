@@ -84,6 +84,8 @@ impl Server {
             }
         }
         self.changed.notify_one();
+        drop(state);
+        self.settle();
         answered
     }
 

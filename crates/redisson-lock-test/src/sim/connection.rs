@@ -105,7 +105,8 @@ impl TransportConnection for Connection {
         args: Vec<Arg>,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Reply, ConnectionError>> {
-        Box::pin(self.exchange(Command::parse(name, args), timeout))
+        let delay = self.server.reply_delay();
+        Box::pin(self.exchange(Command::parse(name, args), timeout, delay))
     }
 
     fn barrier(
@@ -116,7 +117,8 @@ impl TransportConnection for Connection {
     ) -> BoxFuture<'_, Result<String, ConnectionError>> {
         Box::pin(async move {
             let barrier = Command::Barrier { change, nonce };
-            match self.exchange(barrier, timeout).await? {
+            // Without a delay: a message that comes after the answer would overtake it.
+            match self.exchange(barrier, timeout, None).await? {
                 Reply::Text(echo) => Ok(echo),
                 other => panic!("a barrier answers with its nonce: {other:?}"),
             }
@@ -145,13 +147,19 @@ impl Connection {
         &self,
         command: Command,
         timeout: Duration,
+        delay: Option<Duration>,
     ) -> Result<Reply, ConnectionError> {
         // fred hands a command over when its future is polled for the first time, and it then goes
         // its way whatever becomes of the future.
         let answered = self.server.write(self.serial, command);
         let patient = async {
             match answered.await {
-                Ok(answered) => answered,
+                Ok(answered) => {
+                    if let Some(delay) = delay {
+                        tokio::time::sleep(delay).await;
+                    }
+                    answered
+                }
                 // Nobody is left to answer. Whoever waits is told by the end of the connection, or
                 // by the clock.
                 Err(_) => std::future::pending().await,
@@ -189,12 +197,6 @@ pub(super) enum Command {
 
 impl Command {
     fn parse(name: &'static str, args: Vec<Arg>) -> Self {
-        let text = |arg: &Arg| match arg {
-            Arg::Text(text) => text.to_string(),
-            Arg::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Arg::Fixed(text) => (*text).to_owned(),
-            Arg::Number(number) => number.to_string(),
-        };
         let words: Vec<String> = args.iter().map(text).collect();
         match (name, args.as_slice()) {
             ("CLIENT", [Arg::Fixed("INFO")]) => Self::Info,
@@ -233,5 +235,15 @@ impl Command {
             }
             other => panic!("the simulated server does not know {other:?}"),
         }
+    }
+}
+
+/// A word of a command as the server reads it.
+pub(super) fn text(arg: &Arg) -> String {
+    match arg {
+        Arg::Text(text) => text.to_string(),
+        Arg::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Arg::Fixed(text) => (*text).to_owned(),
+        Arg::Number(number) => number.to_string(),
     }
 }

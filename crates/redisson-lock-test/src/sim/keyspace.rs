@@ -37,7 +37,21 @@ pub struct Keyspace {
     pub denied: BTreeSet<String>,
     /// Keys that ran out since this was last taken, each with its first field.
     pub expired: Vec<(String, String)>,
+    /// Holds that somebody outside of the server renews, by key.
+    pub(super) renewed: BTreeMap<String, Renewed>,
+    /// Since when no renewal from outside arrives.
+    pub(super) paused_at: Option<u64>,
 }
+
+/// A hold that is renewed as a JVM does it: on time, by a watchdog with Redisson's defaults.
+#[derive(Debug)]
+pub(super) struct Renewed {
+    pub(super) field: String,
+    pub(super) since: u64,
+}
+
+/// Redisson's `lockWatchdogTimeout`.
+pub(crate) const WATCHDOG_TIMEOUT_MS: u64 = 30_000;
 
 impl Keyspace {
     /// One command of a script.
@@ -124,7 +138,7 @@ impl Keyspace {
             Some(Stored {
                 expires_at: Some(at),
                 ..
-            }) => (at - self.now) as i64,
+            }) => at.saturating_sub(self.now) as i64,
         }
     }
 
@@ -146,6 +160,7 @@ impl Keyspace {
 
     /// Removes what has run out. A key lives up to and including its last millisecond.
     pub fn expire(&mut self) {
+        self.renew();
         let now = self.now;
         let expired = &mut self.expired;
         self.keys.retain(|key, stored| {
@@ -157,6 +172,25 @@ impl Keyspace {
                 expired.push((key.clone(), field.clone()));
             }
             alive
+        });
+    }
+
+    /// Catches up with the renewals from outside. Who has lost the lock renews it no more.
+    fn renew(&mut self) {
+        let (now, keys) = (self.paused_at.unwrap_or(self.now), &mut self.keys);
+        self.renewed.retain(|key, renewed| {
+            let Some(stored) = keys.get_mut(key) else {
+                return false;
+            };
+            let is_held = match &stored.value {
+                Value::Hash(fields) => fields.iter().any(|(field, _)| *field == renewed.field),
+                Value::Text(_) => false,
+            };
+            if is_held {
+                let since_last = now.saturating_sub(renewed.since) % (WATCHDOG_TIMEOUT_MS / 3);
+                stored.expires_at = Some(now - since_last + WATCHDOG_TIMEOUT_MS);
+            }
+            is_held
         });
     }
 

@@ -52,6 +52,12 @@ pub(super) struct Network {
     pub(super) scripts_held: BTreeSet<usize>,
     /// Late commands are executed when a trace says so.
     pub(super) by_hand: bool,
+    /// What a lost connection had not delivered is never executed.
+    pub(super) nothing_is_late: bool,
+    /// The server does nothing until it is resumed, and its connections stay.
+    pub(super) paused: bool,
+    /// So many of the next scripts cost their connection instead of being answered.
+    pub(super) replies_to_lose: u32,
     /// The server does nothing before this, and its connections stay.
     pub(super) frozen_until: Instant,
     /// Nobody gets a connection before this.
@@ -266,6 +272,9 @@ impl Network {
 
     /// From now on it is executed at some moment, or never.
     pub(super) fn make_late(&mut self, serial: u64, written: Written) {
+        if self.nothing_is_late {
+            return;
+        }
         let roll = if self.by_hand { 2 } else { self.rng.u8(0..8) };
         let wait = match roll {
             0 | 1 => return,

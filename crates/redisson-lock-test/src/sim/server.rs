@@ -13,9 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection::Command;
+use super::direct::Pace;
 use super::keyspace::Keyspace;
 use super::lua::Interpreter;
-use super::network::{Event, Latency, Network, What, Written};
+use super::network::{Event, Latency, Network, What, Wire, Written};
 
 /// The server with everything around it.
 pub struct Server {
@@ -25,6 +26,7 @@ pub struct Server {
     pub(super) changed: Notify,
     start: Instant,
     pub(super) seed: u64,
+    pub(super) pace: Pace,
 }
 
 /// Who looks on, and judges.
@@ -62,7 +64,17 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
+    /// A server that is run by [`Self::run`].
     pub fn new(seed: u64, latency: Latency, observer: Arc<dyn Observer>) -> Arc<Self> {
+        Self::with_pace(seed, latency, observer, Pace::Events)
+    }
+
+    pub(super) fn with_pace(
+        seed: u64,
+        latency: Latency,
+        observer: Arc<dyn Observer>,
+        pace: Pace,
+    ) -> Arc<Self> {
         let keyspace = Arc::new(Mutex::new(Keyspace::default()));
         let start = Instant::now();
         let state = Network {
@@ -76,6 +88,9 @@ impl Server {
             opened: BTreeMap::new(),
             scripts_held: BTreeSet::new(),
             by_hand: false,
+            nothing_is_late: pace == Pace::AtOnce,
+            paused: false,
+            replies_to_lose: 0,
             frozen_until: start,
             down_until: start,
             late_percent: 0,
@@ -91,6 +106,7 @@ impl Server {
             changed: Notify::new(),
             start,
             seed,
+            pace,
         })
     }
 
@@ -127,14 +143,19 @@ impl Server {
                 .is_some_and(|Reverse((at, ..))| *at <= Instant::now());
             due.then(|| state.events.pop()).flatten()
         };
-        match event {
-            Some(Reverse((.., Event::Execute(serial)))) => self.execute(serial),
-            Some(Reverse((.., Event::Late(serial, number)))) => self.execute_late(serial, number),
-            Some(Reverse((.., Event::Deliver(serial)))) => self.deliver(serial),
-            Some(Reverse((.., Event::Apply(number)))) => self.apply(number),
-            None => {}
+        if let Some(Reverse((.., event))) = event {
+            self.happen(event);
         }
         self.look();
+    }
+
+    pub(super) fn happen(&self, event: Event) {
+        match event {
+            Event::Execute(serial) => self.execute(serial),
+            Event::Late(serial, number) => self.execute_late(serial, number),
+            Event::Deliver(serial) => self.deliver(serial),
+            Event::Apply(number) => self.apply(number),
+        }
     }
 
     /// Has the observer compare what everybody believes with what is.
@@ -162,9 +183,11 @@ impl Server {
         let Network {
             wires,
             scripts_held,
+            paused,
             ..
         } = &mut *state;
-        let Some(wire) = wires.get_mut(&serial).filter(|wire| !wire.commands_held) else {
+        let may_pass = |wire: &&mut Wire| !wire.commands_held && !*paused;
+        let Some(wire) = wires.get_mut(&serial).filter(may_pass) else {
             return;
         };
         let is_script = wire
@@ -224,6 +247,11 @@ impl Server {
                 let executed = Executed { late, ..executed };
                 let reply = executed.reply.clone();
                 self.observer.executed(&executed, &mut self.keyspace.lock());
+                if state.replies_to_lose > 0 {
+                    // Replies come in order: the ones after it cannot arrive either.
+                    state.replies_to_lose -= 1;
+                    return state.cut(serial, true);
+                }
                 reply
             }
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),
@@ -300,10 +328,11 @@ impl Server {
     fn deliver(&self, serial: u64) {
         let outgoing = {
             let mut state = self.state.lock();
+            let paused = state.paused;
             let Some(wire) = state
                 .wires
                 .get_mut(&serial)
-                .filter(|wire| !wire.answers_held)
+                .filter(|wire| !wire.answers_held && !paused)
             else {
                 return;
             };
