@@ -42,7 +42,7 @@ use crate::error::LossReason;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use effect::{Effects, Event, Total};
-pub use hold::{Ending, HoldSnapshot, LeasePolicy, local_deadline};
+pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
@@ -51,7 +51,6 @@ pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart, Unlock};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};
-pub use tenure::{RenewOutcome, RenewalAsk};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};

@@ -1,4 +1,4 @@
-//! Everything that is logged by a lock, in one place.
+//! How this crate logs.
 //!
 //! A subscriber is the user's code: it may call back into the client, and it may panic. So nothing is
 //! logged while a mutex is held, and a panic ends with the event.

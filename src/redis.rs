@@ -151,8 +151,8 @@ impl<'a> Route<'a> {
     /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
     /// answered late; their timeouts then make more of them.
     pub(crate) async fn bulk(self, kind: Bulk) -> SemaphorePermit<'a> {
-        let turn = self.redis.bulk[self.lane][kind as usize].acquire().await;
-        turn.unwrap_or_else(|_| unreachable!("never closed"))
+        let permit = self.redis.bulk[self.lane][kind as usize].acquire().await;
+        permit.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
     /// How many times a connection on this way was replaced without a fence.

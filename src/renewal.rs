@@ -119,7 +119,7 @@ fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch
         let renewal = RenewalKey {
             key,
             field: request.field,
-            ask: request.ask,
+            asked: request.asked,
         };
         group.push(BatchItem {
             entry,
@@ -176,7 +176,7 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
                 item.report(match renewed {
                     RenewReply::Held => RenewOutcome::Held {
                         sent_at,
-                        asked: item.renewal.ask,
+                        asked: item.renewal.asked,
                     },
                     RenewReply::Gone => RenewOutcome::Lost(LossReason::Gone),
                     RenewReply::Taken => RenewOutcome::Lost(LossReason::Taken),
@@ -217,8 +217,8 @@ async fn call(
 ) -> Result<Answer<Vec<RenewReply>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
-    let turn = entry.route().bulk(Bulk::Renewals);
-    let Ok(_turn) = tokio::time::timeout_at(limit - timeout, turn).await else {
+    let permit = entry.route().bulk(Bulk::Renewals);
+    let Ok(_permit) = tokio::time::timeout_at(limit - timeout, permit).await else {
         let error = Error::no_answer("renewing", "earlier renewals have no answer yet");
         return Err(CallError {
             error,

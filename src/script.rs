@@ -151,12 +151,12 @@ pub(crate) enum RenewReply {
 pub(crate) struct RenewalKey {
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,
-    pub(crate) ask: RenewalAsk,
+    pub(crate) asked: RenewalAsk,
 }
 
 pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
     let words = |renewal: &RenewalKey| {
-        let lease = match renewal.ask {
+        let lease = match renewal.asked {
             RenewalAsk::Extend(lease) => millis(lease),
             RenewalAsk::Check => Arg::Number(0),
         };

@@ -204,7 +204,7 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
         .map(|&(key, field, lease)| RenewalKey {
             key: key.into(),
             field: field.into(),
-            ask: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
+            asked: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
         })
         .collect();
     script::renew(&renewals).into()

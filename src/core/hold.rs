@@ -140,3 +140,20 @@ pub fn local_deadline(sent_at: Time, lease: Duration) -> Time {
 fn lease_for_deadline(left: Duration) -> Duration {
     (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
 }
+
+/// What a renewal asks of Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RenewalAsk {
+    /// The lease from now on, at least.
+    Extend(Duration),
+    /// Nothing is renewed: whether the lock is still there.
+    Check,
+}
+
+/// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RenewOutcome {
+    Held { sent_at: Time, asked: RenewalAsk },
+    Lost(LossReason),
+    Unknown,
+}

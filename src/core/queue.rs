@@ -147,12 +147,12 @@ impl Queue {
         if was != behind
             && let Some(own) = self.by_owner.get_mut(&waiter.owner)
         {
-            let place = (waiter.order, id);
+            let key = (waiter.order, id);
             if behind {
                 own.free.remove(&id);
-                own.behind.insert(place);
+                own.behind.insert(key);
             } else {
-                own.behind.remove(&place);
+                own.behind.remove(&key);
                 own.free.insert(id);
             }
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::effect::{Effects, Event};
+use super::hold::{RenewOutcome, RenewalAsk};
 use super::ids::{Generation, HoldId, ThreadId, Time};
-use super::tenure::{RenewOutcome, RenewalAsk};
 use crate::error::LossReason;
 
 /// A renewal that is due.
@@ -14,7 +14,7 @@ use crate::error::LossReason;
 pub struct RenewalRequest {
     pub field: Arc<str>,
     pub generation: Generation,
-    pub ask: RenewalAsk,
+    pub asked: RenewalAsk,
 }
 
 impl LockCore {
@@ -35,12 +35,12 @@ impl LockCore {
                         field: Arc::clone(&own.field),
                     });
                 }
-                let ask = own.tenure.begin_renewal(now, &rules)?;
+                let asked = own.tenure.begin_renewal(now, &rules)?;
                 let (field, generation) = (Arc::clone(&own.field), own.generation);
                 Some(RenewalRequest {
                     field,
                     generation,
-                    ask,
+                    asked,
                 })
             })
             .flatten()

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use super::hold::{Hold, HoldSnapshot, Keeper, LeasePolicy, Loss, LostHold, local_deadline};
+use super::hold::{
+    Hold, HoldSnapshot, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
+};
 use super::ids::{HoldId, Time};
 use super::rules::Rules;
 use crate::error::LossReason;
@@ -16,23 +18,6 @@ enum RenewalState {
     InFlight,
     /// The last one has no answer; the next is due then.
     RetryAt(Time),
-}
-
-/// What a renewal asks of Redis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RenewalAsk {
-    /// The lease from now on, at least.
-    Extend(Duration),
-    /// Nothing is renewed: whether the lock is still there.
-    Check,
-}
-
-/// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RenewOutcome {
-    Held { sent_at: Time, asked: RenewalAsk },
-    Lost(LossReason),
-    Unknown,
 }
 
 /// All holds of one owner.
@@ -236,7 +221,6 @@ impl Tenure {
         detached.map(|hold| hold.id).collect()
     }
 
-    /// Ends every hold.
     pub(super) fn lose(&mut self, reason: LossReason) -> Vec<Loss> {
         self.lose_if(|_| Some(reason))
     }
@@ -327,7 +311,6 @@ impl Tenure {
         }
     }
 
-    /// Without a timer nobody would notice that a hold is over.
     pub(super) fn needs_timer(&self) -> bool {
         self.is_held() && self.renewal != RenewalState::InFlight
     }

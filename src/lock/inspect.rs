@@ -37,7 +37,7 @@ impl Lock {
             .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
                 for _ in 0..FORCE_ATTEMPTS {
-                    let Inspected::Held { field, .. } = self.look(&entry).await? else {
+                    let Inspected::Held { field, .. } = self.inspect_once(&entry).await? else {
                         return Ok(false);
                     };
                     let mut meant = None;
@@ -55,7 +55,7 @@ impl Lock {
                             if unanswered.maybe_executed {
                                 // Once this is answered, by the same connection or by one behind
                                 // the fence, the send without a reply can no longer be executed.
-                                let _ = self.look(&entry).await;
+                                let _ = self.inspect_once(&entry).await;
                             }
                             return Err(unanswered.error);
                         }
@@ -145,7 +145,7 @@ impl Lock {
                 let entry = self.entry()?;
                 let own = entry.read(|core, _| core.field(owner.id()));
                 let own = own.unwrap_or_else(|| owner.field());
-                Ok(match self.look(&entry).await? {
+                Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
                 })
@@ -198,7 +198,7 @@ impl Lock {
         shared
             .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
-                Ok(match self.look(&entry).await? {
+                Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { left, field, count } => {
                         let owner = String::from_utf8_lossy(&field).into_owned();
                         Some(Holder {
@@ -214,7 +214,7 @@ impl Lock {
     }
 
     /// One run of `inspect.lua`.
-    async fn look(&self, entry: &Entry) -> Result<Inspected, Error> {
+    async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {
         let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);

@@ -271,13 +271,13 @@ impl Job {
             };
             // Behind a lease that is over there is nothing left to free.
             let give_up_at = start + lease_max;
-            let turn = self.entry.route().bulk(Bulk::Releases);
-            let Ok(turn) = tokio::time::timeout_at(give_up_at, turn).await else {
+            let permit = self.entry.route().bulk(Bulk::Releases);
+            let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
                 let error = Error::no_answer("releasing", "earlier releases have no answer yet");
                 return self.give_up(&field, &error);
             };
             let answer = send(&self.entry, owner, &field, "releasing", shared.no_retry()).await;
-            drop(turn);
+            drop(permit);
             let error = match answer {
                 Ok(answer) => {
                     self.entry
@@ -362,11 +362,11 @@ pub(crate) async fn extend(
             problem,
         });
     }
-    let ask = RenewalAsk::Extend(lease);
+    let asked = RenewalAsk::Extend(lease);
     let renewal = [RenewalKey {
         key: Arc::clone(entry.name.key()),
         field,
-        ask,
+        asked,
     }];
     let call = || script::renew(&renewal);
     let answer = script::call(entry.route(), "extending", shared.retry(), call).await;

@@ -21,6 +21,7 @@ use super::link::{Link, SendError};
 use super::settings::Settings;
 use super::transport::{ConnectionError, Role};
 use crate::error::Error;
+use crate::event::event;
 use crate::runtime::Tasks;
 
 pub(super) struct Lane {
@@ -70,7 +71,7 @@ impl Lane {
 
     /// The current connection, waiting for one until `limit`.
     pub(super) async fn ready(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
-        if let Some(link) = self.current.look() {
+        if let Some(link) = self.current.now() {
             return link;
         }
         tokio::time::timeout_at(limit, self.current.wait())
@@ -97,7 +98,7 @@ impl Current {
     }
 
     /// `None`: there is no connection at the moment.
-    fn look(&self) -> Option<Result<Arc<Link>, SendError>> {
+    fn now(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
             State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
             State::Up(_) | State::Down(_) => None,
@@ -111,7 +112,7 @@ impl Current {
             let mut changed = pin!(self.changed.notified());
             // Registered before the check, so that no change is missed in between.
             changed.as_mut().enable();
-            if let Some(link) = self.look() {
+            if let Some(link) = self.now() {
                 return link;
             }
             changed.await;
@@ -181,7 +182,11 @@ impl Supervisor {
             drop(_ended);
             task.end().await;
             let Some(successor) = successor else { return };
-            tracing::warn!(target: "redisson_lock", lane = self.nth, "command connection lost, reconnecting");
+            event!(
+                WARN,
+                lane = self.nth,
+                "command connection lost, reconnecting"
+            );
             self.predecessor = Some(link.identity.clone());
             drop(link);
             let replacement = tokio::select! {
@@ -193,10 +198,9 @@ impl Supervisor {
                 replacement = self.reconnect(successor, &current.0) => replacement,
             };
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(
-                target: "redisson_lock",
-                lane = self.nth,
-                connection_fence = %*self.figures.fence.lock(),
+            let connection_fence = *self.figures.fence.lock();
+            event!(INFO, lane = self.nth,
+                %connection_fence,
                 "command connection replaced"
             );
             connected = replacement;
@@ -267,9 +271,7 @@ impl Supervisor {
             match connected {
                 Ok(connected) => return connected,
                 Err(problem) => {
-                    tracing::debug!(
-                        target: "redisson_lock",
-                        lane = self.nth,
+                    event!(DEBUG, lane = self.nth,
                         error = %problem,
                         "reconnect failed"
                     );
@@ -317,9 +319,7 @@ impl Supervisor {
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
         if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
-            tracing::warn!(
-                target: "redisson_lock",
-                lane = self.nth,
+            event!(WARN, lane = self.nth,
                 connection_fence = %fence,
                 "the connection fence is not active: docs/guarantees.md lists the remaining risks"
             );

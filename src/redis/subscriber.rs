@@ -20,6 +20,7 @@ use super::connection::{Backoff, Connection, Messages, Task, connect_error};
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
 use crate::error::Error;
+use crate::event::event;
 use crate::runtime::Tasks;
 use crate::server_error;
 use crate::wait::Subscriptions;
@@ -75,7 +76,7 @@ impl Actor {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
             self.subscriptions.disconnected();
-            tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
+            event!(WARN, "subscriber connection lost, reconnecting");
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
             if served || since.elapsed() >= Backoff::LONGEST {
@@ -84,7 +85,7 @@ impl Actor {
                 backoff.wait().await;
             }
             session = self.reconnect(&mut backoff).await;
-            tracing::info!(target: "redisson_lock", "subscriber connection replaced");
+            event!(INFO, "subscriber connection replaced");
         }
     }
 
@@ -93,7 +94,7 @@ impl Actor {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
-                    tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
+                    event!(DEBUG, %error, "subscriber reconnect failed");
                     self.subscriptions.set_problem(Some(error.into_text()));
                     backoff.wait().await;
                 }
@@ -129,13 +130,13 @@ impl Actor {
             // However well it served, it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep(refusal) = worker.work() => self.subscriptions.set_problem(refusal),
+            OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
         }
         worker.served.load(Ordering::Relaxed)
     }
 
     /// How long a reply may take before the connection counts as dead.
-    fn patience(&self) -> Duration {
+    fn answer_timeout(&self) -> Duration {
         let timeout = self.settings.command_timeout;
         if self.slow.load(Ordering::Relaxed) {
             timeout
@@ -150,8 +151,8 @@ impl Actor {
             match messages.next().await {
                 PubSubEvent::Message(channel) => self.subscriptions.message(&channel),
                 PubSubEvent::Missed(count) => {
-                    tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
                     self.subscriptions.missed();
+                    event!(WARN, count, "unlock messages were missed, waking everyone");
                 }
                 PubSubEvent::End => return,
             }
@@ -265,16 +266,16 @@ impl ChannelWorker<'_> {
     /// Makes sure that the next reply belongs to the next command: after a refusal the PONG of that
     /// barrier may still be in flight. `Err`: it does not, or not even PING is permitted.
     async fn in_step(&self) -> Result<(), OutOfStep> {
-        let mut refusal = None;
+        let mut refused_with = None;
         for pause in STRAY {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
-                Barrier::Refused(text) => refusal = Some(text),
+                Barrier::Refused(text) => refused_with = Some(text),
                 // It is dropped if it arrives while no reply is awaited.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
         }
-        Err(OutOfStep(refusal))
+        Err(OutOfStep(refused_with))
     }
 
     /// Sends a change and a PING in one pipeline and waits for the PONG.
@@ -285,10 +286,10 @@ impl ChannelWorker<'_> {
             connection,
             served,
         } = self;
-        let patience = actor.patience();
+        let answer_timeout = actor.answer_timeout();
         let since = Instant::now();
-        let exchange = connection.barrier(change, nonce.clone(), patience);
-        let answer = tokio::time::timeout(patience, exchange).await;
+        let exchange = connection.barrier(change, nonce.clone(), answer_timeout);
+        let answer = tokio::time::timeout(answer_timeout, exchange).await;
         let slow = since.elapsed() > actor.settings.command_timeout / 2;
         match answer {
             Ok(Ok(echo)) => {

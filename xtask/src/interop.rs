@@ -205,7 +205,7 @@ fn write(table: &str, start: Instant) -> Result<(), Problem> {
     let text =
         std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
     let today = page::today();
-    let told = format!(
+    let reported = format!(
         "{BEGIN}\n\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n\n{END}",
         start.elapsed().as_secs()
     );
@@ -215,7 +215,7 @@ fn write(table: &str, start: Instant) -> Result<(), Problem> {
             "docs/interop.md has lost the marks of its table",
         ));
     };
-    std::fs::write(&path, format!("{before}{told}{after}"))
+    std::fs::write(&path, format!("{before}{reported}{after}"))
         .map_err(|error| Problem::failed(error.to_string()))
 }
 

@@ -104,7 +104,7 @@ pub struct Java {
 
 /// Finds a JDK and Maven, installing them if that is the plan.
 pub fn find(install: bool) -> Result<Java, Problem> {
-    match plan(&look(), install) {
+    match plan(&search(), install) {
         Plan::Use(home) => Ok(Java { home }),
         Plan::Tell(text) => Err(Problem::to_do(text)),
         Plan::Install(packages) => {
@@ -113,7 +113,7 @@ pub fn find(install: bool) -> Result<Java, Problem> {
                 packages.join(", ")
             );
             tools::apt_install(&packages)?;
-            match plan(&look(), false) {
+            match plan(&search(), false) {
                 Plan::Use(home) => Ok(Java { home }),
                 Plan::Install(_) | Plan::Tell(_) => Err(Problem::failed(
                     "installed, but there is no JDK 17 and Maven",
@@ -180,7 +180,7 @@ pub fn classes(version: &str) -> String {
     format!("{0}/classes:{0}/jars/*", folder.display())
 }
 
-fn look() -> Found {
+fn search() -> Found {
     let (system, root) = tools::system();
     let variable = std::env::var_os("JAVA_HOME").map(PathBuf::from);
     let elsewhere = std::fs::read_dir("/usr/lib/jvm")
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn says(plan: &Plan, text: &str) -> bool {
-        matches!(plan, Plan::Tell(told) if told.contains(text))
+        matches!(plan, Plan::Tell(sentence) if sentence.contains(text))
     }
 
     #[test]

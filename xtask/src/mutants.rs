@@ -197,7 +197,7 @@ fn caught(
     finder: Option<&str>,
 ) -> Result<bool, Problem> {
     let start = Instant::now();
-    let trouble = variable.is_some_and(|(name, _)| name == FAULT);
+    let problem = variable.is_some_and(|(name, _)| name == FAULT);
     let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
         .current_dir(&tree.folder)
@@ -206,8 +206,8 @@ fn caught(
         .env("REDIS_SERVER_BIN", server)
         // Bugs show in the short scenarios and on the wire, where one that hangs is red soon. With
         // trouble none may.
-        .env("INTEROP_SHORT", if trouble { "" } else { newest() })
-        .env("INTEROP_JOB_SECS", if trouble { "120" } else { "20" })
+        .env("INTEROP_SHORT", if problem { "" } else { newest() })
+        .env("INTEROP_JOB_SECS", if problem { "120" } else { "20" })
         .env("RUST_BACKTRACE", "0")
         .envs(variable);
     java.apply(&mut command);
@@ -224,7 +224,7 @@ fn caught(
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
     let found = finder.is_none_or(|finder| red.iter().any(|name| name.contains(finder)));
-    let stuck = trouble && text.contains("it does not end");
+    let stuck = problem && text.contains("it does not end");
     let shown: Vec<&str> = red.iter().copied().take(6).collect();
     println!(
         "{name}: {} red{}, {:.0} s; {}",

@@ -41,12 +41,12 @@ mod tests {
 
     #[test]
     fn a_run_is_told_with_its_day_and_its_compiler() {
-        let told = when_and_where();
-        let words: Vec<&str> = told.split(", ").collect();
+        let reported = when_and_where();
+        let words: Vec<&str> = reported.split(", ").collect();
         assert!(
             matches!(words.as_slice(), [day, cores, rustc]
                 if day.len() == 10 && cores.ends_with(" cores") && rustc.starts_with("rustc 1.")),
-            "{told}"
+            "{reported}"
         );
     }
 }

@@ -118,7 +118,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     };
     let left_out = format!("{left_out}{beside}");
     let seconds = start.elapsed().as_secs_f64();
-    report.told(start, &left_out)?;
+    report.reported(start, &left_out)?;
     if record {
         times::record(&report, &server, seconds, &left_out)?;
     }
@@ -362,7 +362,7 @@ impl Report {
     }
 
     /// Says what the parts have shown. `Err`: not everything passed.
-    fn told(&self, start: Instant, left_out: &str) -> Result<(), Problem> {
+    fn reported(&self, start: Instant, left_out: &str) -> Result<(), Problem> {
         println!("\n{}", self.lines.join("\n"));
         println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
         println!("{} passed, {} failed{left_out}", self.passed, self.failed);

@@ -77,7 +77,7 @@ fn missing(command: &str) -> Plan {
 
 /// Finds a server, installing it if that is the plan.
 pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
-    match plan(&look(), install) {
+    match plan(&search(), install) {
         Plan::Use(path) => Ok(path),
         Plan::Tell(text) => Err(Problem::to_do(text)),
         Plan::Install(package) => {
@@ -89,7 +89,7 @@ pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
             apt_install(&[package])?;
             // Where the package puts it, in case the PATH does not lead there.
             let installed = PathBuf::from("/usr/bin/redis-server");
-            match plan(&look(), false) {
+            match plan(&search(), false) {
                 Plan::Use(path) => Ok(path),
                 _ if installed.is_file() => Ok(installed),
                 _ => Err(Problem::failed(format!(
@@ -130,7 +130,7 @@ fn apt_get(words: &[&str]) -> Result<(), Problem> {
     }
 }
 
-fn look() -> Found {
+fn search() -> Found {
     let file = |path: &Path| path.is_file();
     let variable = std::env::var_os("REDIS_SERVER_BIN").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn says(plan: &Plan, text: &str) -> bool {
-        matches!(plan, Plan::Tell(told) if told.contains(text))
+        matches!(plan, Plan::Tell(reported) if reported.contains(text))
     }
 
     #[test]

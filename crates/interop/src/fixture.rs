@@ -39,7 +39,7 @@ impl Scenario {
             name,
             play,
             short: false,
-            load: Load::Waits,
+            load: Load::IsWaitedFor,
             not_first: &[],
             not_second: &[],
         }
@@ -76,7 +76,7 @@ impl Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Most of the time it waits.
-    Waits,
+    IsWaitedFor,
     /// It starts a process of its own.
     Process,
     /// It burns the processor.
@@ -85,8 +85,11 @@ pub enum Load {
 
 impl Load {
     /// All of them, with how many scenarios run side by side.
-    pub const ALL: [(Self, usize); 3] =
-        [(Self::Waits, 16), (Self::Process, 6), (Self::Processor, 4)];
+    pub const ALL: [(Self, usize); 3] = [
+        (Self::IsWaitedFor, 16),
+        (Self::Process, 6),
+        (Self::Processor, 4),
+    ];
 }
 
 /// A scenario with its two parties.
@@ -177,7 +180,7 @@ impl Sides {
     }
 
     /// Kills the JVM in the middle of everything, or stops it again and again.
-    pub async fn trouble(self: Arc<Self>, signal: String) {
+    pub async fn fault(self: Arc<Self>, signal: String) {
         tokio::time::sleep(ms(3_000)).await;
         self.peer.signal(&signal);
         if signal != "-STOP" {
@@ -301,7 +304,7 @@ pub type Messages = UnboundedReceiver<(String, String)>;
 
 /// Hears what is published on some channels, on a connection and a thread of its own.
 pub fn listen(port: u16, channels: Vec<String>) -> Messages {
-    let (sender, heard) = unbounded_channel();
+    let (sender, received) = unbounded_channel();
     let (ready, is_ready) = std::sync::mpsc::channel();
     let mut control = Control::connect(port);
     std::thread::spawn(move || {
@@ -321,7 +324,7 @@ pub fn listen(port: u16, channels: Vec<String>) -> Messages {
         }
     });
     is_ready.recv().expect("it subscribes");
-    heard
+    received
 }
 
 /// Waits for a fact.

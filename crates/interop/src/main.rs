@@ -152,8 +152,8 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
         results.insert(wire, passed);
     }
-    let trouble = std::env::var("INTEROP_FAULT").ok();
-    let trouble = trouble.map(|signal| tokio::spawn(Arc::clone(&sides).trouble(signal)));
+    let fault = std::env::var("INTEROP_FAULT").ok();
+    let fault = fault.map(|signal| tokio::spawn(Arc::clone(&sides).fault(signal)));
     for (load, at_once) in Load::ALL {
         let permits = Arc::new(Semaphore::new(at_once));
         let mut running = tokio::task::JoinSet::new();
@@ -171,9 +171,9 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
             results.insert(name, passed);
         }
     }
-    if let Some(trouble) = trouble {
+    if let Some(fault) = fault {
         // Whoever stands still now cannot be asked to close; its input ends with this process.
-        trouble.abort();
+        fault.abort();
         sides.end_trouble();
         return Played { results, left_out };
     }

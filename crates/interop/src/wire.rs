@@ -154,7 +154,7 @@ async fn play(
         .iter()
         .map(|side| channel(&side.name))
         .chain([mark.clone()]);
-    let mut heard = listen(port, channels.collect());
+    let mut received = listen(port, channels.collect());
     let monitor = Monitor::start(port);
     for (nth, &(act, differs)) in script.iter().enumerate() {
         let step = format!("{base}, step {nth}, {act:?}");
@@ -166,7 +166,11 @@ async fn play(
         // What was published before the mark is heard before it.
         control.run(&["PUBLISH", &mark, ""]);
         let mut messages = Vec::new();
-        while let Some(message) = heard.recv().await.filter(|(channel, _)| *channel != mark) {
+        while let Some(message) = received
+            .recv()
+            .await
+            .filter(|(channel, _)| *channel != mark)
+        {
             messages.push(message);
         }
         let seen = [

@@ -112,7 +112,7 @@ impl Model for World {
             guards: Vec::new(),
             woken: false,
             subscribed: false,
-            heard: false,
+            received: false,
         };
         let state = State {
             core: LockCore::new(RULES, Life::Open),

@@ -6,7 +6,7 @@
 //! executed after its successor was used.
 
 mod compare;
-mod told;
+mod reported;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

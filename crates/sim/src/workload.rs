@@ -13,7 +13,9 @@ mod world;
 
 pub use actors::ms;
 pub use java::channel;
-pub use program::{ClientPlan, Fault, JavaStep, Look, Program, Round, Step, TaskPlan, Until, Verb};
+pub use program::{
+    ClientPlan, Fault, Inspect, JavaStep, Program, Round, Step, TaskPlan, Until, Verb,
+};
 pub use run::{Outcome, connect, limited, run, runtime};
 pub use shrink::shrink;
 pub use world::World;

@@ -40,13 +40,13 @@ impl Replies {
     }
 
     /// Sends a command so many times, and waits until a reply to it was swallowed.
-    pub(crate) async fn lose(&self, to_server: &mut OwnedWriteHalf, raw: &[u8], copies: usize) {
+    pub(crate) async fn lose(&self, to_server: &mut OwnedWriteHalf, raw: &[u8], sends: usize) {
         self.losing.store(true, Ordering::SeqCst);
-        for _ in 0..copies {
+        for _ in 0..sends {
             let _ = to_server.write_all(raw).await;
         }
         self.lost.notified().await;
-        if copies > 1 {
+        if sends > 1 {
             self.losing.store(false, Ordering::SeqCst);
         }
     }

@@ -283,11 +283,11 @@ pub fn stalls(since: Instant) -> Duration {
         .map(|(_, stall)| *stall)
         .sum();
     // The watcher may be standing still at this very moment.
-    ended + watch.looked_at.elapsed().saturating_sub(LOOK_EVERY)
+    ended + watch.observed_at.elapsed().saturating_sub(LOOK_EVERY)
 }
 
 struct StallWatch {
-    looked_at: Instant,
+    observed_at: Instant,
     /// When each ended, and how long it was.
     stalls: Vec<(Instant, Duration)>,
 }
@@ -305,15 +305,15 @@ fn stall_watch() -> &'static Mutex<StallWatch> {
                 std::thread::sleep(LOOK_EVERY);
                 let mut watch = stall_watch().lock().expect("unpoisoned");
                 let now = Instant::now();
-                let stall = (now - watch.looked_at).saturating_sub(LOOK_EVERY);
+                let stall = (now - watch.observed_at).saturating_sub(LOOK_EVERY);
                 if stall > LATE {
                     watch.stalls.push((now, stall));
                 }
-                watch.looked_at = now;
+                watch.observed_at = now;
             }
         });
         Mutex::new(StallWatch {
-            looked_at: Instant::now(),
+            observed_at: Instant::now(),
             stalls: Vec::new(),
         })
     })

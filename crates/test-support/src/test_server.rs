@@ -51,11 +51,11 @@ impl TestServer {
     pub async fn leaks(
         self,
         clients: impl IntoIterator<Item = LockClient>,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Vec<String> {
         let clients: Vec<_> = clients.into_iter().collect();
         let mut control = self.control();
-        let limit = Instant::now() + patience;
+        let limit = Instant::now() + time_limit;
         let left = |control: &mut Control| {
             let mut left: Vec<String> = clients.iter().filter_map(busy).collect();
             let keys = control.run(&["KEYS", "*"]);
@@ -92,7 +92,7 @@ impl TestServer {
             left
         };
         // Sockets close a moment after the last byte; they have a patience of their own.
-        let limit = Instant::now() + patience;
+        let limit = Instant::now() + time_limit;
         let mut rest = outside(&mut control);
         while !rest.is_empty() && Instant::now() < limit {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -60,10 +60,10 @@ fn a_scheme_is_one_of_a_closed_list() {
         ("valkeys-sentinel", one_server),
     ];
     for (scheme, sentence) in table {
-        let told = refused(&format!("{scheme}://user:hidden@host:1"));
+        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
         assert!(
-            told.contains(sentence) && !told.contains("hidden"),
-            "{scheme}: {told}"
+            reported.contains(sentence) && !reported.contains("hidden"),
+            "{scheme}: {reported}"
         );
     }
     let unknown = [
@@ -84,14 +84,14 @@ fn a_scheme_is_one_of_a_closed_list() {
         "unix",
     ];
     for scheme in unknown {
-        let told = refused(&format!("{scheme}://user:hidden@host:1"));
+        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
         assert!(
-            told.contains(&format!("unknown scheme {scheme}://")),
-            "{scheme}: {told}"
+            reported.contains(&format!("unknown scheme {scheme}://")),
+            "{scheme}: {reported}"
         );
         assert!(
-            told.contains("rediss:// or valkeys://") && !told.contains("hidden"),
-            "{scheme}: {told}"
+            reported.contains("rediss:// or valkeys://") && !reported.contains("hidden"),
+            "{scheme}: {reported}"
         );
     }
     for url in [
@@ -102,10 +102,10 @@ fn a_scheme_is_one_of_a_closed_list() {
         "://hidden@host",
         "redis:hidden@host",
     ] {
-        let told = refused(url);
+        let reported = refused(url);
         assert!(
-            told.contains("expected redis://") && !told.contains("hid"),
-            "{url}: {told}"
+            reported.contains("expected redis://") && !reported.contains("hid"),
+            "{url}: {reported}"
         );
     }
     for url in [
@@ -114,10 +114,10 @@ fn a_scheme_is_one_of_a_closed_list() {
         "valkey://:hidden@h:99999",
         "redis://:hidden@h/x/y",
     ] {
-        let told = refused(url);
+        let reported = refused(url);
         assert!(
-            told.contains("expected redis://") && !told.contains("hidden"),
-            "{url}: {told}"
+            reported.contains("expected redis://") && !reported.contains("hidden"),
+            "{url}: {reported}"
         );
     }
 }

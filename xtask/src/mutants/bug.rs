@@ -120,9 +120,9 @@ impl Bug {
                     .map_err(|error| failed(error.to_string()))?,
             };
             match places(&text, find).as_slice() {
-                [place] => {
+                [spot] => {
                     let mut text = text;
-                    text.replace_range(place.clone(), replace);
+                    text.replace_range(spot.clone(), replace);
                     files.insert(file.as_path(), text)
                 }
                 places => {
@@ -293,7 +293,7 @@ mod tests {
             assert_eq!(
                 places
                     .iter()
-                    .map(|place| &text[place.clone()])
+                    .map(|spot| &text[spot.clone()])
                     .collect::<Vec<_>>(),
                 [&text[16..49]]
             );

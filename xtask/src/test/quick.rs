@@ -22,7 +22,7 @@ pub fn run() -> Result<(), Problem> {
     for (name, selected, variables) in parts() {
         report.tests(name, server, &selected, variables);
     }
-    report.told(start, "; only the quick ones were run")
+    report.reported(start, "; only the quick ones were run")
 }
 
 /// What is run with `cargo test`: names, what is selected, and variables.

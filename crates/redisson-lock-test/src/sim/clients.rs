@@ -30,7 +30,7 @@ impl Server {
         state.serials += 1;
         state.next_id += 1;
         let (serial, id) = (state.serials, state.next_id);
-        let (messages, heard) = mpsc::unbounded_channel();
+        let (messages, received) = mpsc::unbounded_channel();
         let ended = CancellationToken::new();
         let wire = Wire {
             client,
@@ -56,7 +56,7 @@ impl Server {
             Some(Opened {
                 serial,
                 ended,
-                heard,
+                received,
             }),
         )
     }
@@ -100,7 +100,7 @@ impl Server {
 pub(super) struct Opened {
     pub(super) serial: u64,
     pub(super) ended: CancellationToken,
-    pub(super) heard: mpsc::UnboundedReceiver<PubSubEvent>,
+    pub(super) received: mpsc::UnboundedReceiver<PubSubEvent>,
 }
 
 /// What can be seen from outside.

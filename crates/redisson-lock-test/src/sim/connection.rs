@@ -49,14 +49,14 @@ impl Access {
         let Opened {
             serial,
             ended,
-            heard,
+            received,
         } = opened;
         Ok(Connection {
             server: Arc::clone(&self.server),
             serial,
             ended,
             closing: Mutex::new(Some(closing)),
-            heard: Mutex::new(Some(heard)),
+            received: Mutex::new(Some(received)),
         })
     }
 }
@@ -95,7 +95,7 @@ struct Connection {
     serial: u64,
     ended: CancellationToken,
     closing: Mutex<Option<CloseOnDrop>>,
-    heard: Mutex<Option<UnboundedReceiver<PubSubEvent>>>,
+    received: Mutex<Option<UnboundedReceiver<PubSubEvent>>>,
 }
 
 impl TransportConnection for Connection {
@@ -126,7 +126,7 @@ impl TransportConnection for Connection {
     }
 
     fn messages(&self) -> UnboundedReceiver<PubSubEvent> {
-        self.heard
+        self.received
             .lock()
             .take()
             .expect("a connection is listened to once")

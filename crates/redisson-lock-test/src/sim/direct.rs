@@ -11,7 +11,7 @@ use redisson_lock::test_util::{Reply, ScriptCall};
 use tokio::time::Instant;
 
 use super::connection::text;
-use super::keyspace::{Keyspace, Renewed};
+use super::keyspace::{Keyspace, RenewReply};
 use super::network::{Event, Latency, Network};
 use super::server::{Executed, Observer, Server};
 
@@ -101,7 +101,7 @@ impl Server {
         let taken = self.call(&mut state, acquire);
         assert_eq!(taken, Ok(Reply::Number(1)), "nobody holds it");
         let since = self.now();
-        let renewed = Renewed {
+        let renewed = RenewReply {
             field: field.to_owned(),
             since,
         };
@@ -111,7 +111,7 @@ impl Server {
     /// That client renews the lock no more.
     pub(crate) fn stop_renewing(&self, key: &str, field: &str) {
         self.between_scripts(|keyspace| {
-            let is_its = |renewed: &Renewed| renewed.field == field;
+            let is_its = |renewed: &RenewReply| renewed.field == field;
             if keyspace.renewed.get(key).is_some_and(is_its) {
                 keyspace.renewed.remove(key);
             }
@@ -152,7 +152,7 @@ impl Observer for Nobody {
         keyspace.expired.clear();
     }
 
-    fn look(&self, _: &mut Keyspace) {}
+    fn observe(&self, _: &mut Keyspace) {}
 }
 
 /// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would

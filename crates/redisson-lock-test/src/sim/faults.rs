@@ -84,7 +84,7 @@ impl Server {
         for &(serial, number) in &late {
             self.execute_late(serial, number);
         }
-        self.look();
+        self.observe();
         late.len()
     }
 }
@@ -93,7 +93,7 @@ impl Server {
 impl Server {
     /// Cuts a client's connections of one kind. Not told, the client has to find out by the
     /// silence.
-    pub fn cut(&self, client: usize, role: Role, told: bool) {
+    pub fn cut(&self, client: usize, role: Role, reported: bool) {
         let mut state = self.state.lock();
         let of_client = |wire: &Wire| wire.client == client && wire.role == role && wire.connected;
         let serials: Vec<u64> = state
@@ -103,7 +103,7 @@ impl Server {
             .map(|(&serial, _)| serial)
             .collect();
         for serial in serials {
-            state.cut(serial, told);
+            state.cut(serial, reported);
         }
         self.changed.notify_one();
     }

@@ -38,14 +38,14 @@ pub struct Keyspace {
     /// Keys that ran out since this was last taken, each with its first field.
     pub expired: Vec<(String, String)>,
     /// Holds that somebody outside of the server renews, by key.
-    pub(super) renewed: BTreeMap<String, Renewed>,
+    pub(super) renewed: BTreeMap<String, RenewReply>,
     /// Since when no renewal from outside arrives.
     pub(super) paused_at: Option<u64>,
 }
 
 /// A hold that is renewed as a JVM does it: on time, by a watchdog with Redisson's defaults.
 #[derive(Debug)]
-pub(super) struct Renewed {
+pub(super) struct RenewReply {
     pub(super) field: String,
     pub(super) since: u64,
 }

@@ -94,8 +94,8 @@ impl Interpreter {
         match self.loaded[sha].function.call::<Value>(()) {
             Ok(value) => reply(&value),
             Err(error) => {
-                let place = |text: &str| format!("{text} script: {sha}, on @user_script:1.");
-                Err(place(
+                let spot = |text: &str| format!("{text} script: {sha}, on @user_script:1.");
+                Err(spot(
                     &server_error(&error).unwrap_or_else(|| format!("ERR {error}")),
                 ))
             }

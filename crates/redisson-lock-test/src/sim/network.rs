@@ -252,14 +252,14 @@ impl Network {
         }
     }
 
-    pub(super) fn cut(&mut self, serial: u64, told: bool) {
+    pub(super) fn cut(&mut self, serial: u64, reported: bool) {
         let Some(wire) = self.wires.get_mut(&serial) else {
             return;
         };
         wire.passes = false;
         wire.answers.clear();
         wire.channels.clear();
-        if told {
+        if reported {
             wire.connected = false;
             wire.ended.cancel();
         }

@@ -38,7 +38,7 @@ pub trait Observer: Send + Sync + 'static {
     fn executed(&self, executed: &Executed, keyspace: &mut Keyspace);
 
     /// Something has happened, or time has passed. The same holds.
-    fn look(&self, keyspace: &mut Keyspace);
+    fn observe(&self, keyspace: &mut Keyspace);
 }
 
 /// A script that the server has run.
@@ -146,7 +146,7 @@ impl Server {
         if let Some(Reverse((.., event))) = event {
             self.happen(event);
         }
-        self.look();
+        self.observe();
     }
 
     pub(super) fn happen(&self, event: Event) {
@@ -159,11 +159,11 @@ impl Server {
     }
 
     /// Has the observer compare what everybody believes with what is.
-    pub fn look(&self) {
+    pub fn observe(&self) {
         let mut keyspace = self.keyspace.lock();
         keyspace.now = self.now();
         keyspace.expire();
-        self.observer.look(&mut keyspace);
+        self.observer.observe(&mut keyspace);
     }
 
     /// Milliseconds of the server's clock.
@@ -343,8 +343,8 @@ impl Server {
                 .answers
                 .front()
                 .map(|next| next.arrives_at.max(Instant::now()));
-            if let What::PubSubEvent(heard) = outgoing.what {
-                let _ = wire.messages.send(heard);
+            if let What::PubSubEvent(received) = outgoing.what {
+                let _ = wire.messages.send(received);
                 if let Some(at) = next {
                     state.schedule(at, Event::Deliver(serial));
                 }

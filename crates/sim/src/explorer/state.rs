@@ -24,7 +24,7 @@ pub struct Caller {
     pub woken: bool,
     /// It has a subscription, and has heard a message since it last asked for a permit.
     pub subscribed: bool,
-    pub heard: bool,
+    pub received: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -327,8 +327,8 @@ impl Visitor for Renamed {
 }
 
 /// What a renewal asks, as the script says it.
-pub fn lease_of(ask: RenewalAsk) -> Option<Duration> {
-    match ask {
+pub fn lease_of(admit: RenewalAsk) -> Option<Duration> {
+    match admit {
         RenewalAsk::Extend(lease) => Some(lease),
         RenewalAsk::Check => None,
     }

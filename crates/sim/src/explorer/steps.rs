@@ -41,7 +41,7 @@ impl State {
                         sender,
                         Script::Renew {
                             owner,
-                            lease: lease_of(request.ask),
+                            lease: lease_of(request.asked),
                         },
                     );
                 }
@@ -105,7 +105,7 @@ impl State {
             At::Queued { limit, .. } => {
                 caller.woken || limit.is_some_and(|limit| limit <= self.now)
             }
-            At::Listening { limit, .. } => caller.woken || caller.heard || *limit <= self.now,
+            At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
             At::Waiting { acquire_ended, .. } => *acquire_ended,
             At::Attempting { .. } | At::Unlocking { .. } => false,
         }
@@ -124,17 +124,17 @@ impl State {
                         waiter,
                         limit: None,
                     };
-                    self.ask(nth);
+                    self.admit(nth);
                 }
                 Some(verb) => self.end_hold(nth, verb),
                 None => {}
             },
-            At::Queued { .. } => self.ask(nth),
+            At::Queued { .. } => self.admit(nth),
             At::Listening { waiter, limit } => {
                 let woken = std::mem::take(&mut self.callers[nth].woken);
                 let reason = woken && self.core.has_reason_to_retry(waiter);
-                if reason || self.callers[nth].heard || limit <= self.now {
-                    self.ask(nth);
+                if reason || self.callers[nth].received || limit <= self.now {
+                    self.admit(nth);
                 }
             }
             At::Waiting { hold, .. } => self.unlock(nth, hold),
@@ -143,7 +143,7 @@ impl State {
     }
 
     /// A waiter asks what it may do.
-    fn ask(&mut self, nth: usize) {
+    fn admit(&mut self, nth: usize) {
         let caller = &mut self.callers[nth];
         caller.woken = false;
         let (owner, Some(waiter)) = (caller.owner, caller.waiter()) else {
@@ -155,7 +155,7 @@ impl State {
             Ok(Admission::Permit(permit)) => {
                 let (target, lease) = (permit.target, permit.terms.lease);
                 let caller = &mut self.callers[nth];
-                (caller.at, caller.heard) = (At::Attempting { permit }, false);
+                (caller.at, caller.received) = (At::Attempting { permit }, false);
                 self.send(
                     Sender::Caller(nth),
                     Script::Acquire {
@@ -187,7 +187,7 @@ impl State {
             self.step(|core, now, out| core.leave(now, waiter, out));
         }
         let caller = &mut self.callers[nth];
-        (caller.at, caller.woken, caller.subscribed, caller.heard) =
+        (caller.at, caller.woken, caller.subscribed, caller.received) =
             (At::Ready, false, false, false);
         caller.next += 1;
     }
@@ -313,7 +313,7 @@ impl State {
     fn publish(&mut self) {
         self.expired = false;
         for caller in &mut self.callers {
-            caller.heard |= caller.subscribed;
+            caller.received |= caller.subscribed;
         }
     }
 
@@ -323,8 +323,9 @@ impl State {
                 At::Attempting { .. } => self.attempted(nth, sent.sent_at, reply),
                 At::Unlocking { unlock } => {
                     let answer = released(sent, reply);
-                    let told = self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
-                    if told.is_err() && !self.robbed && !self.has_expired {
+                    let reported =
+                        self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
+                    if reported.is_err() && !self.robbed && !self.has_expired {
                         self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
                     }
                     self.leave(nth);
@@ -397,7 +398,7 @@ impl State {
                 },
                 true,
             );
-            self.ask(nth);
+            self.admit(nth);
         } else if self.queues(nth) {
             let limit = self.now + left.min(RULES.watchdog_timeout);
             self.callers[nth].at = At::Listening {

@@ -30,7 +30,7 @@ impl Observer for Oracle {
     }
 
     /// What everybody believes, against what is.
-    fn look(&self, keyspace: &mut Keyspace) {
+    fn observe(&self, keyspace: &mut Keyspace) {
         let now = Instant::now();
         let mut state = self.state.lock();
         let Some(terms) = state.terms.clone() else {

@@ -10,7 +10,7 @@ use redisson_lock::{Error, HoldHandle, Lock, LockClient, LockGuard, Owner, test_
 use tokio::time::Instant;
 
 use super::expected::Expected;
-use super::program::{LOCKS, Look, PREFIX, Program, Step, TaskPlan, Until, Verb};
+use super::program::{Inspect, LOCKS, PREFIX, Program, Step, TaskPlan, Until, Verb};
 use super::run::limited;
 use super::world::World;
 
@@ -137,7 +137,11 @@ impl Actor {
                     self.judge(&error, Some(&kept.token));
                 }
             }
-            Step::Look { lock, look, until } => self.look(lock, look, until).await,
+            Step::Inspect {
+                lock,
+                observe,
+                until,
+            } => self.observe(lock, observe, until).await,
             Step::Force { lock, until } => self.force(lock, until).await,
             Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
             Step::Poll { lock, times } => {
@@ -154,16 +158,16 @@ impl Actor {
         }
     }
 
-    async fn look(&self, nth: usize, look: Look, until: Until) {
+    async fn observe(&self, nth: usize, observe: Inspect, until: Until) {
         let lock = self.lock(nth);
-        let call = self.begins(format!("{look:?} {}", LOCKS[nth]), None, self.limit(1));
+        let call = self.begins(format!("{observe:?} {}", LOCKS[nth]), None, self.limit(1));
         let done = limited(until, async {
-            match look {
-                Look::HoldCount => lock.hold_count().await.map(|_| ()),
-                Look::IsLocked => lock.is_locked().await.map(|_| ()),
-                Look::IsHeld => lock.is_held().await.map(|_| ()),
-                Look::LeaseLeft => lock.lease_left().await.map(|_| ()),
-                Look::Inspect => lock.inspect().await.map(|_| ()),
+            match observe {
+                Inspect::HoldCount => lock.hold_count().await.map(|_| ()),
+                Inspect::IsLocked => lock.is_locked().await.map(|_| ()),
+                Inspect::IsHeld => lock.is_held().await.map(|_| ()),
+                Inspect::LeaseLeft => lock.lease_left().await.map(|_| ()),
+                Inspect::Inspect => lock.inspect().await.map(|_| ()),
             }
         })
         .await;
@@ -207,7 +211,7 @@ impl Actor {
         {
             self.judge(&error, None);
         }
-        self.world.look();
+        self.world.observe();
         self.detached
             .retain(|kept| !self.world.oracle.has_ended(kept.token.hold));
     }

@@ -97,14 +97,14 @@ impl Happening {
             Fault::Cut {
                 client,
                 messages,
-                told,
+                reported,
             } => {
                 let role = if messages {
                     Role::Messages
                 } else {
                     Role::Commands
                 };
-                world.cut(client, role, told);
+                world.cut(client, role, reported);
             }
             Fault::Down { ms: time } => world.down_for(ms(time)),
             Fault::Freeze { ms: time } => world.freeze(ms(time)),

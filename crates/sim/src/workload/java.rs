@@ -62,9 +62,9 @@ impl Java {
     }
 
     async fn hold(&mut self, key: &str, depth: u32, time: Duration, dies: bool) {
-        let patience = Instant::now() + Duration::from_secs(3);
+        let time_limit = Instant::now() + Duration::from_secs(3);
         while !self.acquire(key) {
-            if Instant::now() >= patience {
+            if Instant::now() >= time_limit {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(37)).await;
@@ -109,7 +109,7 @@ impl Java {
                 .oracle
                 .say(|| format!("Java holds {key}, count {count}"));
         }
-        self.world.look();
+        self.world.observe();
         count.is_some()
     }
 
@@ -130,7 +130,7 @@ impl Java {
         self.world
             .oracle
             .say(|| format!("Java releases {key}, count {left}"));
-        self.world.look();
+        self.world.observe();
     }
 
     fn force(&self, key: &str) {

@@ -86,9 +86,9 @@ pub enum Step {
         lease_ms: u64,
         until: Until,
     },
-    Look {
+    Inspect {
         lock: usize,
-        look: Look,
+        observe: Inspect,
         until: Until,
     },
     Force {
@@ -117,7 +117,7 @@ pub enum Verb {
 
 /// The verbs that ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Inspect {
     HoldCount,
     IsLocked,
     IsHeld,
@@ -125,7 +125,7 @@ pub enum Look {
     Inspect,
 }
 
-impl Look {
+impl Inspect {
     pub(super) const ALL: [Self; 5] = [
         Self::HoldCount,
         Self::IsLocked,
@@ -163,7 +163,7 @@ pub enum Fault {
     Cut {
         client: usize,
         messages: bool,
-        told: bool,
+        reported: bool,
     },
     Down {
         ms: u64,

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use redisson_lock_test::sim::Latency;
 
 use super::program::{
-    ClientPlan, Fault, JavaStep, LOCKS, Look, Program, Round, Step, TaskPlan, Until, Verb,
+    ClientPlan, Fault, Inspect, JavaStep, LOCKS, Program, Round, Step, TaskPlan, Until, Verb,
 };
 
 impl Program {
@@ -130,9 +130,9 @@ impl Step {
                 lease_ms: [20, 1_000, 9_000][rng.usize(0..3)],
                 until: Until::roll(rng),
             },
-            78..81 => Self::Look {
+            78..81 => Self::Inspect {
                 lock,
-                look: Look::ALL[rng.usize(0..Look::ALL.len())],
+                observe: Inspect::ALL[rng.usize(0..Inspect::ALL.len())],
                 until: Until::roll(rng),
             },
             81..83 => Self::Force {
@@ -220,12 +220,12 @@ impl Fault {
             0..30 => Self::Cut {
                 client,
                 messages: false,
-                told: rng.u8(0..5) > 1,
+                reported: rng.u8(0..5) > 1,
             },
             30..45 => Self::Cut {
                 client,
                 messages: true,
-                told: rng.u8(0..5) > 1,
+                reported: rng.u8(0..5) > 1,
             },
             45..50 => Self::Down {
                 ms: [10, 500, 2_500, 5_000][rng.usize(0..4)],

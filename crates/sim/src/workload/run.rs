@@ -248,8 +248,9 @@ impl Session {
         };
         self.world.set_latency(CALM);
         self.world.apply_late(0);
-        let told = ms(program.watchdog_ms / 3 + 2 * program.command_ms);
-        tokio::time::sleep_until(self.world.oracle.calm_since().max(Instant::now()) + told).await;
+        let reported = ms(program.watchdog_ms / 3 + 2 * program.command_ms);
+        tokio::time::sleep_until(self.world.oracle.calm_since().max(Instant::now()) + reported)
+            .await;
         let limit = Instant::now() + REST_MAX;
         loop {
             let releasing: usize = living().map(|client| client.stats().releasing).sum();
@@ -271,7 +272,7 @@ impl Session {
 
     /// The counts in Redis are what the callers hold.
     fn compare_counts(&self) {
-        self.world.look();
+        self.world.observe();
         let open = self.world.oracle.open_holds();
         for key in LOCKS {
             let expected: Vec<_> = open.iter().filter(|((lock, _), _)| lock == key).collect();

@@ -297,8 +297,8 @@ impl Fixture {
             assert!(unlocked.is_ok() || closed, "{unlocked:?}");
         }
         // After closing with an open guard its lease has to run out first.
-        let patience = ms(if closed { 4_000 } else { 300 });
-        let taken = self.theirs.lock("stock").try_lock_for(patience).await;
+        let time_limit = ms(if closed { 4_000 } else { 300 });
+        let taken = self.theirs.lock("stock").try_lock_for(time_limit).await;
         taken
             .expect("connected")
             .expect("nobody holds it any more")

@@ -118,7 +118,7 @@ impl Fixture {
     }
 
     pub(crate) fn nobody_is_wrong(&self) {
-        self.world.look();
+        self.world.observe();
         if let Some(violation) = self.world.oracle.violation() {
             panic!("{}\n{violation}", self.world.oracle.history().join("\n"));
         }

@@ -400,8 +400,8 @@ fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
         let second = begin(lock(&fixture.task(2))).await;
         let lost = guard.lost();
         test_util::end_runtime(&fixture.client);
-        let told = tokio::time::timeout(ms(10), lost).await.expect("at once");
-        assert_eq!(told, LossReason::Closed);
+        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        assert_eq!(reported, LossReason::Closed);
         for waiting in [queued, second] {
             let ended = tokio::time::timeout(ms(10), waiting)
                 .await

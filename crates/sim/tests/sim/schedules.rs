@@ -52,7 +52,7 @@ fn every_schedule_keeps_the_promises() {
     let (counts, schedules) = *counts.lock().expect("unpoisoned");
     let found = found.into_inner().expect("unpoisoned");
     println!(
-        "{schedules} schedules, {} scripts ({} late), {} holds, {} drops, {} ambiguous outcomes, {} losses told, \
+        "{schedules} schedules, {} scripts ({} late), {} holds, {} drops, {} ambiguous outcomes, {} losses reported, \
          {} faults, {} violations, {:.1} s",
         counts.scripts,
         counts.late,

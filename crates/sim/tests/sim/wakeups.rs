@@ -158,14 +158,14 @@ fn a_waiter_whose_channel_is_refused_after_a_reconnect_is_told_the_right() {
         fixture.world.deny(0, "subscribe", true);
         fixture.world.cut(0, Role::Messages, true);
         let start = Instant::now();
-        let told = end(waiting).await.map(drop);
+        let reported = end(waiting).await.map(drop);
         assert!(
             start.elapsed() < ms(200),
-            "after {:?}: {told:?}",
+            "after {:?}: {reported:?}",
             start.elapsed()
         );
-        let named = matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission.starts_with('&'));
-        assert!(named, "{told:?}");
+        let named = matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission.starts_with('&'));
+        assert!(named, "{reported:?}");
         assert_eq!(fixture.client.stats().subscriptions, 0);
     });
 }
@@ -196,9 +196,9 @@ fn without_the_right_to_ping_callers_are_told_so_and_connections_get_rarer() {
         let before = connected(&fixture, Role::Messages);
         let start = Instant::now();
         while start.elapsed() < ms(10_000) {
-            let told = fixture.task(0).lock().await.map(drop);
-            let named = matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping");
-            assert!(named, "after {:?}: {told:?}", start.elapsed());
+            let reported = fixture.task(0).lock().await.map(drop);
+            let named = matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping");
+            assert!(named, "after {:?}: {reported:?}", start.elapsed());
         }
         let connections = connected(&fixture, Role::Messages) - before;
         assert!(
@@ -221,16 +221,16 @@ fn a_waiter_is_told_when_the_right_to_ping_is_taken_away() {
         let waiting = waiting(&fixture).await;
         fixture.world.deny(0, "ping", true);
         let start = Instant::now();
-        let told = end(waiting).await.map(drop);
+        let reported = end(waiting).await.map(drop);
         // With the next heartbeat.
         assert!(
             start.elapsed() < ms(1_200),
-            "after {:?}: {told:?}",
+            "after {:?}: {reported:?}",
             start.elapsed()
         );
         assert!(
-            matches!(&told, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping"),
-            "{told:?}"
+            matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping"),
+            "{reported:?}"
         );
     });
 }
