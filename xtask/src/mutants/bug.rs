@@ -5,11 +5,11 @@
 //! Breaks: a deadline counts from before the send.
 //! Found by: seeds, explorer, traces::v01, unit wait::tests::it_lingers, test renewal::a_name
 //!
-//! In: src/slot.rs
+//! In: src/core/admission.rs
 //! --- find
-//! local_end(sent_at, lease)
+//! local_deadline(sent_at, terms.lease)
 //! --- replace
-//! local_end(now, lease)
+//! local_deadline(now, terms.lease)
 //! ```
 //!
 //! A text to find occurs exactly once in its file. Line breaks, indentation and the commas that the
