@@ -202,6 +202,8 @@ impl Entry {
     /// Wakes, spawns, logs, counts, in this order; each although another one panics. Nothing here is
     /// a fact, so it may come late.
     fn apply(self: &Arc<Self>, deferred: Deferred) {
+        #[cfg(feature = "test-util")]
+        crate::test_util::before_effects();
         let Deferred {
             effects,
             ended,
@@ -338,6 +340,24 @@ impl Entry {
         let state = self.state.lock();
         state.core.check();
         assert_eq!(state.core.keeps_itself(), state.itself.is_some());
+    }
+
+    /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
+        let clock = &self.shared().clock;
+        let due = self
+            .read(|core, _| core.timer(owner))
+            .map(|at| clock.instant(at));
+        // The queue of the timers counts in milliseconds.
+        let late = |due: tokio::time::Instant, set: tokio::time::Instant| {
+            set.saturating_duration_since(due)
+                .max(due.saturating_duration_since(set))
+        };
+        match (due, self.locks.timers.due(self.id, owner)) {
+            (Some(due), Some(set)) => late(due, set) <= std::time::Duration::from_millis(2),
+            (due, set) => due.is_none() && set.is_none(),
+        }
     }
 }
 

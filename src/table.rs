@@ -58,3 +58,37 @@ impl<T> Table<T> {
         self.by_name.lock().len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Arc<str> {
+        "a".into()
+    }
+
+    #[test]
+    fn a_name_that_is_referred_to_has_one_entry() {
+        let table = Table::<u8>::default();
+        let first = table.get_or_insert_with(&name(), || 1);
+        let again = table.get_or_insert_with(&name(), || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert_eq!((table.len(), table.all().len()), (1, 1));
+    }
+
+    #[test]
+    fn one_that_is_dropped_late_does_not_take_its_successor_along() {
+        let table = Table::<u8>::default();
+        let first = table.get_or_insert_with(&name(), || 1);
+        let dropped = Arc::as_ptr(&first);
+        // Its last reference goes here; before it can remove itself, somebody asks for the name.
+        drop(first);
+        let second = table.get_or_insert_with(&name(), || 2);
+        assert_ne!(dropped, Arc::as_ptr(&second));
+        table.remove("a", dropped);
+        let found = table.get_or_insert_with(&name(), || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&second, &found));
+        table.remove("a", Arc::as_ptr(&second));
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -4,7 +4,9 @@
 //! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
 //! has in its books, and bring about what no network can.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -147,6 +149,27 @@ pub fn check(client: &LockClient) {
         .all()
         .iter()
         .for_each(|entry| entry.check());
+}
+
+/// Whether the timer that keeps a hold is set to what is due. Only while nobody is at its lock.
+pub fn is_timer_right(hold: &HoldHandle) -> bool {
+    hold.entry.is_timer_right(hold.owner.id())
+}
+
+/// Has every step wait at random before its effects are applied, for up to so many microseconds.
+pub fn delay_effects(micros: u64) {
+    EFFECT_DELAY_MICROS.store(micros, Ordering::Relaxed);
+}
+
+static EFFECT_DELAY_MICROS: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn before_effects() {
+    let most = EFFECT_DELAY_MICROS.load(Ordering::Relaxed);
+    if most > 0 {
+        // Each state has keys of its own.
+        let dice = RandomState::new().hash_one(0);
+        std::thread::sleep(Duration::from_micros(dice % most));
+    }
 }
 
 /// Whether closing the client is over.

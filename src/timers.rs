@@ -96,6 +96,13 @@ impl<T> Timers<T> {
         }
     }
 
+    /// When the timer of an owner fires.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn due(&self, id: u64, owner: ThreadId) -> Option<Instant> {
+        let timers = self.timers.lock();
+        Some(timers.queue.deadline(timers.keys.get(&(id, owner))?))
+    }
+
     /// Owners that have a timer.
     pub(crate) fn len(&self) -> usize {
         self.timers.lock().keys.len()

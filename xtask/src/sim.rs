@@ -44,6 +44,9 @@ pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
 /// The explorer of the core, with the same profile.
 pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];
 
+/// Real threads at one lock, with the same profile.
+pub const THREADS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "threads"];
+
 const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
 
 /// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.

@@ -211,6 +211,7 @@ impl Report {
             &schedules,
         );
         self.tests("explorer", server, &sim::EXPLORER, &[]);
+        self.tests("real threads at one lock", server, &sim::THREADS, &[]);
         for (name, files) in PARTS {
             let mut selected = vec!["--package", "redisson-lock"];
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
