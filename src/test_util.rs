@@ -4,6 +4,7 @@
 //! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
 //! has in its books, and bring about what no network can.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,7 +164,19 @@ pub fn delay_effects(micros: u64) {
 
 static EFFECT_DELAY_MICROS: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    static BEFORE_EFFECTS: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// Has this thread do something between its next step and that step's effects.
+pub fn before_next_effects(work: impl FnOnce() + 'static) {
+    BEFORE_EFFECTS.set(Some(Box::new(work)));
+}
+
 pub(crate) fn before_effects() {
+    if let Some(work) = BEFORE_EFFECTS.take() {
+        work();
+    }
     let most = EFFECT_DELAY_MICROS.load(Ordering::Relaxed);
     if most > 0 {
         // Each state has keys of its own.

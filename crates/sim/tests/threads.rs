@@ -3,17 +3,18 @@
 //! The explorer goes through every order of a few steps; here the mutex, the clock and the registry
 //! of the timers are the real ones.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use redisson_lock::{HoldState, LockClient, Owner, test_util};
+use redisson_lock::test_util;
 use redisson_lock_test::FakeRedis;
 
 const THREADS: usize = 4;
 
-fn on_threads(test: impl Future<Output = ()>) {
-    test_util::delay_effects(300);
+/// `delay`: at most so many microseconds between a step and its effects.
+fn on_threads(delay: u64, test: impl Future<Output = ()>) {
+    test_util::delay_effects(delay);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
@@ -29,50 +30,41 @@ async fn together<F: Future<Output = ()> + Send + 'static>(work: impl Fn(usize) 
     }
 }
 
-/// Nested holds of one owner, taken and released on all threads: every one of them moves the timer.
-async fn nest(client: LockClient, owner: Owner, nth: usize) {
-    let lock = client.lock("stock").owned_by(&owner);
-    for round in 0..40 {
-        let lease = Duration::from_millis(5_000 + (nth * 997 + round * 131) as u64 % 4_000);
-        let guard = lock.lease(lease).lock().await.expect("held by itself");
-        if round % 3 == 0 {
-            drop(guard);
-        } else {
-            guard.unlock().await.expect("held");
-        }
-    }
-}
-
+/// Two steps, whose effects change places: the first one's must not put back what it saw.
 #[test]
 fn a_timer_is_set_to_what_is_due_when_it_is_set() {
-    on_threads(async {
+    on_threads(0, async {
         let fake = FakeRedis::start();
-        for _ in 0..10 {
-            let client = fake.client().await;
-            let owner = client.owner();
-            let outer = client
-                .lock("stock")
-                .owned_by(&owner)
-                .lock()
-                .await
-                .expect("free");
-            together(|nth| nest(client.clone(), owner.clone(), nth)).await;
-            // The jobs of the dropped guards, and the effects of their last steps.
-            while client.stats().releasing > 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            assert!(test_util::is_timer_right(&test_util::handle(&outer)));
-            assert_eq!(outer.state(), HoldState::Held);
-            outer.unlock().await.expect("held");
-            test_util::check(&client);
-        }
+        let client = fake.client().await;
+        let owner = client.owner();
+        let lock = client.lock("stock").owned_by(&owner);
+        let outer = lock.lock().await.expect("free");
+        let fixed = |secs| lock.lease(Duration::from_secs(secs));
+        let first = fixed(5).lock().await.expect("held by itself");
+        let second = fixed(7).lock().await.expect("held by itself");
+        let (stepped, has_stepped) = mpsc::channel();
+        let (overtaken, is_overtaken) = mpsc::channel::<()>();
+        let slow = std::thread::spawn(move || {
+            test_util::before_next_effects(move || {
+                stepped.send(()).expect("somebody waits");
+                is_overtaken.recv().expect("somebody is quicker");
+            });
+            // Due is the end of the second one from here on.
+            drop(first);
+        });
+        has_stepped.recv().expect("it steps");
+        // And from here on the next renewal.
+        drop(second);
+        overtaken.send(()).expect("it waits");
+        slow.join().expect("no panic");
+        assert!(test_util::is_timer_right(&test_util::handle(&outer)));
+        outer.unlock().await.expect("held");
     });
 }
 
 #[test]
 fn one_is_inside_and_nothing_is_left_whatever_is_dropped_when() {
-    on_threads(async {
+    on_threads(300, async {
         let fake = FakeRedis::start();
         let client = fake.client().await;
         let inside = Arc::new(AtomicUsize::new(0));
@@ -117,7 +109,7 @@ fn one_is_inside_and_nothing_is_left_whatever_is_dropped_when() {
 
 #[test]
 fn a_detached_hold_is_found_again_by_whoever_asks_for_it() {
-    on_threads(async {
+    on_threads(300, async {
         let fake = FakeRedis::start();
         let client = fake.client().await;
         together(|nth| {
