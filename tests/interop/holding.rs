@@ -1,7 +1,7 @@
 //! Who holds, how often and for how long, seen from both sides. With the cases of Redisson's own suite for the plain
 //! lock, under their Java names (`lk…`).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redisson_lock::LossReason;
 
@@ -195,12 +195,14 @@ async fn unlock_of_what_another_took(stage: Stage) {
 /// A partial unlock leaves the lease (in Redisson it is set to the last lease given).
 async fn lk05(stage: Stage) {
     let (first, second, name) = &stage.workers();
+    let start = Instant::now();
     for _ in 0..3 {
         first.lock(name, Some(ms(10_000))).await.expect("free, or held by itself");
     }
     first.unlock(name).await.expect("held");
     first.unlock(name).await.expect("held");
-    between("what is left", second.lease_left(name).await.expect("held"), 9_000, 10_000);
+    let left = second.lease_left(name).await.expect("held");
+    between("what is left", left, 9_000 - since(start), 10_000);
     first.unlock(name).await.expect("held");
 }
 
@@ -227,13 +229,22 @@ async fn delete(stage: Stage) {
 
 async fn lk10(stage: Stage) {
     let (first, second, name) = &stage.workers();
+    let start = Instant::now();
     first.lock(name, Some(ms(3_600_000))).await.expect("free");
-    between("an hour", second.lease_left(name).await.expect("held"), 3_599_000, 3_600_000);
+    let left = second.lease_left(name).await.expect("held");
+    between("an hour", left, 3_599_000 - since(start), 3_600_000);
     first.unlock(name).await.expect("held");
     assert_eq!(second.lease_left(name).await, None);
+    let start = Instant::now();
     first.lock(name, None).await.expect("free");
-    between("the watchdog timeout", second.lease_left(name).await.expect("held"), 29_000, 30_000);
+    let left = second.lease_left(name).await.expect("held");
+    between("the watchdog timeout", left, 29_000 - since(start), 30_000);
     first.unlock(name).await.expect("held");
+}
+
+/// Milliseconds: what a lease has run down meanwhile.
+fn since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).expect("a short test")
 }
 
 async fn lk13(stage: Stage) {
