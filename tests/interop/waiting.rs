@@ -79,7 +79,8 @@ async fn lease_ends(stage: Stage) {
     let start = Instant::now();
     let (taken, at) = begin(second, name).await.expect("no panic");
     taken.expect("free");
-    assert!(at - asked >= ms(700), "a lease of 700 ms took {:?}", at - asked);
+    // Redis reads its clock before it runs the commands that have come in, and counts from there.
+    assert!(at - asked >= ms(650), "a lease of 700 ms took {:?}", at - asked);
     between("the end of a lease of 700 ms", at - start, 0, 1_100);
     first.unlock_too_late(name).await;
     second.unlock(name).await.expect("still held by the waiter");
