@@ -20,6 +20,8 @@
 #![allow(
     unreachable_pub,
     missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
     reason = "hidden, and outside of semantic versioning"
 )]
 

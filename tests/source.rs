@@ -159,7 +159,7 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
             }
         };
         while let Some((first, after)) = rest.split_first() {
-            let inner = [&module[..], &[first.clone()]].concat();
+            let inner = [&module[..], std::slice::from_ref(first)].concat();
             let known = library.keys().any(|known| known.starts_with(&inner));
             if !known {
                 break;

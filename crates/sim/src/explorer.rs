@@ -174,7 +174,7 @@ impl Model for World {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![Property::always(
             "nothing is wrong",
-            |world: &World, state: &State| match state.problem(world) {
+            |world: &Self, state: &State| match state.problem(world) {
                 None => true,
                 Some(problem) => {
                     eprintln!("{}: {problem}", world.name);
