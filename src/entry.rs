@@ -36,13 +36,11 @@ pub(crate) struct Locks {
     table: Table<Entry>,
     ids: AtomicU64,
     /// Spawns the release job of an owner.
-    start_job: StartJob,
+    start_job: fn(Arc<Entry>, ThreadId, OpId),
 }
 
-pub(crate) type StartJob = fn(Arc<Entry>, ThreadId, OpId);
-
 impl Locks {
-    pub(crate) fn new(shared: Arc<Shared>, start_job: StartJob) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, start_job: fn(Arc<Entry>, ThreadId, OpId)) -> Self {
         let timers = Timers::new(shared.runtime.clone());
         Self {
             shared,
@@ -266,8 +264,7 @@ impl Entry {
 
     /// Reads the core, and changes nothing.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&LockCore, Time) -> T) -> T {
-        let state = self.state.lock();
-        read(&state.core, self.shared().clock.now())
+        read(&self.state.lock().core, self.shared().clock.now())
     }
 
     /// Joins the queue.
@@ -287,11 +284,11 @@ impl Entry {
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
-        let left = self.step_with(|state, now, out| {
+        // What it leaves behind is dropped when the mutex is free.
+        let _left = self.step_with(|state, now, out| {
             state.core.leave(now, id, out);
             state.waiters.remove(&id)
         });
-        drop(left);
     }
 
     /// A step that may begin a hold. Its status is there before anything can end it.
@@ -345,19 +342,14 @@ impl Entry {
     /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
-        let clock = &self.shared().clock;
-        let due = self
-            .read(|core, _| core.timer(owner))
-            .map(|at| clock.instant(at));
+        let due = self.read(|core, _| core.timer(owner));
+        let set = self.locks.timers.due(self.id, owner);
+        let set = set.map(|at| self.shared().clock.time(at));
         // The queue of the timers counts in milliseconds.
-        let late = |due: tokio::time::Instant, set: tokio::time::Instant| {
-            set.saturating_duration_since(due)
-                .max(due.saturating_duration_since(set))
-        };
-        match (due, self.locks.timers.due(self.id, owner)) {
-            (Some(due), Some(set)) => late(due, set) <= std::time::Duration::from_millis(2),
-            (due, set) => due.is_none() && set.is_none(),
-        }
+        let off = due
+            .zip(set)
+            .map(|(due, set)| due.since(set).max(set.since(due)));
+        due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
     }
 }
 

@@ -284,7 +284,11 @@ fn the_core_is_pure() {
 #[test]
 fn no_file_has_more_than_400_lines_and_no_function_more_than_70() {
     for folder in ["src", "crates", "xtask/src"] {
-        for (path, text) in files(folder) {
+        // A file of tests may list what it likes.
+        let code = files(folder)
+            .into_iter()
+            .filter(|(path, _)| !path.contains("/tests/"));
+        for (path, text) in code {
             let lines = text.lines().count();
             assert!(lines <= 400, "{path} has {lines} lines");
             let mut lengths = Lengths::default();

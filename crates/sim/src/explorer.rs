@@ -4,6 +4,7 @@
 //! something may go wrong; [stateright](https://docs.rs/stateright) goes through every state that can
 //! be reached, each in normal form ([`State::normal`]). What a step defers is an action of its own.
 
+mod answers;
 pub mod server;
 pub mod state;
 mod steps;

@@ -66,6 +66,10 @@ fn a_scheme_is_one_of_a_closed_list() {
             "{scheme}: {reported}"
         );
     }
+}
+
+#[test]
+fn an_address_with_another_scheme_or_none_is_refused_without_its_password() {
     let unknown = [
         "redis+tls",
         "redis+ssl",

@@ -2,12 +2,11 @@
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Admission, Generation, JobStep, Life, NoReply, Order, ReleaseAnswer, ReleaseStart,
-    RenewOutcome, RenewalAsk, ThreadId, Time, Untaken,
+    Admission, HoldId, JobStep, Life, NoReply, ReleaseStart, ThreadId, Time, Untaken,
 };
 
-use super::server::{Holder, Reply, Script};
-use super::state::{At, Deferred, Sender, Sent, State, lease_of};
+use super::server::{Holder, Script};
+use super::state::{At, Deferred, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
 impl State {
@@ -111,7 +110,7 @@ impl State {
         }
     }
 
-    fn run(&mut self, nth: usize, world: &World) {
+    pub(super) fn run(&mut self, nth: usize, world: &World) {
         let caller = &self.callers[nth];
         let (owner, verb) = (caller.owner, world.callers[nth].1.get(caller.next).copied());
         match caller.at.clone() {
@@ -143,7 +142,7 @@ impl State {
     }
 
     /// A waiter asks what it may do.
-    fn admit(&mut self, nth: usize) {
+    pub(super) fn admit(&mut self, nth: usize) {
         let caller = &mut self.callers[nth];
         caller.woken = false;
         let (owner, Some(waiter)) = (caller.owner, caller.waiter()) else {
@@ -181,7 +180,7 @@ impl State {
     }
 
     /// The call is over.
-    fn leave(&mut self, nth: usize) {
+    pub(super) fn leave(&mut self, nth: usize) {
         if let Some(waiter) = self.callers[nth].waiter() {
             self.callers[nth].at = At::Ready;
             self.step(|core, now, out| core.leave(now, waiter, out));
@@ -192,7 +191,7 @@ impl State {
         caller.next += 1;
     }
 
-    fn end_hold(&mut self, nth: usize, verb: Verb) {
+    pub(super) fn end_hold(&mut self, nth: usize, verb: Verb) {
         let owner = self.callers[nth].owner;
         let Some(hold) = self.callers[nth].guards.pop() else {
             return self.leave(nth);
@@ -211,7 +210,7 @@ impl State {
         }
     }
 
-    fn unlock(&mut self, nth: usize, hold: redisson_lock::test_util::core::HoldId) {
+    pub(super) fn unlock(&mut self, nth: usize, hold: HoldId) {
         let owner = self.callers[nth].owner;
         match self.step(|core, now, out| core.begin_unlock(now, owner, hold, out)) {
             Ok(ReleaseStart::Send(unlock)) => {
@@ -235,7 +234,7 @@ impl State {
         }
     }
 
-    fn send_release(&mut self, sender: Sender, owner: ThreadId) {
+    pub(super) fn send_release(&mut self, sender: Sender, owner: ThreadId) {
         let (target, lease) = self.core.release_target(self.now, owner);
         self.send(
             sender,
@@ -247,7 +246,7 @@ impl State {
         );
     }
 
-    fn job_sends(&mut self, owner: ThreadId) {
+    pub(super) fn job_sends(&mut self, owner: ThreadId) {
         let Some(job) = self.jobs.iter().find(|(other, _)| *other == owner).copied() else {
             return;
         };
@@ -258,7 +257,7 @@ impl State {
         }
     }
 
-    fn cancel(&mut self, nth: usize) {
+    pub(super) fn cancel(&mut self, nth: usize) {
         let owner = self.callers[nth].owner;
         match self.callers[nth].at.clone() {
             At::Attempting { permit } => {
@@ -286,7 +285,7 @@ impl State {
     }
 
     /// What a dropped future has handed over is executed. What it has not is not sent any more.
-    fn nobody_waits(&mut self, sender: Sender) {
+    pub(super) fn nobody_waits(&mut self, sender: Sender) {
         self.outbox.retain(|sent| sent.sender != sender);
         for sent in self.wire.iter_mut().filter(|sent| sent.sender == sender) {
             sent.sender = Sender::Nobody;
@@ -294,181 +293,7 @@ impl State {
         self.answers.retain(|(sent, _)| sent.sender != sender);
     }
 
-    fn execute(&mut self) {
-        let Some(sent) = self.wire.pop_front() else {
-            return;
-        };
-        let (reply, published) = self.server.run(self.now, sent.script);
-        if sent.sender != Sender::Nobody {
-            self.answers.push((sent, reply));
-        }
-        if self.server.lock.is_some() {
-            self.expired = false;
-        }
-        if published {
-            self.publish();
-        }
-    }
-
-    fn publish(&mut self) {
-        self.expired = false;
-        for caller in &mut self.callers {
-            caller.received |= caller.subscribed;
-        }
-    }
-
-    fn deliver(&mut self, sent: &Sent, reply: Reply) {
-        match sent.sender {
-            Sender::Caller(nth) => match self.callers[nth].at.clone() {
-                At::Attempting { .. } => self.attempted(nth, sent.sent_at, reply),
-                At::Unlocking { unlock } => {
-                    let answer = released(sent, reply);
-                    let reported =
-                        self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
-                    if reported.is_err() && !self.robbed && !self.has_expired {
-                        self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
-                    }
-                    self.leave(nth);
-                }
-                at => unreachable!("nothing was sent by {at:?}"),
-            },
-            Sender::Job(owner, job) => {
-                let answer = released(sent, reply);
-                self.step(|core, now, out| core.job_answered(now, owner, job, answer, out));
-                self.jobs.insert((owner, job));
-            }
-            Sender::Renewal(owner, generation) => {
-                let Script::Renew { lease, .. } = sent.script else {
-                    return;
-                };
-                let asked = lease.map_or(RenewalAsk::Check, RenewalAsk::Extend);
-                self.renewed(
-                    owner,
-                    generation,
-                    match reply {
-                        Reply::Done => RenewOutcome::Held {
-                            sent_at: sent.sent_at,
-                            asked,
-                        },
-                        Reply::Gone => RenewOutcome::Lost(LossReason::Gone),
-                        Reply::Taken | Reply::Busy { .. } => RenewOutcome::Lost(LossReason::Taken),
-                    },
-                );
-            }
-            Sender::Nobody => {}
-        }
-    }
-
-    fn renewed(&mut self, owner: ThreadId, generation: Generation, outcome: RenewOutcome) {
-        self.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
-    }
-
-    fn attempted(&mut self, nth: usize, sent_at: Time, reply: Reply) {
-        let At::Attempting { permit } = self.callers[nth].at.clone() else {
-            return;
-        };
-        let untaken = match reply {
-            Reply::Done => {
-                let lost = self.is_lost(permit.owner);
-                if let Ok(hold) = self.step(|core, now, out| core.taken(now, &permit, sent_at, out))
-                {
-                    self.callers[nth].guards.push(hold);
-                    if lost {
-                        self.wrong =
-                            Some("V14: a lock that was lost is back before its owner has seen it");
-                    }
-                }
-                return self.leave(nth);
-            }
-            Reply::Gone | Reply::Taken => Untaken::OuterGone,
-            Reply::Busy { .. } => Untaken::NotExecuted,
-        };
-        self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
-        let Reply::Busy { left } = reply else {
-            return self.leave(nth);
-        };
-        if !self.callers[nth].subscribed && self.queues(nth) {
-            // Attempt again after subscribing: an unlock in between was announced to nobody.
-            let waiter = permit.waiter;
-            let caller = &mut self.callers[nth];
-            (caller.at, caller.subscribed) = (
-                At::Queued {
-                    waiter,
-                    limit: None,
-                },
-                true,
-            );
-            self.admit(nth);
-        } else if self.queues(nth) {
-            let limit = self.now + left.min(RULES.watchdog_timeout);
-            self.callers[nth].at = At::Listening {
-                waiter: permit.waiter,
-                limit,
-            };
-        } else {
-            self.leave(nth);
-        }
-    }
-
-    /// The owner holds nothing, and has a guard whose hold was lost.
-    fn is_lost(&self, owner: ThreadId) -> bool {
-        let own = self.callers.iter().filter(|caller| caller.owner == owner);
-        let mut guards = own.flat_map(|caller| &caller.guards).peekable();
-        guards.peek().is_some() && guards.all(|hold| self.ended.contains(hold))
-    }
-
-    fn queues(&self, nth: usize) -> bool {
-        match &self.callers[nth].at {
-            At::Attempting { permit } => self.core.order(permit.waiter) == Some(Order::Queued),
-            _ => false,
-        }
-    }
-
-    /// Nothing that was on the connection arrives any more; the server has killed it before the next
-    /// one is used. A call is sent once more, a job and a renewal later.
-    fn lose(&mut self) {
-        let answers = std::mem::take(&mut self.answers)
-            .into_iter()
-            .map(|(sent, _)| sent);
-        let lost = answers
-            .chain(std::mem::take(&mut self.wire))
-            .collect::<Vec<_>>();
-        for sent in lost {
-            match sent.sender {
-                Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
-                Sender::Caller(nth) => self.cancel(nth),
-                Sender::Job(owner, job) => {
-                    self.jobs.insert((owner, job));
-                }
-                Sender::Renewal(owner, generation) => {
-                    self.renewed(owner, generation, RenewOutcome::Unknown);
-                }
-                Sender::Nobody => {}
-            }
-        }
-    }
-
-    fn repeat(&mut self, nth: usize, sent: &Sent) {
-        match self.callers[nth].at.clone() {
-            At::Unlocking { unlock } if self.core.is_taken_over(&unlock) => self.cancel(nth),
-            At::Unlocking { unlock } => {
-                self.send_release(Sender::Caller(nth), unlock.owner);
-                self.mark_repeated(sent);
-            }
-            _ => {
-                self.send(sent.sender, sent.script);
-                self.mark_repeated(sent);
-            }
-        }
-    }
-
-    fn mark_repeated(&mut self, first: &Sent) {
-        if let Some(last) = self.outbox.last_mut() {
-            last.repeats = Some(first.sent_at);
-        }
-    }
-
-    fn apply(&mut self, deferred: Deferred) {
+    pub(super) fn apply(&mut self, deferred: Deferred) {
         self.deferred.remove(&deferred);
         match deferred {
             // Read now, and not when the step asked for it.
@@ -502,21 +327,5 @@ impl State {
                 self.jobs.insert((owner, job));
             }
         }
-    }
-}
-
-fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
-    let Script::Release { target, .. } = sent.script else {
-        unreachable!("a release was sent")
-    };
-    ReleaseAnswer {
-        target,
-        gone: match reply {
-            Reply::Done => None,
-            Reply::Gone => Some(LossReason::Gone),
-            Reply::Taken | Reply::Busy { .. } => Some(LossReason::Taken),
-        },
-        repeated: sent.repeats.is_some(),
-        first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
     }
 }

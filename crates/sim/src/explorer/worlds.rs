@@ -26,6 +26,11 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
 
 /// What CI explores, together in some twenty seconds.
 pub fn all() -> Vec<World> {
+    [beside_each_other(), in_time(), with_others()].concat()
+}
+
+/// Owners, calls and losses, while no time passes.
+fn beside_each_other() -> Vec<World> {
     let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
     let section: &[Verb] = &[Lock, Unlock];
     vec![
@@ -78,6 +83,23 @@ pub fn all() -> Vec<World> {
             NOTHING,
         ),
         world(
+            "unlocks that overlap",
+            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Unlock])],
+            NOTHING,
+        ),
+        world(
+            "a drop and an unlock that overlap",
+            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Drop])],
+            NOTHING,
+        ),
+    ]
+}
+
+/// Leases that end, and renewals.
+fn in_time() -> Vec<World> {
+    let section: &[Verb] = &[Lock, Unlock];
+    vec![
+        world(
             "leases",
             &[(1, &[Lock, LockFixed, Unlock, Drop])],
             Budget {
@@ -112,6 +134,14 @@ pub fn all() -> Vec<World> {
                 ..NOTHING
             },
         ),
+    ]
+}
+
+/// Other processes, detached holds, and the end of the client.
+fn with_others() -> Vec<World> {
+    let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
+    let section: &[Verb] = &[Lock, Unlock];
+    vec![
         world(
             "another process",
             &[(1, section), (2, section)],
@@ -130,16 +160,6 @@ pub fn all() -> Vec<World> {
                 ticks: 1,
                 ..NOTHING
             },
-        ),
-        world(
-            "unlocks that overlap",
-            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Unlock])],
-            NOTHING,
-        ),
-        world(
-            "a drop and an unlock that overlap",
-            &[(1, &[Lock, Lock, Unlock]), (1, &[Lock, Drop])],
-            NOTHING,
         ),
         world(
             "detached",

@@ -137,11 +137,7 @@ impl Actor {
                     self.judge(&error, Some(&kept.token));
                 }
             }
-            Step::Inspect {
-                lock,
-                observe,
-                until,
-            } => self.observe(lock, observe, until).await,
+            Step::Inspect { lock, what, until } => self.observe(lock, what, until).await,
             Step::Force { lock, until } => self.force(lock, until).await,
             Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
             Step::Poll { lock, times } => {

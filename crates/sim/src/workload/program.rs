@@ -88,7 +88,7 @@ pub enum Step {
     },
     Inspect {
         lock: usize,
-        observe: Inspect,
+        what: Inspect,
         until: Until,
     },
     Force {

@@ -132,7 +132,7 @@ impl Step {
             },
             78..81 => Self::Inspect {
                 lock,
-                observe: Inspect::ALL[rng.usize(0..Inspect::ALL.len())],
+                what: Inspect::ALL[rng.usize(0..Inspect::ALL.len())],
                 until: Until::roll(rng),
             },
             81..83 => Self::Force {
