@@ -34,10 +34,12 @@ impl Drop for EndsHolds {
             return;
         };
         // In this order: those who are woken find that the client is gone.
+        // Kept until their holds are lost: some are referred to by nobody else from here on.
+        let entries = locks.all();
         locks.shared.gone.cancel();
         locks.timers.end();
         locks.set_life(Life::Gone);
-        for entry in locks.all() {
+        for entry in entries {
             entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
         }
     }

@@ -66,6 +66,7 @@ impl<T> Timers<T> {
         lock: impl FnOnce() -> Weak<T>,
     ) {
         if self.over.load(Ordering::Acquire) {
+            self.timers.lock().keys.remove(&(id, owner));
             return;
         }
         let _entered = self.runtime.enter();

@@ -115,6 +115,16 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
         let admission = self.step(now, out, |core, out| core.admit_now(now, id, field, out));
+        // What it was woken for in this very step it has just seen. If it lets the head go first, it
+        // has to hear of the head's next move.
+        let yields = matches!(admission, Ok(Admission::Queued { .. }))
+            && self
+                .queue
+                .get(id)
+                .is_some_and(|waiter| waiter.order == Order::AtOnce);
+        if yields {
+            self.queue.set_yielding(id);
+        }
         out.woken.retain(|woken| *woken != id);
         admission
     }
@@ -163,11 +173,8 @@ impl LockCore {
             Some(reason) => Err(Rejected::Lost(reason)),
             None if held || contends => self.permit(now, id, waiter, field, out),
             None => {
-                // An attempt at once behind it need not queue.
-                let next = self
-                    .queue
-                    .first_at_once_behind(owner)
-                    .filter(|_| was_behind);
+                // It may have to queue now; the next of its owner need not wait for that.
+                let next = self.queue.first_behind(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
                 // Among calls of one owner somebody may begin an operation and not poll it any more.
                 let others = self

@@ -196,14 +196,6 @@ impl Queue {
             .min()
     }
 
-    /// The first attempt at once among them.
-    pub(super) fn first_at_once_behind(&self, owner: ThreadId) -> Option<WaiterId> {
-        let first = self.by_owner.get(&owner)?.behind.first();
-        first
-            .filter(|(order, _)| *order == Order::AtOnce)
-            .map(|(_, id)| *id)
-    }
-
     /// The first waiter of this owner that is not behind another one and is not attempting.
     pub(super) fn first_free(&self, owner: ThreadId) -> Option<WaiterId> {
         let free = &self.by_owner.get(&owner)?.free;

@@ -83,11 +83,15 @@ impl LockCore {
         hold: HoldId,
         out: &mut Effects,
     ) -> Result<ReleaseStart, LossReason> {
+        let rules = self.rules;
         let start = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 if let Some(reason) = own.tenure.loss_of(hold) {
                     own.acknowledge(hold, cx);
                     return Err(reason);
+                }
+                if own.tenure.snapshot(now, hold, &rules).is_none() {
+                    return Ok(ReleaseStart::NotHeld);
                 }
                 if own.op.acquire().is_some() {
                     return Ok(ReleaseStart::OwnerBusy {
