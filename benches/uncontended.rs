@@ -1,31 +1,34 @@
-//! What a lock costs over its two script calls: lock+unlock against the same two files in `lua/` on a bare fred
-//! client with the same settings, interleaved in one run.
+//! What a lock costs over its two script calls: lock+unlock against the same two files in `lua/` on
+//! a bare fred client with the same settings, interleaved in one run.
 //!
 //! `cargo bench --bench uncontended [-- --pairs N --rounds N]`
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::Server;
-use common::proxy::{ACQUIRE, RELEASE};
 use fred::prelude::*;
 use fred::socket2::TcpKeepalive;
 use fred::types::CustomCommand;
 use fred::types::config::{Options, TcpConfig};
 use redisson_lock::LockClient;
+use test_support::{ACQUIRE, RELEASE, Server};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let argument = |name: &str, default: usize| {
-        let mut arguments = std::env::args().skip_while(|argument| argument != name).skip(1);
-        arguments.next().and_then(|value| value.parse().ok()).unwrap_or(default)
+        let mut arguments = std::env::args()
+            .skip_while(|argument| argument != name)
+            .skip(1);
+        arguments
+            .next()
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(default)
     };
     let (pairs, rounds) = (argument("--pairs", 10_000), argument("--rounds", 3));
     let server = Server::start();
     let bare = bare(&server).await;
-    let client = LockClient::connect(&server.url()).await.expect("the server answers");
+    let client = LockClient::connect(&server.url())
+        .await
+        .expect("the server answers");
     let lock = client.lock("bench");
 
     println!("uncontended lock+unlock, {pairs} pairs a round, p50 / p99 / pairs per second");
@@ -40,7 +43,12 @@ async fn main() {
             }
             for _ in 0..BLOCK {
                 let start = Instant::now();
-                lock.lock().await.expect("free").unlock().await.expect("held");
+                lock.lock()
+                    .await
+                    .expect("free")
+                    .unlock()
+                    .await
+                    .expect("held");
                 ours.push(start.elapsed());
             }
         }
@@ -62,7 +70,8 @@ struct Bare {
 }
 
 async fn bare(server: &Server) -> Bare {
-    let mut builder = Builder::from_config(Config::from_url(&server.url()).expect("a valid address"));
+    let mut builder =
+        Builder::from_config(Config::from_url(&server.url()).expect("a valid address"));
     builder
         .with_connection_config(|connection| {
             connection.max_command_attempts = 1;
@@ -73,7 +82,9 @@ async fn bare(server: &Server) -> Bare {
                 ..TcpConfig::default()
             };
         })
-        .with_performance_config(|performance| performance.default_command_timeout = Duration::from_secs(3));
+        .with_performance_config(|performance| {
+            performance.default_command_timeout = Duration::from_secs(3)
+        });
     let client = builder.build().expect("valid settings");
     client.init().await.expect("the server answers");
     let mut control = server.control();
@@ -84,9 +95,11 @@ async fn bare(server: &Server) -> Bare {
 impl Bare {
     async fn pair(&self) {
         let owner = "7e0b0e3c-6a5f-4a53-9d0c-0e4f3d9f2a11:1";
-        self.call(0, vec![owner.into(), 1.into(), 30_000.into()]).await;
+        self.call(0, vec![owner.into(), 1.into(), 30_000.into()])
+            .await;
         let channel = "redisson_lock__channel:{bare}";
-        self.call(1, vec![owner.into(), 0.into(), 1.into(), channel.into()]).await;
+        self.call(1, vec![owner.into(), 0.into(), 1.into(), channel.into()])
+            .await;
     }
 
     async fn call(&self, script: usize, argv: Vec<Value>) {
@@ -98,7 +111,12 @@ impl Bare {
         let mut args: Vec<Value> = vec![self.shas[script].as_str().into(), 1.into(), "bare".into()];
         args.extend(argv);
         let command = CustomCommand::new_static("EVALSHA", None::<u16>, false);
-        let answer: i64 = self.client.with_options(&options).custom(command, args).await.expect("answered");
+        let answer: i64 = self
+            .client
+            .with_options(&options)
+            .custom(command, args)
+            .await
+            .expect("answered");
         assert_eq!(answer, 1);
     }
 }
@@ -124,7 +142,13 @@ impl Figures {
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        write!(f, "{:.1} µs / {:.1} µs / {:.0}", micros(self.p50), micros(self.p99), self.per_second)
+        write!(
+            f,
+            "{:.1} µs / {:.1} µs / {:.0}",
+            micros(self.p50),
+            micros(self.p99),
+            self.per_second
+        )
     }
 }
 

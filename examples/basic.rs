@@ -1,4 +1,4 @@
-//! Take a lock, nest it, give it back.
+//! Acquire a lock, nest it, release it.
 //!
 //! `cargo run --example basic -- redis://127.0.0.1:6379`
 
@@ -6,13 +6,15 @@ use redisson_lock::{Error, LockClient};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let client = LockClient::connect(&url).await?;
     let stock = client.lock("stock:42");
 
     let outer = stock.lock().await?;
     println!("held by {}", outer.owner());
-    // The same task takes it once more: no waiting, hold count 2.
+    // The same task acquires it again: no waiting, hold count 2.
     let inner = stock.lock().await?;
     println!("hold count {}", stock.hold_count().await?);
     inner.unlock().await?;

@@ -1,6 +1,7 @@
 //! Stop working when the lock is lost, in the two usual ways.
 //!
-//! `cargo run --example lost -- redis://127.0.0.1:6379`, then `redis-cli DEL report` in another terminal.
+//! `cargo run --example lost -- redis://127.0.0.1:6379`, then `redis-cli DEL report` in another
+//! terminal.
 
 use std::time::Duration;
 
@@ -8,20 +9,26 @@ use redisson_lock::{Error, HoldState, LockClient};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let client = LockClient::builder().watchdog_timeout(Duration::from_secs(10)).connect(&url).await?;
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let client = LockClient::builder()
+        .watchdog_timeout(Duration::from_secs(10))
+        .connect(&url)
+        .await?;
     let report = client.lock("report");
 
     // The body is dropped at its next await when the lock is lost.
     let written = report.run(|_held| async { work(3).await }).await;
     println!("run: {written:?}");
 
-    // The same by hand: watch the guard beside the work, and ask it before each step that others can see.
+    // The same by hand: watch the guard during the work, and check it before each externally
+    // visible step.
     let guard = report.lock().await?;
     tokio::select! {
         pages = work(5) => {
             if guard.state() == HoldState::Held {
-                println!("{pages} pages, certain until {:?}", guard.valid_until());
+                println!("{pages} pages, valid until {:?}", guard.valid_until());
             }
             guard.unlock().await?;
         }

@@ -1,14 +1,16 @@
-//! Export a client's statistics in the text format that Prometheus reads, once a second.
+//! Export a client's statistics in the Prometheus text format, once a second.
 //!
 //! `cargo run --example metrics -- redis://127.0.0.1:6379`
 
 use std::time::Duration;
 
-use redisson_lock::{ClientStats, Error, FenceState, LockClient};
+use redisson_lock::{ClientStats, ConnectionFence, Error, LockClient};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let client = LockClient::connect(&url).await?;
     let exporter = tokio::spawn({
         let client = client.clone();
@@ -20,7 +22,7 @@ async fn main() -> Result<(), Error> {
         }
     });
     let guard = client.lock("stock:42").lock().await?;
-    // A real program serves `exposition` over HTTP and goes on working here.
+    // A real program serves `exposition` over HTTP and does its work here.
     let _ = exporter.await;
     guard.unlock().await?;
     client.close(Duration::ZERO).await;
@@ -35,7 +37,10 @@ fn exposition(stats: &ClientStats) -> String {
         ("renewals", stats.renewals),
         ("releasing", stats.releasing),
         ("entries", stats.entries),
-        ("fence_in_force", usize::from(stats.fence == FenceState::InForce)),
+        (
+            "connection_fence_active",
+            usize::from(stats.connection_fence == ConnectionFence::Active),
+        ),
     ];
     let counters = [
         ("acquired", stats.acquired_total),
@@ -47,8 +52,9 @@ fn exposition(stats: &ClientStats) -> String {
         ("given_up", stats.given_up_total),
         ("reconnects", stats.reconnects_total),
     ];
-    let gauges = gauges
-        .map(|(name, value)| format!("# TYPE redisson_lock_{name} gauge\nredisson_lock_{name} {value}\n"));
+    let gauges = gauges.map(|(name, value)| {
+        format!("# TYPE redisson_lock_{name} gauge\nredisson_lock_{name} {value}\n")
+    });
     let counters = counters.map(|(name, value)| {
         format!("# TYPE redisson_lock_{name}_total counter\nredisson_lock_{name}_total {value}\n")
     });

@@ -1,23 +1,23 @@
--- acquire.lua: bring this owner's hold count to the target; a free lock is taken, a busy one is reported.
+-- acquire.lua: set this owner's hold count to the target; takes a free lock, reports a busy one.
 --
 -- KEYS[1]  lock    hash: owner -> hold count
 -- ARGV[1]  owner   "clientId:threadId"
--- ARGV[2]  target  hold count to go to, 1 to 4294967295
+-- ARGV[2]  target  hold count to set, 1 to 4294967295
 -- ARGV[3]  lease   milliseconds, at least 1
 --
 -- Returns
 --   1                taken: the count is the target, at least the lease is left
 --   0                lost: the target is above 1 and this owner holds nothing; nothing changed
---   {left, holder}   busy: milliseconds left (-1: no expiry) and the field of the holder
+--   {left, holder}   busy: milliseconds left (-1: no expiry) and the holder's field
 --   {-3, found}      not a lock: what was found instead; nothing changed
 
 local lock, owner, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 local count = redis.call('hget', lock, owner)
 if count then
-  if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a hold count that is no number'} end
-  -- The lease goes first: if a later step is refused, no count stands on a lease that is too short. And a
-  -- server that is out of memory lets a script go on that has written before.
+  if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
+  -- The lease is written first: if a later step is refused, no count is left with too short a lease. And a
+  -- server that is out of memory lets a script continue after its first write.
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   local step = tonumber(target) - tonumber(count)
@@ -27,7 +27,7 @@ end
 
 if redis.call('exists', lock) == 0 then
   if target ~= '1' then return 0 end
-  -- Answers 0 while the key is absent: a bad lease or a missing right fails here, before any write.
+  -- Returns 0 while the key is absent: an invalid lease or a missing permission fails here, before any write.
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, owner, 1)
   redis.call('pexpire', lock, lease_ms)

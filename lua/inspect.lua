@@ -1,4 +1,4 @@
--- inspect.lua: who holds the lock, how often, and for how long still.
+-- inspect.lua: the holder of the lock, its hold count, and the time left on the lease.
 --
 -- KEYS[1]  lock  hash: owner -> hold count
 --
@@ -14,5 +14,5 @@ if fields == 0 then return nil end
 if fields ~= 1 then return {-3, 'a hash of another kind'} end
 local holder = redis.call('hkeys', lock)[1]
 local count = redis.call('hget', lock, holder)
-if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a hold count that is no number'} end
+if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
 return {redis.call('pttl', lock), holder, count}

@@ -1,16 +1,16 @@
--- release.lua: bring this owner's hold count down to the target; at 0 the lock is freed and announced.
+-- release.lua: lower this owner's hold count to the target; at 0 frees the lock and announces it.
 --
 -- KEYS[1]  lock     hash: owner -> hold count
 -- ARGV[1]  owner    "clientId:threadId"
--- ARGV[2]  target   hold count to go to, 0 to 4294967295
--- ARGV[3]  lease    milliseconds still promised to the holds that stay, at least 1
+-- ARGV[2]  target   hold count to set, 0 to 4294967295
+-- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
 -- ARGV[4]  channel  the unlock channel of the lock
 --
 -- Returns
 --    1  released: the count is the target, or the lock is free and a message was published
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
---   -3  not a lock: the count is no number; nothing changed
+--   -3  not a lock: the count is not a number; nothing changed
 
 local lock, owner, target, lease_ms, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -25,7 +25,7 @@ if target == '0' then
 end
 
 if not string.find(count, '^%d+$') or #count > 10 then return -3 end
--- The lease goes first, as in acquire.lua.
+-- The lease is written first, as in acquire.lua.
 local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
 local step = tonumber(target) - tonumber(count)

@@ -1,8 +1,8 @@
--- renew.lua: restart the leases of many held locks; a lock that is not held any more answers for itself.
+-- renew.lua: restart the leases of many held locks; reports locks that are no longer held.
 --
 -- KEYS[n]    lock   hash: owner -> hold count
 -- ARGV[2n-1] owner  "clientId:threadId", one for each key
--- ARGV[2n]   lease  milliseconds, one for each key; 0 looks without extending
+-- ARGV[2n]   lease  milliseconds, one for each key; 0 checks without extending
 --
 -- Returns a list with one number for each key
 --    1  held: at least the lease is left

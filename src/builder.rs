@@ -1,4 +1,4 @@
-//! The settings of a client, their bounds, and putting a client together.
+//! The settings of a client, their bounds, and the construction of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,19 @@ use fred::interfaces::ClientLike;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::client::{ClientHandle, LockClient};
+use crate::client::LockClient;
+use crate::client_handle::ClientHandle;
+use crate::core::Rules;
+use crate::entry::Locks;
 use crate::error::Error;
-use crate::lock::check_lease;
+use crate::lock::release::start_job;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
 use crate::runtime::Runtime;
-use crate::shared::{Config, Farewell, Shared};
-use crate::wait::Waits;
+use crate::shared::{Config, Shared, check_lease};
+use crate::wait::Subscriptions;
 
-/// Settings of a client. Each has a default that suits most.
+/// Settings of a client. The defaults suit most uses.
 ///
 /// # Examples
 ///
@@ -36,9 +39,75 @@ pub struct LockClientBuilder {
     watchdog_timeout: Duration,
     command_timeout: Duration,
     connections: usize,
-    fence: bool,
+    connection_fence: bool,
     key_prefix: String,
     max_hold: Option<Duration>,
+}
+
+impl LockClient {
+    /// Connects with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// server answers there within the command timeout, [`Error::Auth`], [`Error::Refused`],
+    /// [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// Settings to change before connecting.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder()
+    ///     .watchdog_timeout(Duration::from_secs(10))
+    ///     .connect("redis://127.0.0.1:6379")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::new()
+    }
+
+    /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
+    ///
+    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
+    /// it need not be connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(pool: fred::prelude::Pool) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::from_fred(&pool).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn from_fred(client: &impl ClientLike) -> Result<Self, Error> {
+        Self::builder().from_fred(client).await
+    }
 }
 
 impl LockClientBuilder {
@@ -47,16 +116,16 @@ impl LockClientBuilder {
             watchdog_timeout: Duration::from_secs(30),
             command_timeout: Duration::from_secs(3),
             connections: 1,
-            fence: true,
+            connection_fence: true,
             key_prefix: String::new(),
             max_hold: None,
         }
     }
 
-    /// The lease of a hold without a fixed one; it is renewed every third of this. Default 30 s, as Redisson's
-    /// `lockWatchdogTimeout`; 300 ms to one day.
+    /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day.
     ///
-    /// A crashed holder keeps others waiting for at most this long.
+    /// A crashed holder blocks others for at most this long.
     ///
     /// # Examples
     ///
@@ -65,11 +134,14 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().watchdog_timeout(Duration::from_secs(10));
     /// ```
     pub fn watchdog_timeout(self, watchdog_timeout: Duration) -> Self {
-        Self { watchdog_timeout, ..self }
+        Self {
+            watchdog_timeout,
+            ..self
+        }
     }
 
-    /// How long a command may take, one re-send included. Default 3 s; above zero, and below a third of the
-    /// watchdog timeout.
+    /// Time limit for a command, including one resend. Default 3 s; above zero, and below a third
+    /// of the watchdog timeout.
     ///
     /// # Examples
     ///
@@ -78,10 +150,14 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
     /// ```
     pub fn command_timeout(self, command_timeout: Duration) -> Self {
-        Self { command_timeout, ..self }
+        Self {
+            command_timeout,
+            ..self
+        }
     }
 
-    /// Command connections; all commands of one lock use the same one. Default 1; 1 to 16.
+    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
+    /// 16.
     ///
     /// # Examples
     ///
@@ -89,24 +165,30 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().connections(2);
     /// ```
     pub fn connections(self, connections: usize) -> Self {
-        Self { connections, ..self }
+        Self {
+            connections,
+            ..self
+        }
     }
 
-    /// Whether a lost connection is killed at the server before its replacement is used. Default on.
+    /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
     ///
-    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections between clients;
-    /// `docs/guarantees.md` says what remains without it.
+    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
+    /// between clients; `docs/guarantees.md` lists the risks without it.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// let builder = redisson_lock::LockClient::builder().fence(false);
+    /// let builder = redisson_lock::LockClient::builder().connection_fence(false);
     /// ```
-    pub fn fence(self, fence: bool) -> Self {
-        Self { fence, ..self }
+    pub fn connection_fence(self, connection_fence: bool) -> Self {
+        Self {
+            connection_fence,
+            ..self
+        }
     }
 
-    /// What is put in front of every name, as Redisson's `NameMapper` would. Default nothing.
+    /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
     ///
     /// # Examples
     ///
@@ -114,11 +196,14 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
     /// ```
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
-        Self { key_prefix: key_prefix.into(), ..self }
+        Self {
+            key_prefix: key_prefix.into(),
+            ..self
+        }
     }
 
-    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not say otherwise. Default none; 10 ms to ten
-    /// years.
+    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default
+    /// none; 10 ms to ten years.
     ///
     /// # Examples
     ///
@@ -127,15 +212,18 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
     /// ```
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        Self { max_hold: Some(max_hold), ..self }
+        Self {
+            max_hold: Some(max_hold),
+            ..self
+        }
     }
 
     /// Connects to `redis://[user:password@]host[:port][/database]`.
     ///
     /// # Errors
     ///
-    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a setting out of
-    /// bounds.
+    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a
+    /// setting out of bounds.
     ///
     /// # Cancel safety
     ///
@@ -150,7 +238,7 @@ impl LockClientBuilder {
     /// ```
     pub async fn connect(self, url: &str) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_url(url, self.command_timeout, self.fence)?;
+        let settings = Settings::from_url(url, self.command_timeout, self.connection_fence)?;
         self.open(settings).await
     }
 
@@ -173,36 +261,64 @@ impl LockClientBuilder {
     /// ```
     pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_fred(client, self.command_timeout, self.fence)?;
+        let settings = Settings::from_fred(client, self.command_timeout, self.connection_fence)?;
         self.open(settings).await
     }
 
-    pub(crate) async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+    /// Connects over a transport in the place of fred.
+    #[cfg(feature = "test-util")]
+    pub(crate) async fn open_over(
+        self,
+        transport: Arc<dyn crate::test_util::Transport>,
+    ) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::over(transport, self.command_timeout, self.connection_fence);
+        self.open(settings).await
+    }
+
+    async fn open(self, settings: Settings) -> Result<LockClient, Error> {
         let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
         if !has_timers() {
             return Err(Error::NoRuntime);
         }
         let settings = Arc::new(settings);
-        let waits = Arc::new(Waits::default());
+        let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
-        let config = Config {
-            key_prefix: self.key_prefix.into(),
+        let rules = Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout,
+        };
+        let config = Config {
+            key_prefix: self.key_prefix.into(),
+            rules,
             max_hold: self.max_hold,
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
-        let shared = Arc::new(Shared::new(id, config, runtime, redis, Arc::clone(&waits)));
+        let shared = Shared::new(id, config, runtime, redis, Arc::clone(&subscriptions));
+        let locks = Arc::new(Locks::new(Arc::new(shared), start_job));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
-        let handle = Arc::new(ClientHandle { shared, stop: stop.clone() });
-        handle.shared.redis.subscribe_with(&settings, waits).await?;
-        handle.shared.runtime.spawn(renewal::run(Farewell::new(&handle.shared), stop));
+        let handle = Arc::new(ClientHandle {
+            locks,
+            stop: stop.clone(),
+        });
+        let shared = handle.shared();
+        shared
+            .redis
+            .subscribe_with(&settings, subscriptions)
+            .await?;
+        shared.runtime.spawn(renewal::run(&handle.locks, stop));
         Ok(LockClient { handle })
     }
 
     fn check(&self) -> Result<(), Error> {
-        let out_of_bounds = |what, given, problem| Err(Error::InvalidDuration { what, given, problem });
+        let out_of_bounds = |what, given, problem| {
+            Err(Error::InvalidDuration {
+                what,
+                given,
+                problem,
+            })
+        };
         if !(WATCHDOG_MIN..=WATCHDOG_MAX).contains(&self.watchdog_timeout) {
             let problem = "it must be at least 300 milliseconds and at most one day";
             return out_of_bounds("watchdog_timeout", self.watchdog_timeout, problem);
@@ -214,14 +330,19 @@ impl LockClientBuilder {
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             return Err(Error::InvalidConfig {
                 what: "connections",
-                problem: format!("{} is not between 1 and {CONNECTIONS_MAX}", self.connections),
+                problem: format!(
+                    "{} is not between 1 and {CONNECTIONS_MAX}",
+                    self.connections
+                ),
             });
         }
-        self.max_hold.map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
+        self.max_hold
+            .map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
     }
 }
 
-/// Whether this runtime has timers. tokio does not tell; it panics where one is made, which is said once on stderr.
+/// Whether this runtime has timers. tokio cannot be asked; it panics when a timer is created, and
+/// reports that once on stderr.
 fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
@@ -231,54 +352,4 @@ const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const CONNECTIONS_MAX: usize = 16;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Set = fn(LockClientBuilder) -> LockClientBuilder;
-
-    fn checked(set: Set) -> Result<(), Error> {
-        set(LockClientBuilder::new()).check()
-    }
-
-    const MS: Duration = Duration::from_millis(1);
-    const DAY: Duration = Duration::from_secs(86_400);
-
-    #[test]
-    fn settings_are_good_up_to_their_bounds() {
-        let good: [Set; 8] = [
-            |builder| builder,
-            |builder| builder.watchdog_timeout(300 * MS).command_timeout(99 * MS),
-            |builder| builder.watchdog_timeout(DAY),
-            |builder| builder.command_timeout(Duration::from_nanos(1)),
-            |builder| builder.command_timeout(Duration::from_nanos(9_999_999_999)),
-            |builder| builder.connections(1),
-            |builder| builder.connections(16),
-            |builder| builder.max_hold(10 * MS),
-        ];
-        for (nth, set) in good.into_iter().enumerate() {
-            checked(set).unwrap_or_else(|error| panic!("{nth}: {error}"));
-        }
-    }
-
-    #[test]
-    fn settings_past_their_bounds_are_refused_by_name() {
-        let bad: [(&str, Set); 8] = [
-            ("watchdog_timeout", |builder| builder.watchdog_timeout(299 * MS).command_timeout(MS)),
-            ("watchdog_timeout", |builder| builder.watchdog_timeout(DAY + MS)),
-            ("command_timeout", |builder| builder.command_timeout(Duration::ZERO)),
-            ("command_timeout", |builder| builder.command_timeout(Duration::from_secs(10))),
-            ("connections", |builder| builder.connections(0)),
-            ("connections", |builder| builder.connections(17)),
-            ("max_hold", |builder| builder.max_hold(9 * MS)),
-            ("max_hold", |builder| builder.max_hold(DAY * 3_651)),
-        ];
-        for (name, set) in bad {
-            match checked(set) {
-                Err(Error::InvalidDuration { what, .. } | Error::InvalidConfig { what, .. }) => {
-                    assert_eq!(what, name);
-                }
-                other => panic!("{name}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

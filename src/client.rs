@@ -1,4 +1,4 @@
-//! The client: identity, settings, connections; makes locks, and ends them all.
+//! The client: its id, settings and connections; creates locks and shuts everything down.
 
 use std::fmt;
 use std::pin::pin;
@@ -6,23 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fred::interfaces::ClientLike;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-use crate::builder::LockClientBuilder;
-use crate::entry::{Census, Entries};
-use crate::error::{Error, LossReason};
+use crate::client_handle::ClientHandle;
 use crate::lock::Lock;
 use crate::owner::Owner;
-use crate::shared::{Phase, Shared};
-use crate::stats::{AbandonedHold, ClientStats, CloseReport};
+use crate::stats::{ClientStats, CloseReport};
 
-/// A connection to Redis that makes locks. Cheap to clone; all clones are one client.
+/// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
-/// A client is one half of every owner: its id stands in each lock hash it writes. It has one command connection
-/// (more with [`connections`](LockClientBuilder::connections)) and one subscriber connection, however many locks.
-/// When the last client, lock and guard of it are dropped, its tasks end and its sockets close within a second.
+/// A client is one half of every owner: its id is part of each lock hash it writes. It has one
+/// command connection (more with [`connections`](crate::LockClientBuilder::connections)) and one
+/// subscriber connection, for any number of locks. When its last client handle, lock and guard are
+/// dropped, its tasks end and its sockets close within a second.
 ///
 /// # Examples
 ///
@@ -39,93 +33,7 @@ pub struct LockClient {
     pub(crate) handle: Arc<ClientHandle>,
 }
 
-/// What keeps a client running: clients, locks and guards have one, background tasks do not.
-pub(crate) struct ClientHandle {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) stop: CancellationToken,
-}
-
-impl Drop for ClientHandle {
-    fn drop(&mut self) {
-        let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
-        // On a runtime that is gone this does nothing, and nothing is left to do.
-        self.shared.runtime.spawn(async move {
-            shared.enter_phase(Phase::Closing);
-            // Nobody is left who could give a detached hold back.
-            for entry in Entries::all(&shared) {
-                entry.release_detached();
-            }
-            let settled = |census: &Census| census.acquiring + census.releasing == 0;
-            let _ = tokio::time::timeout(LAST_WORK, quiet(&shared, settled)).await;
-            end(&shared, &stop).await;
-        });
-    }
-}
-
 impl LockClient {
-    /// Connects with default settings.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no server answers there
-    /// within the command timeout, [`Error::Auth`], [`Error::Refused`], [`Error::NoRuntime`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes what was opened.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run() -> Result<(), redisson_lock::Error> {
-    /// let client = redisson_lock::LockClient::connect("redis://127.0.0.1:6379").await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder().connect(url).await
-    }
-
-    /// Settings to change before connecting.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn run() -> Result<(), redisson_lock::Error> {
-    /// let client = redisson_lock::LockClient::builder()
-    ///     .watchdog_timeout(Duration::from_secs(10))
-    ///     .connect("redis://127.0.0.1:6379")
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn builder() -> LockClientBuilder {
-        LockClientBuilder::new()
-    }
-
-    /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
-    ///
-    /// Connections of its own are opened; the given client is never used, reconnected or quit, and it need not be
-    /// connected.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes what was opened.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(pool: fred::prelude::Pool) -> Result<(), redisson_lock::Error> {
-    /// let client = redisson_lock::LockClient::from_fred(&pool).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn from_fred(client: &impl ClientLike) -> Result<Self, Error> {
-        Self::builder().from_fred(client).await
-    }
-
     /// The client id: a UUID, the first half of every owner's field.
     ///
     /// # Examples
@@ -136,10 +44,10 @@ impl LockClient {
     /// # }
     /// ```
     pub fn id(&self) -> &str {
-        &self.handle.shared.client_id
+        &self.handle.shared().client_id
     }
 
-    /// A lock by its name. Does no I/O; a bad name is the error of the first verb.
+    /// A lock by its name. Does no I/O; the lock's first operation reports an invalid name.
     ///
     /// # Examples
     ///
@@ -162,13 +70,13 @@ impl LockClient {
     /// # }
     /// ```
     pub fn owner(&self) -> Owner {
-        Owner::fresh(&self.handle.shared.client_id)
+        Owner::fresh(&self.handle.shared().client_id)
     }
 
     /// The owner with this thread id, for callers that need a fixed number on the wire.
     ///
-    /// Task ids count up from 1, and ids from 2^62 on are given out by the crate: choose another range (negative
-    /// numbers are free) unless you mean to share such an owner.
+    /// Task ids count up from 1, and this crate assigns ids from 2^62 up: choose another range
+    /// (negative numbers are free) unless you mean to share such an owner.
     ///
     /// # Examples
     ///
@@ -179,10 +87,10 @@ impl LockClient {
     /// # }
     /// ```
     pub fn owner_with_id(&self, thread_id: i64) -> Owner {
-        Owner::with_id(&self.handle.shared.client_id, thread_id)
+        Owner::with_id(&self.handle.shared().client_id, thread_id)
     }
 
-    /// What the client holds and does, by local knowledge, with running totals since it was made.
+    /// Client statistics from local information, with running totals since the client was created.
     ///
     /// # Examples
     ///
@@ -192,17 +100,17 @@ impl LockClient {
     /// # }
     /// ```
     pub fn stats(&self) -> ClientStats {
-        let shared = &self.handle.shared;
-        let census = shared.tally.census();
+        let shared = self.handle.shared();
+        let counts = shared.tally.counts();
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
-            held: census.held,
-            waiting: census.waiting,
-            subscriptions: shared.waits.len(),
-            renewals: shared.renewals.len(),
-            releasing: census.releasing,
-            entries: shared.entries.len(),
-            fence: shared.redis.fence(),
+            held: counts.held,
+            waiting: counts.waiting,
+            subscriptions: shared.subscriptions.len(),
+            renewals: self.handle.locks.timers.len(),
+            releasing: counts.releasing,
+            entries: self.handle.locks.len(),
+            connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),
             released_total: total(&shared.totals.released),
             lost_total: total(&shared.totals.lost),
@@ -214,23 +122,23 @@ impl LockClient {
         }
     }
 
-    /// Closes the client: no new holds, `grace` for the guards that are open, then the end.
+    /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
     ///
-    /// New calls and waiters get [`Error::Closed`] at once. Open guards have `grace` to be given back and are
-    /// renewed meanwhile; after it detached holds are released, and holds with an open guard are *not* taken away
-    /// from under their section: they become lost with [`LossReason::Closed`] and end with their lease. The report
-    /// names them. Closing a closed client does nothing.
+    /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) at once. Open guards have `grace` to be released
+    /// and are renewed meanwhile. After that, detached holds are released; holds with an open guard
+    /// are *not* released under a running section: they become lost with [`LossReason::Closed`](crate::LossReason::Closed) and
+    /// end with their lease. The report lists them. Closing a closed client does nothing.
     ///
-    /// Releases that are under way have the same `grace`, and at least the command timeout. After that they are
-    /// waited for as long as they progress: until none has ended for a command timeout.
+    /// Releases in flight have the same `grace`, and at least the command timeout. After that,
+    /// `close` waits while they make progress: until none has ended for a command timeout.
     ///
-    /// Where nothing can be sent (outside of a runtime, or when nobody drives the client's) all that is held is abandoned
-    /// at once, and named.
+    /// Where nothing can be sent (outside a runtime, or when nothing drives the client's), all
+    /// holds are abandoned at once, and reported.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the client closing: it takes no new holds, and ends when it is closed again or
-    /// its last handle is dropped.
+    /// Dropping the future leaves the client closing: it accepts no new holds, and shuts down when
+    /// it is closed again or its last handle is dropped.
     ///
     /// # Examples
     ///
@@ -244,104 +152,17 @@ impl LockClient {
     /// # }
     /// ```
     pub async fn close(&self, grace: Duration) -> CloseReport {
-        let shared = &self.handle.shared;
-        let closing = async {
-            shared.enter_phase(Phase::Closing);
-            for entry in Entries::all(shared) {
-                entry.tell_all();
-            }
-            // No more waiting than anybody waits for.
-            let grace = Instant::now() + grace.min(FOREVER);
-            let _ = tokio::time::timeout_at(grace, quiet(shared, |census| census.guarded == 0)).await;
-
-            let mut report = CloseReport::default();
-            if !shared.is_closed() {
-                for entry in Entries::all(shared) {
-                    report.released += entry.release_detached();
-                }
-                report.unconfirmed = settle(shared, grace).await;
-            }
-            report.abandoned = abandon(shared);
-            end(shared, &self.handle.stop).await;
-            Ok(report)
-        };
-        match shared.drive(pin!(closing)).await {
-            Ok(report) => report,
-            // Nothing can be sent, here or by the client's own tasks.
-            Err(_) => {
-                shared.enter_phase(Phase::Closing);
-                CloseReport { abandoned: abandon(shared), ..CloseReport::default() }
-            }
-        }
+        let handle = &self.handle;
+        let closing = async { Ok(handle.close(grace).await) };
+        let closed = handle.shared().on_client_runtime(pin!(closing)).await;
+        closed.unwrap_or_else(|_| handle.close_without_runtime())
     }
 }
 
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockClient").field("id", &self.id()).finish_non_exhaustive()
+        f.debug_struct("LockClient")
+            .field("id", &self.id())
+            .finish_non_exhaustive()
     }
 }
-
-/// Ends every hold that is still open, and names it.
-fn abandon(shared: &Arc<Shared>) -> Vec<AbandonedHold> {
-    let mut abandoned = Vec::new();
-    for entry in Entries::all(shared) {
-        let lock = entry.name.given().to_string();
-        let owners = entry.lose_all(LossReason::Closed).into_iter();
-        abandoned.extend(owners.map(|owner| AbandonedHold { lock: lock.clone(), owner: owner.to_string() }));
-        entry.tell_all();
-    }
-    abandoned
-}
-
-/// Waits until the census is as wished.
-async fn quiet(shared: &Arc<Shared>, wished: impl Fn(&Census) -> bool) {
-    loop {
-        let quieter = shared.tally.quieter();
-        if wished(&shared.tally.census()) {
-            return;
-        }
-        quieter.await;
-    }
-}
-
-/// Waits for what is under way: until the grace is over, and on for as long as something ends in each command timeout.
-/// Answers how much was left.
-async fn settle(shared: &Arc<Shared>, grace: Instant) -> usize {
-    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone too.
-    let under_way = |census: &Census| census.acquiring + census.releasing;
-    let mut limit = Instant::now() + shared.config.command_timeout;
-    loop {
-        let before = shared.tally.ended();
-        let settled = quiet(shared, |census| under_way(census) == 0);
-        if tokio::time::timeout_at(limit, settled).await.is_ok() {
-            return 0;
-        }
-        let now = Instant::now();
-        limit = now + shared.config.command_timeout;
-        if shared.tally.ended() == before {
-            if now >= grace {
-                return under_way(&shared.tally.census());
-            }
-            limit = limit.min(grace);
-        }
-    }
-}
-
-/// Ends every task and connection.
-async fn end(shared: &Arc<Shared>, stop: &CancellationToken) {
-    shared.enter_phase(Phase::Closed);
-    stop.cancel();
-    shared.redis.shut_down().await;
-    shared.waits.end();
-    for entry in Entries::all(shared) {
-        entry.lose_all(LossReason::Closed);
-        entry.tell_all();
-    }
-}
-
-/// How long releases may go on after the last handle was dropped.
-const LAST_WORK: Duration = Duration::from_millis(700);
-
-/// A grace that nobody outwaits.
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

@@ -1,309 +1,400 @@
-//! One lock as this client sees it: its owners, its local queue, and who may talk to Redis next.
+//! One lock of a client: the core under its mutex, and what its effects are applied to.
 //!
-//! An entry is one mutex around plain data. Every method here is a whole transition: it locks, changes, tells
-//! who has to look again, and unlocks; nothing waits under the mutex. The entry exists while somebody refers to
-//! it or an owner has something left in it.
-
-mod books;
-mod release;
-mod renew;
-mod state;
-mod turn;
+//! Every change goes through [`Entry::step`]. Under the mutex it reads the clock, runs one step of the
+//! core, and writes down the facts: which holds have ended, and the client's tally. Everything else a
+//! step asks for is done when the mutex is free: wakers are called, jobs spawned, events logged. That
+//! code is not all ours. It may call back into this client, and it may panic.
+//!
+//! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
+//! itself while its core remembers an owner: a detached hold or a job needs nobody else.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio_util::sync::CancellationToken;
 
+use crate::core::{
+    Counts, Effects, Ending, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms,
+    ThreadId, Time, Unlock, WaiterId,
+};
 use crate::error::LossReason;
-use crate::hold::{Mode, Ticket};
-use crate::owner::Owner;
-use crate::shared::{Shared, Totals};
-use crate::slot::{Slot, local_end};
+use crate::event::{event, isolated};
+use crate::redis::Route;
+use crate::shared::Shared;
+use crate::table::Table;
+use crate::timers::Timers;
 use crate::wire::LockName;
 
-pub(crate) use books::{Census, Tally};
-pub(crate) use release::{Begun, Release, Step};
-pub(crate) use renew::RenewalOutcome;
-pub(crate) use turn::{Place, sleep_until};
-
-use books::Books;
-use state::State;
-
-/// Every entry of a client, by key.
-#[derive(Default)]
-pub(crate) struct Entries {
-    /// With the number of references to each. Ordered, here and below, so that what goes through all of them does
-    /// so in the same order in every run.
-    by_key: Mutex<BTreeMap<Arc<str>, Counted>>,
-    numbers: AtomicU64,
-}
-
-type Counted = (Arc<Entry>, usize);
-
-impl Entries {
-    /// The entry of a lock, made if there is none.
-    pub(crate) fn get(shared: &Arc<Shared>, name: &LockName) -> EntryRef {
-        let mut by_key = shared.entries.by_key.lock();
-        let (entry, users) = by_key.entry(Arc::clone(name.key())).or_insert_with(|| {
-            let lane = shared.redis.lane_of(name.key());
-            let state = Books::new(Arc::clone(&shared.tally));
-            (Arc::new(Entry { name: name.clone(), lane, state }), 0)
-        });
-        *users += 1;
-        EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
-    }
-
-    /// A number that was not given out before: for generations and epochs.
-    fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// The entry of a key, if there is one.
-    pub(crate) fn find(shared: &Arc<Shared>, key: &str) -> Option<EntryRef> {
-        let mut by_key = shared.entries.by_key.lock();
-        let (entry, users) = by_key.get_mut(key)?;
-        *users += 1;
-        Some(EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) })
-    }
-
-    /// Locks that are remembered: those that somebody refers to, or that an owner has something left in.
-    pub(crate) fn len(&self) -> usize {
-        self.by_key.lock().len()
-    }
-
-    /// All entries, for closing and for statistics.
-    pub(crate) fn all(shared: &Arc<Shared>) -> Vec<EntryRef> {
-        let mut by_key = shared.entries.by_key.lock();
-        by_key
-            .values_mut()
-            .map(|(entry, users)| {
-                *users += 1;
-                EntryRef { shared: Arc::clone(shared), entry: Arc::clone(entry) }
-            })
-            .collect()
-    }
-}
-
-/// One lock of this client.
-pub(crate) struct Entry {
-    pub(crate) name: LockName,
-    /// The connection that carries every command of this lock.
-    pub(crate) lane: usize,
-    state: Books,
-}
-
-/// A counted reference to an entry.
-pub(crate) struct EntryRef {
+/// All locks of a client.
+pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
-    entry: Arc<Entry>,
+    pub(crate) timers: Timers<Entry>,
+    table: Table<Entry>,
+    ids: AtomicU64,
+    /// Spawns the release job of an owner.
+    start_job: fn(Arc<Entry>, ThreadId, OpId),
 }
 
-impl Deref for EntryRef {
-    type Target = Entry;
-
-    fn deref(&self) -> &Entry {
-        &self.entry
+impl Locks {
+    pub(crate) fn new(shared: Arc<Shared>, start_job: fn(Arc<Entry>, ThreadId, OpId)) -> Self {
+        let timers = Timers::new(shared.runtime.clone());
+        Self {
+            shared,
+            timers,
+            table: Table::default(),
+            ids: AtomicU64::new(0),
+            start_job,
+        }
     }
-}
 
-impl Clone for EntryRef {
-    fn clone(&self) -> Self {
-        Entries::get(&self.shared, &self.entry.name)
-    }
-}
-
-impl Drop for EntryRef {
-    fn drop(&mut self) {
-        let mut by_key = self.shared.entries.by_key.lock();
-        let key = self.entry.name.key();
-        let Some((_, users)) = by_key.get_mut(key) else { return };
-        *users -= 1;
-        if *users == 0 {
-            let state = self.entry.state.lock();
-            if state.slots.is_empty() && state.queue.is_empty() {
-                drop(state);
-                by_key.remove(key);
+    /// The entry of a lock, made if there is none.
+    pub(crate) fn get(self: &Arc<Self>, name: &Arc<LockName>) -> Arc<Entry> {
+        self.table.get_or_insert_with(name.key(), || {
+            // Read under the table's mutex: `set_life` changes it before it goes through the table,
+            // so an entry is either made with the new one or found there.
+            let core = LockCore::new(self.shared.config.rules, self.shared.life());
+            let id = self.ids.fetch_add(1, Ordering::Relaxed);
+            let state = Mutex::new(State::new(core));
+            Entry {
+                locks: Arc::clone(self),
+                id,
+                name: Arc::clone(name),
+                state,
             }
-        }
-    }
-}
-
-/// What a slot looks like from outside.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct View {
-    pub(crate) deadline: Instant,
-    pub(crate) at_risk_from: Option<Instant>,
-    pub(crate) ends: Option<Instant>,
-}
-
-impl EntryRef {
-    /// Ends the holds of one owner whose promise is over by the local clock.
-    fn expire(&self, state: &mut State, owner: i64, now: Instant) {
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
-        let reasons = slot.expire(now);
-        if reasons.is_empty() {
-            return;
-        }
-        for &(reason, detached) in &reasons {
-            // A lease that was detached and has run out did what it was taken for.
-            if !(detached && reason == LossReason::LeaseOver) {
-                self.say_lost(slot, reason);
-                Totals::add(&self.shared.totals.lost, 1);
-            }
-        }
-        // A hold that reached its limit is not taken away from under its section; its lease ends by itself.
-        if slot.is_held() || reasons.iter().any(|&(reason, _)| reason != LossReason::MaxHold) {
-            self.release_in_background(slot, owner);
-        } else {
-            slot.settled = true;
-        }
-        self.set_timer(slot, owner);
-        state.tidy(owner);
-    }
-
-    /// Ends every hold of a slot whose field is not there any more. There is nothing to release.
-    fn lose(&self, slot: &mut Slot, reason: LossReason) {
-        let lost = slot.lose(reason);
-        slot.settled = true;
-        if lost > 0 {
-            self.say_lost(slot, reason);
-            Totals::add(&self.shared.totals.lost, lost);
-            self.shared.renewals.remove(slot.generation);
-        }
-    }
-
-    /// Ends every hold of an owner, if the books still mean the same taking of the lock.
-    pub(crate) fn lose_owner(&self, owner: i64, generation: Option<u64>, reason: LossReason) {
-        let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
-        if slot.is_held() && generation.is_none_or(|generation| generation == slot.generation) {
-            self.lose(slot, reason);
-            state.tidy(owner);
-        }
-    }
-
-    /// Which owner of this client has this field, and for which taking of the lock.
-    pub(crate) fn taking_of(&self, field: &str) -> Option<(i64, u64)> {
-        let state = self.state.lock();
-        let taking = state.slots.iter().find(|(_, slot)| *slot.field == *field);
-        taking.map(|(&owner, slot)| (owner, slot.generation))
-    }
-
-    fn say_lost(&self, slot: &Slot, reason: LossReason) {
-        tracing::warn!(
-            target: "redisson_lock",
-            lock = %self.name.given(), owner = %slot.field, %reason,
-            "lock lost"
-        );
-    }
-
-    /// What a guard shows. `None`: the hold has ended; its ticket says how.
-    pub(crate) fn view(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
-        self.expire(&mut self.state.lock(), owner, Instant::now());
-        self.peek(owner, ticket)
-    }
-
-    /// The same without a look at the clock: what was last written down.
-    pub(crate) fn peek(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<View> {
-        let state = self.state.lock();
-        let slot = state.slots.get(&owner)?;
-        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
-        Some(View {
-            deadline: slot.deadline,
-            at_risk_from: match hold.mode {
-                Mode::Watchdog { .. } => slot.at_risk_from(self.shared.config.watchdog_timeout),
-                Mode::Fixed { .. } => None,
-            },
-            ends: hold.mode.ends(),
         })
     }
 
-    /// The field and mode of an open hold.
-    pub(crate) fn hold(&self, owner: i64, ticket: &Arc<Ticket>) -> Option<(Arc<str>, Mode)> {
-        let state = self.state.lock();
-        let slot = state.slots.get(&owner)?;
-        let hold = slot.holds.iter().find(|hold| Arc::ptr_eq(&hold.ticket, ticket))?;
-        Some((Arc::clone(&slot.field), hold.mode))
+    /// Locks that are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 
-    /// A fixed lease was extended: the hold's end moves, never back.
-    pub(crate) fn extended(&self, owner: i64, ticket: &Arc<Ticket>, sent_at: Instant, lease: Duration) {
-        let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&owner) else { return };
-        let Some(hold) = slot.holds.iter_mut().find(|hold| Arc::ptr_eq(&hold.ticket, ticket)) else { return };
-        if let Mode::Fixed { until, .. } = &mut hold.mode {
-            *until = (*until).max(local_end(sent_at, lease));
-        }
-        slot.confirm(sent_at, lease, self.shared.config.watchdog_timeout);
-        self.set_timer(slot, owner);
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.table.all()
     }
 
-    pub(crate) fn detach(&self, owner: i64, ticket: &Arc<Ticket>) {
-        let mut state = self.state.lock();
-        if let Some(slot) = state.slots.get_mut(&owner) {
-            slot.detach(ticket);
-        }
-        state.tidy(owner);
-    }
-
-    /// A detached hold of this owner, for the caller to give back.
-    pub(crate) fn claim_detached(&self, owner: i64) -> Option<Arc<Ticket>> {
-        let mut state = self.state.lock();
-        self.expire(&mut state, owner, Instant::now());
-        state.slots.get_mut(&owner)?.claim_detached()
-    }
-
-    /// The field under which this owner appears in Redis.
-    pub(crate) fn field_in_redis(&self, owner: &Owner) -> Arc<str> {
-        let state = self.state.lock();
-        let slot = state.slots.get(&owner.thread_id());
-        slot.map_or_else(|| owner.field(), |slot| Arc::clone(&slot.field))
-    }
-
-    /// Has every caller look again.
-    pub(crate) fn tell_all(&self) {
-        let state = self.state.lock();
-        for caller in &state.queue {
-            caller.notify.notify_one();
-        }
-        for slot in state.slots.values() {
-            slot.place.notify_waiters();
+    /// Enters a later part of the client's life, and has every call look at it.
+    pub(crate) fn set_life(&self, life: Life) {
+        self.shared.set_life(life);
+        for entry in self.all() {
+            entry.step(|core, now, out| core.set_life(now, life, out));
         }
     }
+}
 
-    /// Gives back every detached hold in the background; answers how many.
-    pub(crate) fn release_detached(&self) -> usize {
-        let detached: Vec<_> = {
-            let state = self.state.lock();
-            let of = |(&owner, slot): (&i64, &Slot)| {
-                let tickets = slot.holds.iter().filter(|hold| hold.detached);
-                tickets.map(|hold| (owner, Arc::clone(&hold.ticket))).collect::<Vec<_>>()
-            };
-            state.slots.iter().flat_map(of).collect()
+/// One lock of a client.
+pub(crate) struct Entry {
+    pub(crate) locks: Arc<Locks>,
+    pub(crate) name: Arc<LockName>,
+    id: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    core: LockCore,
+    /// What the core knows by number: holds and waiters.
+    holds: BTreeMap<HoldId, Arc<HoldStatus>>,
+    waiters: BTreeMap<WaiterId, Arc<Notify>>,
+    /// For unlocks that wait for the end of an acquire.
+    acquires: BTreeMap<ThreadId, Arc<Notify>>,
+    /// What the client's tally has of this lock.
+    counted: Counts,
+    /// Itself, while the core remembers an owner.
+    itself: Option<Arc<Entry>>,
+}
+
+impl State {
+    fn new(core: LockCore) -> Self {
+        Self {
+            core,
+            holds: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            acquires: BTreeMap::new(),
+            counted: Counts::default(),
+            itself: None,
+        }
+    }
+}
+
+/// What is left to do when the mutex is free.
+#[derive(Default)]
+struct Deferred {
+    effects: Effects,
+    ended: Vec<Arc<HoldStatus>>,
+    woken: Vec<Arc<Notify>>,
+    acquires: Vec<Arc<Notify>>,
+    progress: bool,
+    /// Dropped last: the entry may go with it.
+    itself: Option<Arc<Entry>>,
+}
+
+impl Entry {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.locks.shared
+    }
+
+    /// The way of every command of this lock.
+    pub(crate) fn route(&self) -> Route<'_> {
+        self.shared().redis.route(self.name.key())
+    }
+
+    /// Runs one step of the core.
+    pub(crate) fn step<T>(
+        self: &Arc<Self>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        self.step_with(|state, now, out| run(&mut state.core, now, out))
+    }
+
+    fn step_with<T>(self: &Arc<Self>, run: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        let (answer, deferred) = {
+            let mut state = self.state.lock();
+            // Read here and not before: a step that waited for the mutex is later than the one that
+            // had it.
+            let now = self.shared().clock.now();
+            let answer = run(&mut state, now, &mut effects);
+            (answer, self.write_down(&mut state, effects))
         };
-        for (owner, ticket) in &detached {
-            self.drop_hold(*owner, ticket);
-        }
-        detached.len()
+        self.apply(deferred);
+        answer
     }
 
-    /// Ends every hold that is still open, because the client is closed. Answers the owners.
-    pub(crate) fn lose_all(&self, reason: LossReason) -> Vec<Arc<str>> {
-        let mut state = self.state.lock();
-        let owners: Vec<i64> = state.slots.keys().copied().collect();
-        let mut ended = Vec::new();
-        for owner in owners {
-            if let Some(slot) = state.slots.get_mut(&owner).filter(|slot| slot.is_held()) {
-                ended.push(Arc::clone(&slot.field));
-                self.lose(slot, reason);
+    /// The facts of a step, and the cells that its effects are about.
+    fn write_down(self: &Arc<Self>, state: &mut State, effects: Effects) -> Deferred {
+        let mut deferred = Deferred::default();
+        for (hold, ending) in &effects.ended {
+            if let Some(status) = state.holds.remove(hold) {
+                status.set_ending(*ending);
+                deferred.ended.push(status);
             }
-            state.tidy(owner);
         }
-        ended
+        let woken = effects
+            .woken
+            .iter()
+            .filter_map(|waiter| state.waiters.get(waiter));
+        deferred.woken.extend(woken.cloned());
+        let acquires = effects
+            .acquires_ended
+            .iter()
+            .filter_map(|owner| state.acquires.remove(owner));
+        deferred.acquires.extend(acquires);
+        let counts = state.core.counts();
+        if counts != state.counted {
+            deferred.progress = self.shared().tally.change(state.counted, counts);
+            state.counted = counts;
+        }
+        if !state.core.keeps_itself() {
+            deferred.itself = state.itself.take();
+        } else if state.itself.is_none() {
+            state.itself = Some(Arc::clone(self));
+        }
+        deferred.effects = effects;
+        deferred
+    }
+
+    /// Wakes, spawns, logs, counts, in this order; each although another one panics. Nothing here is
+    /// a fact, so it may come late.
+    fn apply(self: &Arc<Self>, deferred: Deferred) {
+        #[cfg(feature = "test-util")]
+        crate::test_util::before_effects();
+        let Deferred {
+            effects,
+            ended,
+            woken,
+            acquires,
+            progress,
+            itself,
+        } = deferred;
+        let shared = self.shared();
+        for owner in effects.timers {
+            self.set_timer(owner);
+        }
+        ended.iter().for_each(|status| isolated(|| status.wake()));
+        woken
+            .iter()
+            .for_each(|waiter| isolated(|| waiter.notify_one()));
+        acquires
+            .iter()
+            .for_each(|ended| isolated(|| ended.notify_waiters()));
+        if progress {
+            isolated(|| shared.tally.announce());
+        }
+        for (owner, job) in effects.jobs {
+            (self.locks.start_job)(Arc::clone(self), owner, job);
+        }
+        for event in effects.events {
+            self.log(&event);
+        }
+        for (total, amount) in effects.totals {
+            shared.totals.count(total, amount);
+        }
+        drop(itself);
+    }
+
+    fn set_timer(self: &Arc<Self>, owner: ThreadId) {
+        let clock = &self.shared().clock;
+        let due = || {
+            self.state
+                .lock()
+                .core
+                .timer(owner)
+                .map(|at| clock.instant(at))
+        };
+        self.locks
+            .timers
+            .set(self.id, owner, due, || Arc::downgrade(self));
+    }
+
+    fn log(&self, event: &Event) {
+        let lock = self.name.given();
+        match event {
+            Event::Lost { field, reason } => {
+                event!(WARN, %lock, owner = %field, %reason, "lock lost");
+            }
+            Event::RenewalOverdue { field } => {
+                event!(WARN, %lock, owner = %field, "renewal overdue: the lock is at risk");
+            }
+        }
+    }
+
+    /// Reads the core, and changes nothing.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&LockCore, Time) -> T) -> T {
+        read(&self.state.lock().core, self.shared().clock.now())
+    }
+
+    /// Joins the queue.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        owner: ThreadId,
+        order: Order,
+        terms: Terms,
+    ) -> (WaiterId, Arc<Notify>) {
+        let notify = Arc::new(Notify::new());
+        let id = self.step_with(|state, now, out| {
+            let id = state.core.enqueue(now, owner, order, terms, out);
+            state.waiters.insert(id, Arc::clone(&notify));
+            id
+        });
+        (id, notify)
+    }
+
+    pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
+        // What it leaves behind is dropped when the mutex is free.
+        let _left = self.step_with(|state, now, out| {
+            state.core.leave(now, id, out);
+            state.waiters.remove(&id)
+        });
+    }
+
+    /// A step that may begin a hold. Its status is there before anything can end it.
+    pub(crate) fn step_to_hold<E>(
+        self: &Arc<Self>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<HoldId, E>,
+    ) -> Result<(HoldId, Arc<HoldStatus>), E> {
+        self.step_with(|state, now, out| {
+            let hold = run(&mut state.core, now, out)?;
+            let status = Arc::<HoldStatus>::default();
+            state.holds.insert(hold, Arc::clone(&status));
+            Ok((hold, status))
+        })
+    }
+
+    /// Begins an unlock. If an acquire of the owner is under way, its end is registered for before
+    /// the mutex is free, so that it cannot be missed.
+    pub(crate) fn begin_unlock(
+        self: &Arc<Self>,
+        owner: ThreadId,
+        hold: HoldId,
+    ) -> Result<UnlockStart, LossReason> {
+        self.step_with(|state, now, out| {
+            Ok(match state.core.begin_unlock(now, owner, hold, out)? {
+                ReleaseStart::Send(unlock) => UnlockStart::Send(unlock),
+                ReleaseStart::NotHeld => UnlockStart::NotHeld,
+                ReleaseStart::OwnerBusy { since } => {
+                    let ended = Arc::clone(state.acquires.entry(owner).or_default());
+                    UnlockStart::Wait {
+                        since,
+                        acquire: ended.notified_owned(),
+                    }
+                }
+            })
+        })
+    }
+
+    /// The status of a hold that has not ended.
+    pub(crate) fn status(&self, hold: HoldId) -> Option<Arc<HoldStatus>> {
+        self.state.lock().holds.get(&hold).cloned()
+    }
+
+    /// Everything that is kept twice agrees, and the invariants hold.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn check(&self) {
+        let state = self.state.lock();
+        state.core.check();
+        assert_eq!(state.core.keeps_itself(), state.itself.is_some());
+    }
+
+    /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
+        let due = self.read(|core, _| core.timer(owner));
+        let set = self.locks.timers.due(self.id, owner);
+        let set = set.map(|at| self.shared().clock.time(at));
+        // The queue of the timers counts in milliseconds.
+        let off = due
+            .zip(set)
+            .map(|(due, set)| due.since(set).max(set.since(due)));
+        due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
+    }
+}
+
+/// How an unlock begins.
+pub(crate) enum UnlockStart {
+    Send(Unlock),
+    NotHeld,
+    /// An acquire of the same owner is under way since then.
+    Wait {
+        since: Time,
+        acquire: OwnedNotified,
+    },
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.locks.table.remove(self.name.key(), self);
+    }
+}
+
+/// What a hold and its guard share: whether and how the hold has ended. It ends once.
+#[derive(Debug, Default)]
+pub(crate) struct HoldStatus {
+    ending: OnceLock<Ending>,
+    ended: CancellationToken,
+}
+
+impl HoldStatus {
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Cancelled after the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
+    pub(crate) fn set_ending(&self, ending: Ending) {
+        let first = self.ending.set(ending).is_ok();
+        debug_assert!(first, "I5: a hold ends once");
+    }
+
+    /// Wakes those who wait for the end, when the mutex is free.
+    pub(crate) fn wake(&self) {
+        self.ended.cancel();
     }
 }

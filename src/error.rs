@@ -1,9 +1,10 @@
-//! What can go wrong, as something a caller can handle. Contention is not in here: it is `None`.
+//! The errors, one variant for each case a caller handles differently. Contention is not an error:
+//! it is `None`.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Why a lock operation failed. A lock that somebody else holds is not a failure: see
+/// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
 ///
 /// # Examples
@@ -13,7 +14,7 @@ use std::fmt;
 /// use redisson_lock::Error;
 /// match lock.lock().await {
 ///     Ok(guard) => guard.unlock().await?,
-///     Err(Error::NoAnswer { .. }) => { /* Redis is away: nothing is held, try later */ }
+///     Err(Error::NoAnswer { .. }) => { /* Redis is unreachable: nothing is held, retry later */ }
 ///     Err(Error::Lost { reason, .. }) => eprintln!("an outer hold of this task ended: {reason}"),
 ///     Err(other) => return Err(other),
 /// }
@@ -24,16 +25,17 @@ use std::fmt;
 pub enum Error {
     /// This owner does not hold the lock, or holds it only through guards. Nothing changed.
     #[error(
-        "lock `{lock}` has no detached hold of {owner}: unlock its guard, or unlock as the owner that detached it"
+        "owner {owner} has no detached hold of lock `{lock}`: unlock its guard, or unlock as the owner that detached it"
     )]
     NotHeld {
         /// The lock.
         lock: String,
-        /// Who asked.
+        /// The caller's owner.
         owner: String,
     },
 
-    /// The hold ended before; nothing is held. Whoever needed it must take the lock again and start over.
+    /// The hold had already ended; nothing is held. Callers that need the lock must acquire it
+    /// again and start over.
     #[error("the hold of lock `{lock}` was lost: {reason}")]
     Lost {
         /// The lock.
@@ -45,7 +47,7 @@ pub enum Error {
     /// The lock's name cannot be used. Nothing was sent.
     #[error("invalid lock name `{name}`: {problem}")]
     InvalidName {
-        /// The name, shortened if it is endless.
+        /// The name, shortened if it is very long.
         name: String,
         /// What is wrong, and what is allowed.
         problem: &'static str,
@@ -71,23 +73,26 @@ pub enum Error {
         problem: String,
     },
 
-    /// Redis could not be reached, or did not answer in time. The caller holds nothing; if the command took
-    /// effect after all, it is undone in the background, at the latest when its lease ends.
-    #[error("no answer from Redis while {while_doing}; nothing is held, check that the server is reachable")]
+    /// Redis could not be reached, or did not answer in time. The caller holds nothing; if the
+    /// command took effect after all, it is undone in the background, no later than the end of its
+    /// lease.
+    #[error(
+        "no answer from Redis while {while_doing}; nothing is held, check that the server is reachable"
+    )]
     NoAnswer {
-        /// What was being done.
+        /// The operation in progress.
         while_doing: &'static str,
-        /// What the connection said.
+        /// What the connection reported.
         #[source]
         source: Source,
     },
 
-    /// The server said no. Nothing changed.
+    /// The server refused the command. Nothing changed.
     #[error("Redis refused: {kind}")]
     Refused {
         /// Why.
         kind: RefusedKind,
-        /// The server's words.
+        /// The server's message.
         #[source]
         source: Source,
     },
@@ -95,22 +100,22 @@ pub enum Error {
     /// The server did not accept the credentials. Nothing changed.
     #[error("Redis did not accept the credentials: check user and password of the client")]
     Auth {
-        /// The server's words, which never contain a password.
+        /// The server's message, which never contains a password.
         #[source]
         source: Source,
     },
 
-    /// The user of the connection lacks a right. Nothing changed.
-    #[error("the Redis user lacks the right `{right}`: grant it with ACL SETUSER")]
+    /// The user of the connection lacks a permission. Nothing changed.
+    #[error("the Redis user lacks permission `{permission}`: grant it with ACL SETUSER")]
     PermissionDenied {
-        /// The right, as `ACL SETUSER` writes it.
-        right: String,
-        /// The server's words.
+        /// The permission, as `ACL SETUSER` writes it.
+        permission: String,
+        /// The server's message.
         #[source]
         source: Source,
     },
 
-    /// The key holds something else than a plain lock. Nothing changed.
+    /// The key holds something other than a plain lock. Nothing changed.
     #[error("key `{key}` is not a lock but {found}: use another name, or delete the key")]
     NotALock {
         /// The key, with its prefix.
@@ -119,18 +124,20 @@ pub enum Error {
         found: String,
     },
 
-    /// A script gave an answer that it never gives, or an error that is no refusal of Redis. Treated like a missing
-    /// answer: what may have been executed is undone in the background.
-    #[error("script `{script}` answered {reply}; is another program answering for Redis?")]
+    /// A script returned an unknown reply, or an error that is not Redis' own. Treated like a
+    /// missing reply: whatever may have been executed is undone in the background.
+    #[error("script `{script}` replied {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.
         script: &'static str,
-        /// The answer, cut to 200 bytes.
+        /// The reply, cut to 200 bytes.
         reply: String,
     },
 
-    /// The lock is nested deeper than a hold count reaches. Nothing changed.
-    #[error("lock `{lock}` is already held {depth} times by this owner: unlock before taking it again")]
+    /// The lock is nested deeper than a hold count can represent. Nothing changed.
+    #[error(
+        "lock `{lock}` is already held {depth} times by this owner: unlock before acquiring it again"
+    )]
     TooDeep {
         /// The lock.
         lock: String,
@@ -139,48 +146,76 @@ pub enum Error {
     },
 
     /// The client was closed. Nothing was sent.
-    #[error("the lock client is closed: make a new one")]
+    #[error("the lock client is closed: create a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or it has no timers or no sockets; or the one the client was made on has ended, or
-    /// nobody drives it: for a caller on another runtime that is so when it has run no task for about two command timeouts.
-    /// Nothing is held; what was on its way then is undone when that runtime goes on, or ends with its lease.
+    /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that
+    /// created the client has ended, or nothing drives it: a caller on another runtime assumes this
+    /// when it has run no task for about two command timeouts. Nothing is held; a command in flight
+    /// is undone when that runtime resumes, or ends with its lease.
     #[error(
-        "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that made the \
+        "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
          client running"
     )]
     NoRuntime,
 }
 
 impl Error {
+    pub(crate) fn not_held(lock: &str, client_id: &str, thread_id: i64) -> Self {
+        let owner = format!("{client_id}:{thread_id}");
+        Self::NotHeld {
+            lock: lock.to_owned(),
+            owner,
+        }
+    }
+
+    /// Whether trying a release again cannot help.
+    pub(crate) fn is_final(&self) -> bool {
+        let denied = matches!(self, Self::PermissionDenied { .. } | Self::NotALock { .. });
+        denied || matches!(self, Self::Closed | Self::NoRuntime)
+    }
+
+    pub(crate) fn not_a_lock(key: &str, found: &str) -> Self {
+        Self::NotALock {
+            key: key.to_owned(),
+            found: found.to_owned(),
+        }
+    }
+
     pub(crate) fn lost(lock: &str, reason: LossReason) -> Self {
-        Self::Lost { lock: lock.to_owned(), reason }
+        Self::Lost {
+            lock: lock.to_owned(),
+            reason,
+        }
     }
 
     pub(crate) fn no_answer(while_doing: &'static str, source: impl Into<Source>) -> Self {
-        Self::NoAnswer { while_doing, source: source.into() }
+        Self::NoAnswer {
+            while_doing,
+            source: source.into(),
+        }
     }
 }
 
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 
-/// What ended a hold that its owner did not give back.
+/// What ended a hold that its owner did not release.
 ///
 /// # Examples
 ///
 /// ```
 /// use redisson_lock::LossReason;
-/// assert_eq!(LossReason::LeaseOver.to_string(), "its lease is over");
+/// assert_eq!(LossReason::LeaseOver.to_string(), "its lease expired");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The fixed lease has run out.
+    /// The fixed lease expired.
     LeaseOver,
-    /// Redis did not confirm a renewal in time, so the lease may have run out.
+    /// Redis did not confirm a renewal in time, so the lease may have expired.
     NotRenewed,
-    /// The key is gone: deleted, flushed, forced open, or expired.
+    /// The key is gone: deleted, flushed, force-unlocked, or expired.
     Gone,
     /// Another owner holds the lock.
     Taken,
@@ -188,25 +223,25 @@ pub enum LossReason {
     Changed,
     /// The limit set with [`Lock::max_hold`](crate::Lock::max_hold) was reached.
     MaxHold,
-    /// The client was closed, or the runtime that it was made on has ended, while the hold was open.
+    /// The client was closed, or the runtime that created it has ended, while the hold was open.
     Closed,
 }
 
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LeaseOver => "its lease is over",
+            Self::LeaseOver => "its lease expired",
             Self::NotRenewed => "it could not be renewed in time",
-            Self::Gone => "its key is gone (deleted, flushed, forced open or expired)",
-            Self::Taken => "another owner has taken it",
-            Self::Changed => "its key holds something else now",
-            Self::MaxHold => "it was held for the longest time allowed",
+            Self::Gone => "its key is gone (deleted, flushed, force-unlocked or expired)",
+            Self::Taken => "another owner holds it",
+            Self::Changed => "its key now holds something else",
+            Self::MaxHold => "it reached its max_hold",
             Self::Closed => "the client was closed",
         })
     }
 }
 
-/// Why the server said no.
+/// Why the server refused a command.
 ///
 /// # Examples
 ///
@@ -254,3 +289,14 @@ impl fmt::Display for RefusedKind {
         })
     }
 }
+
+/// Cuts the text to 200 bytes, on a character boundary.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut end = text.len().min(SHOWN_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+const SHOWN_BYTES_MAX: usize = 200;

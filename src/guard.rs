@@ -1,33 +1,32 @@
-//! A hold in the hands of its owner: giving it back, extending it, letting go of it.
+//! A hold as its owner sees it: releasing, extending and detaching it.
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::client::ClientHandle;
-use crate::entry::{Begun, EntryRef, Release};
-use crate::error::{Error, LossReason};
-use crate::held::{Ended, Held, HoldState, Lost};
-use crate::hold::{Ending, Mode, Ticket};
-use crate::lock::check_lease;
+use crate::client_handle::ClientHandle;
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
+use crate::lock::acquire::Taken;
+use crate::lock::release::{OpenHold, extend};
 use crate::owner::Owner;
-use crate::script::{self, Renewal, Renewed};
-use crate::slot::local_end;
 
-/// One hold of a lock. Give it back with [`unlock`](Self::unlock), or drop it to have that done in the background.
+/// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
+/// background.
 ///
-/// A guard remembers its owner, so it may be moved to another task and given back there. It protects nothing by
-/// itself: a holder that must not act after the lock was lost watches [`lost`](Self::lost), or asks
-/// [`state`](Self::state) before each step.
+/// A guard remembers its owner, so it can be moved to another task and released there. It protects
+/// nothing by itself: a holder that must not act after the lock is lost watches
+/// [`lost`](Self::lost), or checks [`state`](Self::state) before each step.
 ///
 /// # Dropping
 ///
-/// The hold counts as given back from the moment of the drop. A release is sent in the background and repeated
-/// until Redis confirms it, at most until the lease is over. If the runtime ends first, the lease frees the lock;
-/// [`LockClient::close`](crate::LockClient::close) waits for such releases. Dropping never blocks and never
-/// panics. A guard that is forgotten (`mem::forget`) keeps its lock for as long as the client lives.
+/// The hold counts as released from the moment of the drop. A release is sent in the background and
+/// retried until Redis confirms it, at most until the lease ends. If the runtime ends first, the
+/// lease frees the lock; [`LockClient::close`](crate::LockClient::close) waits for such releases.
+/// Dropping never blocks and never panics. A forgotten guard (`mem::forget`) keeps its lock for as
+/// long as the client lives.
 ///
 /// # Examples
 ///
@@ -41,35 +40,51 @@ use crate::slot::local_end;
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a dropped guard gives the lock back at once"]
+#[must_use = "dropping a guard releases the lock at once"]
 pub struct LockGuard {
-    held: Held,
+    handle: HoldHandle,
+    hold: OpenHold,
     /// Keeps the client running.
     client: Arc<ClientHandle>,
-    open: bool,
 }
 
 impl LockGuard {
-    pub(crate) fn new(client: Arc<ClientHandle>, entry: EntryRef, owner: Owner, ticket: Arc<Ticket>) -> Self {
-        Self { held: Held { entry: Arc::new(entry), owner, ticket }, client, open: true }
+    pub(crate) fn new(
+        client: Arc<ClientHandle>,
+        entry: Arc<Entry>,
+        owner: Owner,
+        (hold, status): Taken,
+    ) -> Self {
+        let open = OpenHold::new(Arc::clone(&entry), owner.id(), hold);
+        let handle = HoldHandle {
+            entry,
+            owner,
+            hold,
+            status,
+        };
+        Self {
+            handle,
+            hold: open,
+            client,
+        }
     }
 
-    /// Gives this hold back, and says whether it was there until now.
+    /// Releases this hold, and reports whether it was held until now.
     ///
-    /// The guard is used up in every case: a hold whose release has no answer is not renewed any more, and its
-    /// release goes on in the background.
+    /// The guard is consumed in every case: a hold whose release has no answer is no longer
+    /// renewed, and its release continues in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold had ended before; [`Error::NoAnswer`], [`Error::Refused`] and
-    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free at the latest when
-    /// its lease ends; [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::Lost`] if the hold had already ended; [`Error::NoAnswer`], [`Error::Refused`] and
+    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free no
+    /// later than the end of its lease; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once. A future that was begun and is kept
-    /// without being polled is taken over by the background after the command timeout, and then ends with
-    /// [`Error::NoAnswer`].
+    /// Dropping the future releases the hold in the background, exactly once. If a started future
+    /// is kept without being polled, a background task takes over the release after the command
+    /// timeout, and the future then fails with [`Error::NoAnswer`].
     ///
     /// # Examples
     ///
@@ -79,16 +94,21 @@ impl LockGuard {
     /// guard.unlock().await
     /// # }
     /// ```
-    pub async fn unlock(mut self) -> Result<(), Error> {
-        let entry = Arc::clone(&self.held.entry);
-        let (owner, ticket) = (self.held.owner.thread_id(), Arc::clone(&self.held.ticket));
-        let open = &mut self.open;
-        entry.shared.drive(pin!(give_back(&entry, owner, &ticket, || *open = false))).await
+    pub async fn unlock(self) -> Result<(), Error> {
+        let Self {
+            handle: HoldHandle { entry, status, .. },
+            hold,
+            client: _client,
+        } = self;
+        entry
+            .shared()
+            .on_client_runtime(pin!(hold.unlock(Some(status))))
+            .await
     }
 
-    /// Ready when the hold is lost, with the reason; never after a normal unlock.
+    /// Resolves when the hold is lost, with the reason; never after a normal unlock.
     ///
-    /// The loss is told at the latest at [`valid_until`](Self::valid_until), which lies before the server's own
+    /// The loss is reported by [`valid_until`](Self::valid_until), which precedes the server-side
     /// expiry. The future does not borrow the guard.
     ///
     /// # Cancel safety
@@ -104,10 +124,11 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn lost(&self) -> Lost {
-        self.held.lost()
+        self.handle.lost()
     }
 
-    /// Ready when the hold has ended: `Some` with the reason if it was lost, `None` if it was given back.
+    /// Resolves when the hold has ended: `Some` with the reason if it was lost, `None` if it was
+    /// released.
     ///
     /// # Cancel safety
     ///
@@ -126,10 +147,10 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn ended(&self) -> Ended {
-        self.held.ended()
+        self.handle.ended()
     }
 
-    /// How it stands with the hold, by local knowledge: nothing is asked over the network.
+    /// Current state of the hold, from local information; no network round trip.
     ///
     /// # Examples
     ///
@@ -139,10 +160,11 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn state(&self) -> HoldState {
-        self.held.state()
+        self.handle.state()
     }
 
-    /// Until when the hold is certain unless it is renewed: always before the server's own expiry.
+    /// The instant up to which the hold is guaranteed without another renewal; always before the
+    /// server-side expiry.
     ///
     /// # Examples
     ///
@@ -152,10 +174,10 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        self.held.valid_until()
+        self.handle.valid_until()
     }
 
-    /// Who holds: the owner that took this hold.
+    /// The owner of this hold.
     ///
     /// # Examples
     ///
@@ -165,21 +187,22 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn owner(&self) -> &Owner {
-        &self.held.owner
+        &self.handle.owner
     }
 
-    /// Moves the end of a fixed lease: at least `lease` from now, never less than before.
+    /// Extends a fixed lease to at least `lease` from now; never shortens it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog keeps it;
-    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past the hold's
-    /// [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's refusals: the lease then ends
-    /// where it did before, or later.
+    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog renews it;
+    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
+    /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's
+    /// refusals: the lease then ends when it did before, or later.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the longer lease at the server; the guard goes by the shorter one.
+    /// Dropping the future may leave the longer lease at the server; the guard assumes the shorter
+    /// one.
     ///
     /// # Examples
     ///
@@ -191,19 +214,26 @@ impl LockGuard {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let Held { entry, owner, ticket } = &self.held;
-        check_lease("lease", lease)?;
-        entry.shared.drive(pin!(extend(entry, owner.thread_id(), ticket, lease))).await
+        let HoldHandle {
+            entry,
+            owner,
+            hold,
+            status,
+        } = &self.handle;
+        let extending = extend(entry, owner.id(), *hold, status, lease);
+        entry.shared().on_client_runtime(pin!(extending)).await
     }
 
-    /// Lets go of the guard and keeps the hold: unless it has a fixed lease it is renewed until
-    /// [`Lock::unlock`](crate::Lock::unlock) by the same owner gives it back, or
-    /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle.
+    /// Consumes the guard without releasing the hold: unless it has a fixed lease, it is renewed
+    /// until [`Lock::unlock`](crate::Lock::unlock) by the same owner,
+    /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle
+    /// releases it.
     ///
-    /// If such a hold is lost, that unlock says so; until then its owner cannot take the lock anew. With a fixed lease or a
-    /// `max_hold` it need not be given back: when it has ended it is forgotten, an unlock finds nothing
-    /// ([`Error::NotHeld`]), and a lease that has run out counts as no loss. So `lease(d)`, `try_lock` and `detach` together
-    /// do something at most once in `d`, for as long as the client lives.
+    /// If such a hold is lost, that unlock says so; until then its owner cannot acquire the lock
+    /// again. With a fixed lease or a `max_hold` it need not be released: when it ends it is
+    /// forgotten, an unlock then returns [`Error::NotHeld`], and an expired lease is not a loss. So
+    /// `lease(d)`, `try_lock` and `detach` together do something at most once per `d`, for as long
+    /// as the client lives.
     ///
     /// # Examples
     ///
@@ -213,172 +243,22 @@ impl LockGuard {
     /// lock.unlock().await
     /// # }
     /// ```
-    pub fn detach(mut self) {
-        self.open = false;
-        self.held.entry.detach(self.held.owner.thread_id(), &self.held.ticket);
+    pub fn detach(self) {
+        self.hold.detach();
     }
 
-    pub(crate) fn held(&self) -> Held {
-        self.held.clone()
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if std::mem::take(&mut self.open) {
-            self.held.entry.drop_hold(self.held.owner.thread_id(), &self.held.ticket);
-        }
+    pub(crate) fn handle(&self) -> HoldHandle {
+        self.handle.clone()
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("lock", &self.held.entry.name.given())
-            .field("owner", &self.held.owner)
+            .field("lock", &self.handle.entry.name.given())
+            .field("owner", &self.handle.owner)
             .field("state", &self.state())
-            .field("client", &self.client.shared.client_id)
+            .field("client", &self.client.shared().client_id)
             .finish()
     }
-}
-
-/// Gives a hold back: shared by guards and by [`Lock::unlock`](crate::Lock::unlock).
-///
-/// `begun` is called when the hold is out of the books and dropping its guard must do nothing more.
-pub(crate) async fn give_back(
-    entry: &EntryRef,
-    owner: i64,
-    ticket: &Arc<Ticket>,
-    begun: impl FnOnce(),
-) -> Result<(), Error> {
-    let lost = |reason| Error::lost(entry.name.given(), reason);
-    let start = tokio::time::Instant::now();
-    let release = loop {
-        if entry.shared.is_closed() && ticket.ending().is_none() {
-            return Err(Error::Closed);
-        }
-        match entry.begin_release(owner, ticket) {
-            Ok(Begun::Release(release)) => break release,
-            Ok(Begun::NotHeld) => return Err(not_held(entry, owner)),
-            // A nested acquire is under way. Its caller may have stopped polling it, so it is not waited for
-            // longer than for a command: the guard is then dropped, and the background goes on when that call ends.
-            Ok(Begun::Wait { place, since }) => {
-                let patience = since.max(start) + entry.shared.config.command_timeout;
-                if tokio::time::timeout_at(patience, place).await.is_err() {
-                    let source =
-                        "an acquire of the same owner is still under way; is its future being polled?";
-                    return Err(Error::no_answer("unlocking", source));
-                }
-            }
-            Err(reason) => {
-                begun();
-                return Err(lost(reason));
-            }
-        }
-    };
-    begun();
-    send_release(release).await.map_err(|error| error.unwrap_or_else(lost))
-}
-
-pub(crate) fn not_held(entry: &EntryRef, owner: i64) -> Error {
-    let client_id = &entry.shared.client_id;
-    Error::NotHeld { lock: entry.name.given().to_string(), owner: format!("{client_id}:{owner}") }
-}
-
-/// A refusal of the server, or what ended the hold.
-enum ReleaseError {
-    Server(Error),
-    Lost(LossReason),
-}
-
-impl ReleaseError {
-    fn unwrap_or_else(self, lost: impl FnOnce(LossReason) -> Error) -> Error {
-        match self {
-            Self::Server(error) => error,
-            Self::Lost(reason) => lost(reason),
-        }
-    }
-}
-
-async fn send_release(release: Release) -> Result<(), ReleaseError> {
-    let (entry, owner) = (release.entry.clone(), release.owner);
-    let field = Arc::clone(&release.field);
-    let sent = AtomicBool::new(false);
-    let mut target = 0;
-    let patience = entry.shared.patience();
-    // Every copy goes to the count of its moment, so that a later release of the same owner is never undone.
-    let asking = script::ask(&entry.shared.redis, entry.lane, "unlocking", patience, &sent, || {
-        let (count, lease) = entry.release_target(owner);
-        target = count;
-        script::release(&entry.name, &field, count, lease)
-    });
-    let Some(answer) = release.unless_taken_over(pin!(asking)).await else {
-        let source =
-            "its future was not polled for longer than a command may take; the background went on with it";
-        return Err(ReleaseError::Server(Error::no_answer("unlocking", source)));
-    };
-    match answer {
-        Ok(answer) => release.answered(target, &answer).map_err(ReleaseError::Lost),
-        Err(unanswered) => {
-            let hopeless =
-                matches!(unanswered.error, Error::PermissionDenied { .. } | Error::NotALock { .. });
-            if hopeless && !unanswered.perhaps {
-                release.unanswered(false);
-            } else {
-                release.unanswered(true);
-            }
-            Err(match unanswered.error {
-                // The key holds something else: the hold ended when it was replaced.
-                Error::NotALock { .. } => ReleaseError::Lost(LossReason::Changed),
-                error => ReleaseError::Server(error),
-            })
-        }
-    }
-}
-
-async fn extend(entry: &EntryRef, owner: i64, ticket: &Arc<Ticket>, lease: Duration) -> Result<(), Error> {
-    let lost = |reason| Error::lost(entry.name.given(), reason);
-    let ended = || match ticket.ending() {
-        Some(Ending::Lost(reason)) => reason,
-        Some(Ending::Released) | None => LossReason::Gone,
-    };
-    if entry.shared.is_closed() {
-        return Err(Error::Closed);
-    }
-    entry.view(owner, ticket).ok_or_else(|| lost(ended()))?;
-    let (field, mode) = entry.hold(owner, ticket).ok_or_else(|| lost(ended()))?;
-    let Mode::Fixed { limit, .. } = mode else {
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem: "the watchdog keeps this hold; only a hold with a fixed lease is extended".to_owned(),
-        });
-    };
-    if limit.is_some_and(|limit| local_end(tokio::time::Instant::now(), lease) > limit) {
-        return Err(Error::InvalidDuration {
-            what: "lease",
-            given: lease,
-            problem: "it reaches past the max_hold of this hold",
-        });
-    }
-    let renewal = [Renewal { key: Arc::clone(entry.name.key()), field, lease: Some(lease) }];
-    let sent = AtomicBool::new(false);
-    let patience = entry.shared.patience();
-    let answer = script::ask(&entry.shared.redis, entry.lane, "extending", patience, &sent, || {
-        script::renew(&renewal)
-    })
-    .await
-    .map_err(|unanswered| unanswered.error)?;
-    let reason = match answer.value.first() {
-        Some(Renewed::Held) => {
-            entry.extended(owner, ticket, answer.sent_at, lease);
-            return entry.view(owner, ticket).map(|_| ()).ok_or_else(|| lost(ended()));
-        }
-        Some(Renewed::Taken) => LossReason::Taken,
-        Some(Renewed::Changed) => LossReason::Changed,
-        Some(Renewed::Gone) | None => LossReason::Gone,
-    };
-    if ticket.ending().is_none() {
-        entry.lose_owner(owner, None, reason);
-    }
-    Err(lost(ended()))
 }

@@ -1,4 +1,4 @@
-//! Redis locks that Java's Redisson understands: the same keys, reentrant, renewed, told when lost.
+//! Reentrant Redis locks, wire-compatible with Java's Redisson: renewed, with notice of a loss.
 //!
 //! ```no_run
 //! # async fn sell() {}
@@ -9,7 +9,7 @@
 //! let stock = client.lock("stock:42");
 //!
 //! let guard = stock.lock().await?;
-//! // Nobody else holds `stock:42` now, neither in this process nor in any JVM.
+//! // No other owner holds `stock:42` now, in this process or in any JVM.
 //! sell().await;
 //! guard.unlock().await?;
 //! # Ok(()) }
@@ -17,46 +17,56 @@
 //!
 //! # What is promised, and what is not
 //!
-//! *Exactly-once holds*: a lost reply, a retry, a reconnect never leave a hold count too high or too low.
-//! *Dropping a future is safe* at any await point. *You are told*: a lost lock is signalled at the latest at a
-//! local deadline that lies before the server's own expiry. *No polling*: waiting costs one subscription.
+//! *Exactly-once holds*: a lost reply, a retry or a reconnect never leaves a hold count too high or
+//! too low. *Dropping a future is safe* at any await point. *Loss is reported* no later than a
+//! local deadline, which always precedes the server-side expiry. *No polling*: waiting costs one
+//! subscription.
 //!
-//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the server's clock;
-//! fencing of a resource; a guard that is forgotten. `docs/guarantees.md` has both lists with their tests.
+//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the
+//! server's clock; fencing of a resource; the release of a forgotten guard. `docs/guarantees.md`
+//! has both lists with their tests.
+//!
+//! # Features
+//!
+//! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
+//! a hidden module, which changes without notice and is outside of semantic versioning.
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the verbs, [`LockGuard`] is a hold, [`Owner`] says who holds: read it
-//! before locking inside `join!` or `select!`. [`Error`] lists everything that can go wrong.
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`Owner`] says who
+//! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
+//! that can go wrong.
 
 #![deny(clippy::disallowed_methods)]
 
 // The code on these pages compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/migrating.md")]
 struct Pages;
 
 mod builder;
 mod client;
+mod client_handle;
+mod core;
 mod entry;
 mod error;
+mod event;
 mod guard;
-mod held;
-mod hold;
+mod hold_handle;
 mod lock;
 mod owner;
 mod redis;
-mod refusal;
-mod releaser;
 mod renewal;
 mod runtime;
 mod script;
+mod server_error;
 mod shared;
-#[cfg(test)]
-mod sim;
-mod slot;
 mod stats;
+mod table;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod test_util;
+mod timers;
 mod wait;
 mod wire;
 
@@ -64,8 +74,8 @@ pub use builder::LockClientBuilder;
 pub use client::LockClient;
 pub use error::{Error, LossReason, RefusedKind};
 pub use guard::LockGuard;
-pub use held::{Ended, Held, HoldState, Lost};
+pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock};
 pub use owner::Owner;
-pub use redis::FenceState;
+pub use redis::ConnectionFence;
 pub use stats::{AbandonedHold, ClientStats, CloseReport};

@@ -1,7 +1,9 @@
-//! The public verbs of a lock. The one loop behind those that take it is in `acquire`.
+//! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
 
-mod acquire;
+pub(crate) mod acquire;
 mod inspect;
+pub(crate) mod release;
+mod waiter;
 
 use std::fmt;
 use std::future::Future;
@@ -11,25 +13,26 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::time::Instant;
 
-use crate::client::ClientHandle;
-use crate::entry::{Entries, EntryRef};
+use crate::client_handle::ClientHandle;
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::guard::{LockGuard, give_back, not_held};
-use crate::held::{Held, HoldState};
-use crate::hold::Ticket;
+use crate::guard::LockGuard;
+use crate::hold_handle::{HoldHandle, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
 
-use acquire::Wait;
+use acquire::{Wait, acquire, terms};
 pub use inspect::Holder;
+use release::OpenHold;
 
-/// A lock by its name. Cheap to clone, does no I/O by itself, and remembers no hold.
+/// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
-/// Without [`lease`](Self::lease) a hold is kept by the watchdog: its lease is the client's watchdog timeout and is
-/// renewed every third of it, until the hold is given back. The lock is reentrant by [`Owner`].
+/// Without [`lease`](Self::lease) the watchdog renews a hold: its lease is the client's watchdog
+/// timeout and is renewed at every third of it, until the hold is released. The lock is reentrant
+/// by [`Owner`].
 ///
-/// Not for: mutual exclusion that must survive the failover of an unreplicated server, or a resource that cannot
-/// bear two writers for a moment; see `docs/guarantees.md`.
+/// Not for mutual exclusion that must survive the failover of an unreplicated server, or for a
+/// resource that cannot tolerate two writers even briefly; see `docs/guarantees.md`.
 ///
 /// # Examples
 ///
@@ -46,6 +49,8 @@ pub use inspect::Holder;
 pub struct Lock {
     client: Arc<ClientHandle>,
     given: Arc<str>,
+    /// `None`: the name is not a valid one, which the verbs say.
+    name: Option<Arc<LockName>>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
@@ -53,7 +58,17 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
-        Self { max_hold: client.shared.config.max_hold, client, given: name.into(), lease: None, owner: None }
+        let config = &client.shared().config;
+        let max_hold = config.max_hold;
+        let valid = LockName::new(&config.key_prefix, &name).ok();
+        Self {
+            name: valid.map(Arc::new),
+            given: name.into(),
+            max_hold,
+            client,
+            lease: None,
+            owner: None,
+        }
     }
 
     /// The name as given, without the key prefix.
@@ -71,8 +86,9 @@ impl Lock {
 
     /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
-    /// The hold ends when the lease is over, however long the section takes; the lock is then given back and the
-    /// guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). A bad lease is the error of the first verb.
+    /// The hold ends with the lease, however long the section takes; the lock is then released and
+    /// the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first
+    /// operation reports an invalid lease.
     ///
     /// # Examples
     ///
@@ -84,14 +100,18 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
-        Self { lease: Some(lease), ..self.clone() }
+        Self {
+            lease: Some(lease),
+            ..self.clone()
+        }
     }
 
-    /// The same lock with a limit on each hold, from its taking on: 10 milliseconds to ten years; default: the
-    /// client's [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// The same lock with a limit on each hold, counted from its acquisition: 10 milliseconds to
+    /// ten years; default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
-    /// The watchdog renews up to the limit; there the hold is lost with [`LossReason::MaxHold`](crate::LossReason::MaxHold).
-    /// Nothing is taken away from under a running section: the key stays until the guard is gone, or until the lease ends.
+    /// The watchdog renews up to the limit, at which the hold is lost with
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). A running section is not unlocked: the
+    /// key stays until the guard is gone, or until the lease ends.
     ///
     /// # Examples
     ///
@@ -103,10 +123,13 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn max_hold(&self, limit: Duration) -> Self {
-        Self { max_hold: Some(limit), ..self.clone() }
+        Self {
+            max_hold: Some(limit),
+            ..self.clone()
+        }
     }
 
-    /// The same lock for a given owner, whatever task calls it.
+    /// The same lock for a given owner, whichever task calls it.
     ///
     /// # Examples
     ///
@@ -118,29 +141,33 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
-        Self { owner: Some(owner.clone()), ..self.clone() }
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
     }
 
-    /// Takes the lock, waiting for as long as another owner holds it.
+    /// Acquires the lock, waiting while another owner holds it.
     ///
-    /// If this owner already holds it, one more hold is added at once. Waiting costs one subscription for the
-    /// whole process and no polling.
+    /// If this owner already holds it, one more hold is added at once. Waiting costs one
+    /// subscription for the whole process and no polling.
     ///
     /// # Errors
     ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing), [`Error::Refused`],
-    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`]; [`Error::Lost`] if an outer hold of this
-    /// owner was lost and its guard is still open; [`Error::TooDeep`]; [`Error::InvalidName`],
-    /// [`Error::InvalidDuration`], [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::NoRuntime`].
+    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing),
+    /// [`Error::Refused`], [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`];
+    /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
+    /// [`Error::TooDeep`]; [`Error::InvalidName`], [`Error::InvalidDuration`],
+    /// [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no hold, no subscription and no timer. An attempt that is on its way is undone
-    /// as soon as the connection lets it; until then others find the lock taken, and this owner's next call
-    /// waits for it. The place in the queue is lost.
+    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is
+    /// undone as soon as the connection allows it; until then others find the lock taken, and this
+    /// owner's next call waits for it. The place in the queue is lost.
     ///
-    /// As with tokio's own locks, a future that waits is to be polled or dropped: one that is kept without being
-    /// polled keeps its place, and the callers of this process behind it wait for it.
+    /// As with tokio's own locks, poll or drop a waiting future: one that is kept without being
+    /// polled keeps its place in the queue, and the callers of this process behind it wait for it.
     ///
     /// # Examples
     ///
@@ -156,9 +183,11 @@ impl Lock {
         taken.ok_or(Error::Closed)
     }
 
-    /// Takes the lock if that is possible right now: one attempt, past the local queue. `None`: it is held.
+    /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
+    /// is held.
     ///
-    /// While another task of this client is giving the lock back, the first of the callers that queue attempts before it.
+    /// While another task of this client is releasing the lock, the first queued caller makes its
+    /// attempt before this one.
     ///
     /// # Errors
     ///
@@ -174,7 +203,7 @@ impl Lock {
     /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
     /// match client.lock("stock:42").try_lock().await? {
     ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("somebody else is at it"),
+    ///     None => println!("held by someone else"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -182,10 +211,11 @@ impl Lock {
         self.acquire(Wait::Never).await
     }
 
-    /// Takes the lock, waiting at most this long. `None`: it was held all the time.
+    /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
+    /// acquired in time.
     ///
-    /// A wait of zero makes one attempt. A reply that is under way when the time is over is still awaited, at
-    /// most for the command timeout.
+    /// A wait of zero makes one attempt. A reply already in flight at the deadline is still
+    /// awaited, at most for the command timeout.
     ///
     /// # Errors
     ///
@@ -209,7 +239,8 @@ impl Lock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Takes the lock, waiting until `deadline`. `None`: it was held all the time.
+    /// Acquires the lock, waiting until `deadline`. Returns `None` if the lock could not be
+    /// acquired in time.
     ///
     /// # Errors
     ///
@@ -235,8 +266,9 @@ impl Lock {
 
     /// Runs `body` with the lock held, and drops it if the lock is lost.
     ///
-    /// The body's value is returned if the hold was alive at its end, also when the unlock then has no answer: a
-    /// finished section is not spoiled by that. If the body panics, the lock is given back and the panic goes on.
+    /// The body's value is returned if the lock was still held at its end: a failed unlock does not
+    /// discard the value of a completed body, unless it reports a loss. If the body panics, the
+    /// lock is released and the panic propagates.
     ///
     /// # Errors
     ///
@@ -244,7 +276,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body and gives the lock back in the background.
+    /// Dropping the future drops the body and releases the lock in the background.
     ///
     /// # Examples
     ///
@@ -256,14 +288,14 @@ impl Lock {
     /// ```
     pub async fn run<F, Fut>(&self, body: F) -> Result<Fut::Output, Error>
     where
-        F: FnOnce(Held) -> Fut,
+        F: FnOnce(HoldHandle) -> Fut,
         Fut: Future,
     {
         let guard = self.lock().await?;
         let value = tokio::select! {
             biased;
             reason = guard.lost() => return Err(Error::lost(&self.given, reason)),
-            value = body(guard.held()) => value,
+            value = body(guard.handle()) => value,
         };
         if let HoldState::Lost(reason) = guard.state() {
             return Err(Error::lost(&self.given, reason));
@@ -274,7 +306,7 @@ impl Lock {
         }
     }
 
-    /// Gives back one [detached](LockGuard::detach) hold of the current owner.
+    /// Releases one [detached](LockGuard::detach) hold of the current owner.
     ///
     /// # Errors
     ///
@@ -282,8 +314,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the hold back in the background, exactly once; dropped before it was polled, it
-    /// does nothing.
+    /// Dropping the future releases the hold in the background, exactly once; dropped before it was
+    /// polled, it does nothing.
     ///
     /// # Examples
     ///
@@ -294,38 +326,62 @@ impl Lock {
     /// # }
     /// ```
     pub async fn unlock(&self) -> Result<(), Error> {
-        let shared = &self.client.shared;
-        shared
-            .drive(pin!(async {
-                let owner = self.current_owner()?;
-                let entry = self.entry()?;
-                let owner = owner.thread_id();
-                let Some(ticket) = entry.claim_detached(owner) else {
-                    return Err(if shared.is_closed() { Error::Closed } else { not_held(&entry, owner) });
-                };
-                // Cancel safety: there is no guard whose drop would give the hold back.
-                let mut claim = Claim { entry: &entry, owner, ticket: &ticket, open: true };
-                let open = &mut claim.open;
-                give_back(&entry, owner, &ticket, || *open = false).await
-            }))
+        let shared = self.client.shared();
+        let unlocking = async {
+            let owner = self.current_owner()?.id();
+            let entry = self.entry()?;
+            let hold = entry.step(|core, now, out| core.claim_detached(now, owner, out));
+            let Some(hold) = hold else {
+                return Err(if shared.is_closed() {
+                    Error::Closed
+                } else {
+                    Error::not_held(&self.given, &shared.client_id, owner.0)
+                });
+            };
+            let status = entry.status(hold);
+            // Cancel safety: there is no guard whose drop would release the hold.
+            OpenHold::new(entry, owner, hold).unlock(status).await
+        };
+        shared.on_client_runtime(pin!(unlocking)).await
+    }
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+        // The owner is the caller's, so it is looked up before the client's own runtime is entered.
+        let owner = self.current_owner();
+        let acquiring = async {
+            let owner = owner?;
+            let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
+            let entry = self.entry()?;
+            let taken = acquire(&entry, &owner, terms, wait).await?;
+            Ok(taken.map(|taken| LockGuard::new(Arc::clone(&self.client), entry, owner, taken)))
+        };
+        self.client
+            .shared()
+            .on_client_runtime(pin!(acquiring))
             .await
     }
 
-    fn entry(&self) -> Result<EntryRef, Error> {
-        let shared = &self.client.shared;
-        let name = LockName::new(&shared.config.key_prefix, &self.given)?;
-        Ok(Entries::get(shared, &name))
+    fn entry(&self) -> Result<Arc<Entry>, Error> {
+        match &self.name {
+            Some(name) => Ok(self.client.locks.get(name)),
+            None => {
+                let prefix = &self.client.shared().config.key_prefix;
+                let name = LockName::new(prefix, &self.given)?;
+                Ok(self.client.locks.get(&Arc::new(name)))
+            }
+        }
     }
 
     fn current_owner(&self) -> Result<Owner, Error> {
-        let client_id = &self.client.shared.client_id;
+        let client_id = &self.client.shared().client_id;
         match &self.owner {
             None => Ok(Owner::current(client_id)),
             Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
             Some(_) => Err(Error::InvalidConfig {
                 what: "owner",
-                problem: "it belongs to another client; use an owner of the client that made this lock"
-                    .to_owned(),
+                problem:
+                    "it belongs to another client; use an owner of the client that made this lock"
+                        .to_owned(),
             }),
         }
     }
@@ -341,34 +397,3 @@ impl fmt::Debug for Lock {
             .finish()
     }
 }
-
-/// A detached hold that a call is about to give back.
-struct Claim<'a> {
-    entry: &'a EntryRef,
-    owner: i64,
-    ticket: &'a Arc<Ticket>,
-    open: bool,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if self.open {
-            self.entry.drop_hold(self.owner, self.ticket);
-        }
-    }
-}
-
-/// Leases and limits have the same bounds.
-pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {
-    if (LEASE_MIN..=LEASE_MAX).contains(&given) {
-        return Ok(());
-    }
-    Err(Error::InvalidDuration {
-        what,
-        given,
-        problem: "it must be at least 10 milliseconds and at most ten years",
-    })
-}
-
-const LEASE_MIN: Duration = Duration::from_millis(10);
-const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

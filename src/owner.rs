@@ -1,7 +1,7 @@
-//! Who holds: explicit owners, scopes, tasks, threads. Values only, no I/O.
+//! Owners: explicit, by scope, by task, by thread. Values only, no I/O.
 //!
-//! An owner is one field of the lock hash, `clientId:threadId`. This room decides which thread id a call has;
-//! it never asks Redis and never looks at holds.
+//! An owner is one field of the lock hash, `clientId:threadId`. This module decides which thread id
+//! a call uses; it never asks Redis and never looks at holds.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,13 +12,15 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::coop;
 
+use crate::core::ThreadId;
 use crate::wire;
 
-/// Who takes and holds locks: the `clientId:threadId` that stands in the lock hash.
+/// The owner of a hold: the `clientId:threadId` in the lock hash.
 ///
-/// Without an explicit owner a call belongs to the tokio task it runs in, so nested calls of one task re-enter
-/// and two tasks exclude each other. The branches of one `join!` or `select!` share their task and therefore
-/// re-enter as well; give each branch an owner of its own to make them exclude each other:
+/// Without an explicit owner a call belongs to the tokio task it runs in, so nested calls of one
+/// task re-enter and two tasks exclude each other. The branches of one `join!` or `select!` share
+/// their task and therefore re-enter as well; give each branch its own owner to make them exclude
+/// each other:
 ///
 /// ```no_run
 /// # async fn sell() {}
@@ -32,11 +34,13 @@ use crate::wire;
 /// # }
 /// ```
 ///
-/// In a bare `block_on`, the body of a `#[tokio::main]`, calls belong to the thread. That is recognised by tokio's
-/// budget for each poll, so not within [`tokio::task::unconstrained`], which takes it away: there each call is an
-/// owner of its own, and a nested `lock()` waits for the outer one for ever. In such a body use [`scope`](Self::scope).
+/// In a bare `block_on`, such as the body of a `#[tokio::main]`, calls belong to the thread. This
+/// is detected by tokio's budget per poll, so not within [`tokio::task::unconstrained`], which
+/// removes it: there each call has its own owner, and a nested `lock()` deadlocks. Use
+/// [`scope`](Self::scope) in such a body.
 ///
-/// Owners are made by [`LockClient::owner`](crate::LockClient::owner) and belong to that client only.
+/// Owners are created by [`LockClient::owner`](crate::LockClient::owner) and belong to that client
+/// only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owner {
     client_id: Arc<str>,
@@ -45,19 +49,23 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner that nobody else is.
+    /// A new, unique owner.
     pub(crate) fn fresh(client_id: &Arc<str>) -> Self {
         Self::new(client_id, next_own_id(), Origin::Explicit)
     }
 
-    /// An owner with a chosen thread id.
+    /// An owner with the given thread id.
     pub(crate) fn with_id(client_id: &Arc<str>, thread_id: i64) -> Self {
         Self::new(client_id, thread_id, Origin::Explicit)
     }
 
-    /// The owner of the running call: its scope, its task, its thread inside a bare `block_on`, or a fresh one.
+    /// The owner of the current call: its scope, its task, its thread inside a bare `block_on`, or
+    /// a fresh one.
     pub(crate) fn current(client_id: &Arc<str>) -> Self {
-        if let Some(owner) = SCOPE.try_with(|scope| scope.owner_of(client_id)).unwrap_or_default() {
+        if let Some(owner) = SCOPE
+            .try_with(|scope| scope.owner_of(client_id))
+            .unwrap_or_default()
+        {
             return owner;
         }
         if let Some(id) = tokio::task::try_id() {
@@ -70,13 +78,18 @@ impl Owner {
     }
 
     fn new(client_id: &Arc<str>, thread_id: i64, origin: Origin) -> Self {
-        Self { client_id: Arc::clone(client_id), thread_id, origin }
+        Self {
+            client_id: Arc::clone(client_id),
+            thread_id,
+            origin,
+        }
     }
 
     /// Runs a future in which this owner is the current one.
     ///
-    /// The scope covers everything that is polled inside, also nested scopes of other clients. It is not
-    /// inherited by `tokio::spawn`: wrap the spawned future too, or use [`Lock::owned_by`](crate::Lock::owned_by).
+    /// The scope covers everything polled inside, including nested scopes of other clients.
+    /// `tokio::spawn` does not inherit it: wrap the spawned future too, or use
+    /// [`Lock::owned_by`](crate::Lock::owned_by).
     ///
     /// # Cancel safety
     ///
@@ -100,8 +113,10 @@ impl Owner {
     /// # }
     /// ```
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
-        let scope =
-            Scope { owner: self.clone(), outer: SCOPE.try_with(|outer| Box::new(outer.clone())).ok() };
+        let scope = Scope {
+            owner: self.clone(),
+            outer: SCOPE.try_with(|outer| Box::new(outer.clone())).ok(),
+        };
         SCOPE.scope(scope, future).await
     }
 
@@ -118,6 +133,10 @@ impl Owner {
         self.thread_id
     }
 
+    pub(crate) fn id(&self) -> ThreadId {
+        ThreadId(self.thread_id)
+    }
+
     pub(crate) fn is_of(&self, client_id: &str) -> bool {
         *self.client_id == *client_id
     }
@@ -132,7 +151,7 @@ impl Owner {
 }
 
 impl fmt::Display for Owner {
-    /// As Redis has it: `clientId:threadId`.
+    /// As stored in Redis: `clientId:threadId`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client_id, self.thread_id)
     }
@@ -153,7 +172,7 @@ pub(crate) enum Origin {
     Call,
 }
 
-/// An id from the range that no tokio task id reaches.
+/// An id from the range above all tokio task ids.
 pub(crate) fn next_own_id() -> i64 {
     NEXT_OWN_ID.fetch_add(1, Ordering::Relaxed)
 }
@@ -176,9 +195,10 @@ impl Scope {
 
 /// Whether this code is polled by tokio's `block_on` rather than by some other executor.
 ///
-/// Only tokio's own loops run a future under a cooperative budget. Outside a task nothing else tells the two
-/// apart, and the difference matters: another executor may poll many futures on one thread, which must not
-/// share an owner. Budget is taken until it is refused or clearly endless, and given back.
+/// Only tokio's own loops run a future under a cooperative budget. Outside a task nothing else
+/// distinguishes the two, and the difference matters: another executor may poll many futures on one
+/// thread, which must not share an owner. The probe consumes budget until it is refused or clearly
+/// unlimited, then restores it.
 fn in_block_on() -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let mut taken = Vec::with_capacity(BUDGET_PROBE);
@@ -200,8 +220,10 @@ fn in_block_on() -> bool {
 }
 
 fn task_number(id: tokio::task::Id) -> i64 {
-    // `Id` shows its number only as text.
-    id.to_string().parse().unwrap_or_else(|_| unreachable!("tokio prints a task id as a decimal below 2^63"))
+    // `Id` exposes its number only as text.
+    id.to_string()
+        .parse()
+        .unwrap_or_else(|_| unreachable!("tokio prints a task id as a decimal below 2^63"))
 }
 
 static NEXT_OWN_ID: AtomicI64 = AtomicI64::new(FIRST_OWN_ID);
@@ -233,15 +255,23 @@ mod tests {
         assert!(!in_block_on());
         for runtime in [
             tokio::runtime::Builder::new_current_thread().build(),
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build(),
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .build(),
         ] {
             let runtime = runtime.expect("runtime");
             let _entered = runtime.enter();
             assert!(!in_block_on(), "a context alone is no block_on");
             runtime.block_on(async {
                 assert!(in_block_on());
-                assert!(coop::has_budget_remaining(), "the probe gave the budget back");
-                assert_eq!(Owner::current(&client_id()).thread_id, Owner::current(&client_id()).thread_id);
+                assert!(
+                    coop::has_budget_remaining(),
+                    "the probe gave the budget back"
+                );
+                assert_eq!(
+                    Owner::current(&client_id()).thread_id,
+                    Owner::current(&client_id()).thread_id
+                );
             });
         }
     }
@@ -260,7 +290,9 @@ mod tests {
 
         let explicit = Owner::fresh(&id);
         let foreign = Owner::fresh(&"other".into());
-        let seen = explicit.scope(foreign.scope(async { Owner::current(&id) })).await;
+        let seen = explicit
+            .scope(foreign.scope(async { Owner::current(&id) }))
+            .await;
         assert_eq!(seen, explicit, "another client's scope does not hide ours");
     }
 }

@@ -1,10 +1,11 @@
-//! The one door to Redis: run a script, listen to channels, know what happened. Only this room knows fred, and in it only
-//! `connection.rs` and `settings.rs`.
+//! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
+//! signature of `from_fred`, only this module uses fred, and within it only `connection.rs` and
+//! `settings.rs`.
 //!
-//! A lane is one command connection at a time; all commands of one lock use the same lane, in order. The
-//! subscriber is a connection of its own, because a refused SUBSCRIBE shifts the replies of everything that
-//! shares its connection. Neither lets fred reconnect or repeat anything: what happens to a command whose
-//! connection went away is decided by whoever sent it.
+//! A lane is one command connection at a time; all commands of one lock use the same lane, in
+//! order. The subscriber has its own connection, because a refused SUBSCRIBE shifts the replies of
+//! everything that shares its connection. fred never reconnects or resends anything on either: the
+//! sender of a command decides what happens when its connection is lost.
 
 mod connection;
 mod fence;
@@ -12,45 +13,39 @@ mod lane;
 mod link;
 mod settings;
 mod subscriber;
+pub(crate) mod transport;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, Source};
-use crate::refusal;
-use crate::runtime::Runtime;
-use crate::script::Call;
-use crate::wait::Waits;
+use crate::error::Error;
+use crate::runtime::{Runtime, Tasks};
+use crate::wait::Subscriptions;
 
-pub(crate) use connection::Trouble;
-#[cfg(test)]
-pub(crate) use connection::{Change, End, Heard};
-pub use fence::FenceState;
+pub use fence::ConnectionFence;
 pub(crate) use settings::Settings;
+pub(crate) use transport::{Arg, Reply};
 
 use lane::Lane;
-pub(crate) use link::Limit;
+pub(crate) use link::{Limit, Link, SendError};
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     lanes: Vec<Lane>,
-    /// Told with `notify_one` when the server turned out to be the wrong one: the subscriber makes a new connection.
+    /// Notified with `notify_one` when the server turns out to be the wrong one: the subscriber
+    /// reconnects.
     pub(crate) moved: Arc<Notify>,
-    /// For each lane the places of what goes over it in bulk.
+    /// For each lane, the permits for bulk calls.
     bulk: Vec<[Semaphore; 2]>,
     stop: CancellationToken,
     tasks: Tasks,
 }
 
 impl Redis {
-    /// Opens every command connection; fails if the first attempt of one fails.
+    /// Opens every command connection; fails if the first attempt of any fails.
     pub(crate) async fn connect(
         settings: &Arc<Settings>,
         lanes: usize,
@@ -58,67 +53,53 @@ impl Redis {
     ) -> Result<Self, Error> {
         let redis = Self {
             lanes: Vec::new(),
-            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new)).take(lanes).collect(),
+            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new))
+                .take(lanes)
+                .collect(),
             moved: Arc::default(),
             stop: CancellationToken::new(),
-            tasks: Tasks { tracker: TaskTracker::new(), runtime: runtime.clone() },
+            tasks: Tasks::new(runtime.clone()),
         };
         // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
         let mut redis = StopOnDrop(Some(redis));
         if let Some(redis) = redis.0.as_mut() {
             for nth in 0..lanes {
-                let lane = Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
+                let lane =
+                    Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
                 redis.lanes.push(lane);
             }
         }
-        Ok(redis.0.take().unwrap_or_else(|| unreachable!("only taken here")))
+        Ok(redis
+            .0
+            .take()
+            .unwrap_or_else(|| unreachable!("only taken here")))
     }
 
-    /// Opens the subscriber connection, which works off what `waits` wants.
+    /// Opens the subscriber connection, which serves `subscriptions`.
     pub(crate) async fn subscribe_with(
         &self,
         settings: &Arc<Settings>,
-        waits: Arc<Waits>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Result<(), Error> {
-        subscriber::open(settings, waits, Arc::clone(&self.moved), &self.stop, &self.tasks).await
+        subscriber::open(
+            settings,
+            subscriptions,
+            Arc::clone(&self.moved),
+            &self.stop,
+            &self.tasks,
+        )
+        .await
     }
 
-    /// The lane that carries every command of this key.
-    pub(crate) fn lane_of(&self, key: &str) -> usize {
+    /// The way of every command of this key.
+    pub(crate) fn route(&self, key: &str) -> Route<'_> {
         let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        (hash % self.lanes.len() as u64) as usize
-    }
-
-    /// Waits for a place among the calls of this kind. Thousands that are sent at once would all be answered late; their
-    /// timeouts then make more of them.
-    pub(crate) async fn place(&self, lane: usize, bulk: Bulk) -> SemaphorePermit<'_> {
-        let place = self.bulk[lane][bulk as usize].acquire().await;
-        place.unwrap_or_else(|_| unreachable!("never closed"))
-    }
-
-    /// Waits until `limit` for a connection that may carry scripts.
-    pub(crate) async fn ready(&self, lane: usize, limit: Instant) -> Result<(), Failure> {
-        self.lanes[lane].ready(limit).await
-    }
-
-    /// Sends one copy of a script and waits for its answer within `limit`, NOSCRIPT made invisible.
-    ///
-    /// Answers with the instant before the send. `sent` is set just before the copy is handed over.
-    pub(crate) async fn run<T>(
-        &self,
-        lane: usize,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
-        self.lanes[lane].run(call, limit, sent).await
-    }
-
-    /// How many times a connection of this lane was replaced without a fence.
-    pub(crate) fn unfenced(&self, lane: usize) -> u64 {
-        self.lanes[lane].unfenced()
+        Route {
+            redis: self,
+            lane: (hash % self.lanes.len() as u64) as usize,
+        }
     }
 
     /// How many times command connections were replaced.
@@ -127,37 +108,60 @@ impl Redis {
     }
 
     /// The weakest fence of all lanes.
-    pub(crate) fn fence(&self) -> FenceState {
-        self.lanes.iter().map(Lane::fence).max().unwrap_or(FenceState::InForce)
+    pub(crate) fn connection_fence(&self) -> ConnectionFence {
+        self.lanes
+            .iter()
+            .map(Lane::fence)
+            .max()
+            .unwrap_or(ConnectionFence::Active)
     }
 
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
         self.stop.cancel();
-        self.tasks.tracker.close();
-        self.tasks.tracker.wait().await;
+        self.tasks.close();
+        self.tasks.ended().await;
     }
 
     /// Ends every connection without waiting.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
-        self.tasks.tracker.close();
+        self.tasks.close();
     }
 }
 
-/// The tasks of all connections.
-struct Tasks {
-    tracker: TaskTracker,
-    runtime: Runtime,
+/// The way of the commands of one key: all of them go over the same connection, in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'a> {
+    redis: &'a Redis,
+    lane: usize,
 }
 
-impl Tasks {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn_tracked(&self.tracker, task);
+impl<'a> Route<'a> {
+    /// What can be sent together has the same number.
+    pub(crate) fn number(self) -> usize {
+        self.lane
+    }
+
+    /// Waits until `limit` for a connection that may carry scripts.
+    pub(crate) async fn ready(self, limit: Instant) -> Result<Arc<Link>, SendError> {
+        self.redis.lanes[self.lane].ready(limit).await
+    }
+
+    /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
+    /// answered late; their timeouts then make more of them.
+    pub(crate) async fn bulk(self, kind: Bulk) -> SemaphorePermit<'a> {
+        let permit = self.redis.bulk[self.lane][kind as usize].acquire().await;
+        permit.unwrap_or_else(|_| unreachable!("never closed"))
+    }
+
+    /// How many times a connection on this way was replaced without a fence.
+    pub(crate) fn unfenced(self) -> u64 {
+        self.redis.lanes[self.lane].unfenced()
     }
 }
 
-/// Calls that nobody waits for, of which there may be one for each lock at the same time.
+/// Calls that no caller waits for; there may be one per lock at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
     Renewals = 0,
@@ -174,135 +178,17 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The slot of a key, by which a cluster shares its keys out among its nodes.
+/// The hash slot of a key, which decides its node in a cluster.
 pub(crate) fn slot_of(key: &str) -> u16 {
     connection::slot_of(key)
 }
 
-/// What a script answered.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Reply {
-    Nil,
-    Number(i64),
-    Text(String),
-    /// A text that is not UTF-8.
-    Bytes(Arc<[u8]>),
-    List(Vec<Self>),
-    Other(String),
-}
-
-impl Reply {
-    /// A text as it is, whatever it is made of.
-    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
-        match self {
-            Self::Text(text) => Some(text.as_bytes().into()),
-            Self::Bytes(bytes) => Some(Arc::clone(bytes)),
-            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
-        }
-    }
-
-    /// For an error message.
-    pub(crate) fn shown(&self) -> String {
-        refusal::shorten(&match self {
-            Self::Nil => "nil".to_owned(),
-            Self::Number(number) => number.to_string(),
-            Self::Text(text) => format!("{text:?}"),
-            Self::Bytes(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
-            Self::List(items) => {
-                let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
-                format!("[{}]", items.join(", "))
-            }
-            Self::Other(text) => text.clone(),
-        })
-    }
-}
-
-/// Why a copy has no answer.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// It was never handed over, so it is not executed.
-    NotSent(Source),
-    /// Nor was it then: the server refuses the connection with this error.
-    NotAccepted(String),
-    /// It may have been executed, and until the fence it may be executed still.
-    Unknown {
-        source: Source,
-        sent_at: Instant,
-    },
-    /// The server answered with this error.
-    Refused(String),
-    Closed,
-    NoRuntime,
-}
-
-/// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
-    Commands,
-    Messages,
-}
-
-/// Why the first connection could not be made.
-fn connect_error(trouble: Trouble) -> Error {
-    match trouble {
-        Trouble::Refused(text) => refusal::explain_plain("connecting", "+@connection", &text),
-        Trouble::Timeout(text) | Trouble::Lost(text) => Error::no_answer("connecting", text),
-        Trouble::NoSockets => Error::NoRuntime,
-    }
-}
-
-/// The pause between two attempts to connect: it doubles up to a second.
-struct Backoff {
-    pause: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { pause: Duration::from_millis(20) }
-    }
-}
-
-impl Backoff {
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    async fn wait(&mut self) {
-        // A simulated schedule depends on its seed alone.
-        let dice = if cfg!(test) { u32::MAX } else { dice() };
-        tokio::time::sleep(scattered(self.pause, dice)).await;
-        self.pause = (self.pause * 2).min(Self::LONGEST);
-    }
-}
-
-/// Between half of the pause and all of it: clients that lost a server at the same time come back at different times.
-fn scattered(pause: Duration, dice: u32) -> Duration {
-    let half = pause / 2;
-    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
-}
-
-fn dice() -> u32 {
-    // Each state has keys of its own.
-    RandomState::new().hash_one(0) as u32
-}
-
-/// Calls of a kind that are under way on a lane at once.
+/// The maximum number of calls of a kind in flight on a lane.
 const BULK_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pause_is_scattered_over_its_second_half() {
-        let pause = Duration::from_millis(1_000);
-        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
-        assert_eq!(scattered(pause, u32::MAX), pause);
-        let mut tenths = [0; 10];
-        for _ in 0..1_000 {
-            let after_half = scattered(pause, dice()).as_millis() - 500;
-            tenths[(after_half as usize / 50).min(9)] += 1;
-        }
-        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
-    }
 
     /// What a server's CLUSTER KEYSLOT answers.
     #[test]

@@ -1,44 +1,52 @@
-//! The runtime that a client was made on: where its tasks run, and how its end is noticed.
+//! The runtime that created a client: where its tasks run, and how its end is detected.
 
 use std::future::Future;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// A runtime, and the right to spawn on it.
+use crate::core::Time;
+
+/// A handle to a runtime, for spawning on it.
 #[derive(Clone)]
 pub(crate) struct Runtime {
     handle: Handle,
-    /// The simulator has many clients on one runtime, and ends that of a client by dropping its tasks.
-    #[cfg(test)]
+    /// A test runs many clients on one runtime, and ends a client's runtime by dropping its tasks.
+    #[cfg(feature = "test-util")]
     ended: tokio_util::sync::CancellationToken,
 }
 
 impl Runtime {
-    /// The runtime of the caller. `None`: there is none.
+    /// The caller's runtime, if there is one.
     pub(crate) fn current() -> Option<Self> {
         let handle = Handle::try_current().ok()?;
         Some(Self {
             handle,
-            #[cfg(test)]
+            #[cfg(feature = "test-util")]
             ended: tokio_util::sync::CancellationToken::new(),
         })
     }
 
-    /// Runs a task. On a runtime that has ended it is dropped instead.
+    /// Spawns a task. On a runtime that has ended, the task is dropped instead.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(self.bound(task));
     }
 
-    /// The same for a task whose end is waited for.
-    pub(crate) fn spawn_tracked(&self, tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
+    /// The same, for a task that is awaited at shutdown.
+    pub(crate) fn spawn_tracked(
+        &self,
+        tasks: &TaskTracker,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         tasks.spawn_on(self.bound(task), &self.handle);
     }
 
-    /// Timers that are made until the guard is dropped belong to this runtime.
+    /// Timers created until the guard is dropped belong to this runtime.
     pub(crate) fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()
     }
@@ -47,10 +55,12 @@ impl Runtime {
         self.handle.id() == other.id()
     }
 
-    /// Ready when this runtime has not run a task for `limit`: nobody drives it, and whatever waits for one of its
-    /// tasks, sockets or timers waits for ever.
+    /// Resolves when this runtime has not run a task for `limit`: nothing drives it, and anything
+    /// that waits for its tasks, sockets or timers waits forever.
     pub(crate) async fn stands_still(&self, limit: Duration) {
-        let Some(clock) = CLOCK.as_ref() else { return std::future::pending().await };
+        let Some(clock) = CLOCK.as_ref() else {
+            return std::future::pending().await;
+        };
         loop {
             sleep_on(clock, limit).await;
             let (ran, runs) = oneshot::channel();
@@ -63,12 +73,12 @@ impl Runtime {
         }
     }
 
-    #[cfg(not(test))]
+    #[cfg(not(feature = "test-util"))]
     fn bound<F: Future<Output = ()>>(&self, task: F) -> F {
         task
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "test-util")]
     fn bound<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         let ended = self.ended.clone();
         async move {
@@ -80,8 +90,8 @@ impl Runtime {
         }
     }
 
-    /// Ends the tasks of a simulated client as the end of their runtime would.
-    #[cfg(test)]
+    /// Ends the tasks of a client as the end of its runtime would.
+    #[cfg(feature = "test-util")]
     pub(crate) fn end(&self) {
         self.ended.cancel();
     }
@@ -95,12 +105,81 @@ async fn sleep_on(clock: &Handle, time: Duration) {
     sleep.await;
 }
 
-/// Timers that run whatever becomes of the caller's runtime, which may have none, and of the client's. The thread is
-/// started by the first call that is polled by another runtime than its client's.
+/// Timers independent of the caller's runtime, which may have none, and of the client's. The first
+/// call polled on a runtime other than its client's starts the thread.
 static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .ok()?;
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("redisson-lock-clock".to_owned());
-    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).ok()?;
+    thread
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .ok()?;
     Some(handle)
 });
+
+/// Tasks whose end is waited for.
+pub(crate) struct Tasks {
+    tracker: TaskTracker,
+    runtime: Runtime,
+}
+
+impl Tasks {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            runtime,
+        }
+    }
+
+    /// No task is added any more.
+    pub(crate) fn close(&self) {
+        self.tracker.close();
+    }
+
+    /// Waits until every task has ended.
+    pub(crate) async fn ended(&self) {
+        self.tracker.wait().await;
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn_tracked(&self.tracker, task);
+    }
+}
+
+/// The client's clock: tokio's instants as times since the client was made, and back.
+///
+/// It does not run backwards. tokio's own does where a runtime whose time is paused is left: a guard
+/// that is dropped outside of it would be dropped before it was taken.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    /// The latest time that was read, in nanoseconds.
+    latest: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            latest: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        let now = self.time(Instant::now()).since_start().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let latest = self.latest.fetch_max(now, Ordering::Relaxed);
+        Time::after_start(Duration::from_nanos(now.max(latest)))
+    }
+
+    pub(crate) fn time(&self, at: Instant) -> Time {
+        Time::after_start(at.saturating_duration_since(self.start))
+    }
+
+    pub(crate) fn instant(&self, time: Time) -> Instant {
+        self.start + time.since_start()
+    }
+}

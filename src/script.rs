@@ -1,25 +1,23 @@
-//! The files in `lua/` as typed calls: one function for each, with the header's replies as its answer.
+//! The files in `lua/` as typed calls: one function per file, with the header's replies as its
+//! result.
 //!
-//! Nobody else sees KEYS, ARGV or a raw reply. A call is plain data until [`ask`] sends it; `ask` is also the one
-//! place where a script is repeated. Milliseconds exist in this file and on the wire only.
+//! Only this module knows the meaning of KEYS, ARGV and raw replies. A call is plain data until
+//! [`call`] sends it; `call` is also the only place where a script is resent. Milliseconds exist
+//! only in this file and on the wire.
 
-mod inspect;
+mod call;
 
 use std::sync::Arc;
 use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::error::{Error, Source};
-use crate::redis::{Failure, Limit, Redis, Reply};
-use crate::refusal;
+use crate::core::RenewalAsk;
+use crate::redis::{Arg, Reply};
 use crate::wire::LockName;
 
-pub(crate) use inspect::{Inspected, force_unlock, inspect};
+pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting};
 
-/// A script and its SHA-1, by which Redis calls it.
+/// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
@@ -53,13 +51,7 @@ scripts! {
     INSPECT = "inspect";
 }
 
-/// What the script with this hash is called.
-#[cfg(test)]
-pub(crate) fn name_of(sha: &str) -> &'static str {
-    ALL.iter().find(|script| script.sha() == sha).map_or("another script", |script| script.name)
-}
-
-/// One script call, not sent yet.
+/// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<Arc<str>>,
@@ -67,31 +59,27 @@ pub(crate) struct Call<T> {
     decode: fn(&Reply) -> Option<T>,
 }
 
-/// A word of a command.
-#[derive(Debug, Clone)]
-pub(crate) enum Arg {
-    Text(Arc<str>),
-    Bytes(Arc<[u8]>),
-    Fixed(&'static str),
-    Number(i64),
-}
-
-/// What `acquire.lua` answers.
+/// What `acquire.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Taken,
-    /// The outer hold is gone, so there was nothing to nest into.
+    /// The outer hold is gone, so there was nothing to nest in.
     Lost,
     Busy {
         /// `None`: the key has no expiry.
         left: Option<Duration>,
-        /// Its field, what is not UTF-8 replaced.
+        /// Its field, with invalid UTF-8 replaced.
         holder: String,
     },
     NotALock(String),
 }
 
-pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Acquired> {
+pub(crate) fn acquire(
+    name: &LockName,
+    field: &Arc<str>,
+    target: u32,
+    lease: Duration,
+) -> Call<Acquired> {
     Call {
         script: &ACQUIRE,
         keys: vec![Arc::clone(name.key())],
@@ -103,7 +91,10 @@ pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Dur
                 [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
                 [Reply::Number(left), holder] => {
                     let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
-                    Some(Acquired::Busy { left: duration(*left), holder })
+                    Some(Acquired::Busy {
+                        left: duration(*left),
+                        holder,
+                    })
                 }
                 _ => None,
             },
@@ -112,7 +103,7 @@ pub(crate) fn acquire(name: &LockName, field: &Arc<str>, target: u32, lease: Dur
     }
 }
 
-/// What `release.lua` answers.
+/// What `release.lua` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
     Done,
@@ -121,11 +112,21 @@ pub(crate) enum Released {
     NotALock,
 }
 
-pub(crate) fn release(name: &LockName, field: &Arc<str>, target: u32, lease: Duration) -> Call<Released> {
+pub(crate) fn release(
+    name: &LockName,
+    field: &Arc<str>,
+    target: u32,
+    lease: Duration,
+) -> Call<Released> {
     Call {
         script: &RELEASE,
         keys: vec![Arc::clone(name.key())],
-        args: vec![text(field), Arg::Number(target.into()), millis(lease), text(name.channel())],
+        args: vec![
+            text(field),
+            Arg::Number(target.into()),
+            millis(lease),
+            text(name.channel()),
+        ],
         decode: |reply| match reply {
             Reply::Number(1) => Some(Released::Done),
             Reply::Number(0) => Some(Released::Gone),
@@ -136,39 +137,46 @@ pub(crate) fn release(name: &LockName, field: &Arc<str>, target: u32, lease: Dur
     }
 }
 
-/// What `renew.lua` answers for one key.
+/// What `renew.lua` returns for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
+pub(crate) enum RenewReply {
     Held,
     Gone,
     Taken,
     Changed,
 }
 
-/// One key of a renewal. Without a lease it is looked at and not extended.
+/// One key of a renewal.
 #[derive(Clone)]
-pub(crate) struct Renewal {
+pub(crate) struct RenewalKey {
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,
-    pub(crate) lease: Option<Duration>,
+    pub(crate) asked: RenewalAsk,
 }
 
-pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
+pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
+    let words = |renewal: &RenewalKey| {
+        let lease = match renewal.asked {
+            RenewalAsk::Extend(lease) => millis(lease),
+            RenewalAsk::Check => Arg::Number(0),
+        };
+        [text(&renewal.field), lease]
+    };
     Call {
         script: &RENEW,
-        keys: batch.iter().map(|renewal| Arc::clone(&renewal.key)).collect(),
-        args: batch
+        keys: batch
             .iter()
-            .flat_map(|renewal| [text(&renewal.field), renewal.lease.map_or(Arg::Number(0), millis)])
+            .map(|renewal| Arc::clone(&renewal.key))
             .collect(),
+        args: batch.iter().flat_map(words).collect(),
         decode: |reply| match reply {
             Reply::List(items) => items
                 .iter()
                 .map(|item| match item {
-                    Reply::Number(1) => Some(Renewed::Held),
-                    Reply::Number(0) => Some(Renewed::Gone),
-                    Reply::Number(-1) => Some(Renewed::Taken),
-                    Reply::Number(-2) => Some(Renewed::Changed),
+                    Reply::Number(1) => Some(RenewReply::Held),
+                    Reply::Number(0) => Some(RenewReply::Gone),
+                    Reply::Number(-1) => Some(RenewReply::Taken),
+                    Reply::Number(-2) => Some(RenewReply::Changed),
                     _ => None,
                 })
                 .collect(),
@@ -177,105 +185,54 @@ pub(crate) fn renew(batch: &[Renewal]) -> Call<Vec<Renewed>> {
     }
 }
 
-/// An answer, with what it takes to judge it.
-#[derive(Debug)]
-pub(crate) struct Answer<T> {
-    pub(crate) value: T,
-    /// Before the copy that was answered was sent; leases count from here.
-    pub(crate) sent_at: Instant,
-    /// Before the very first copy was sent.
-    pub(crate) first_sent_at: Instant,
-    /// Whether an earlier copy may have been executed too.
-    pub(crate) repeated: bool,
+/// Frees the lock if `field` still holds it; returns whether it did.
+pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
+    Call {
+        script: &FORCE_UNLOCK,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(true),
+            Reply::Number(0) => Some(false),
+            _ => None,
+        },
+    }
 }
 
-/// No answer that can be used.
-#[derive(Debug)]
-pub(crate) struct Unanswered {
-    pub(crate) error: Error,
-    /// Whether some copy may have been executed, or may be still.
-    pub(crate) perhaps: bool,
+/// What `inspect.lua` returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    Free,
+    Held {
+        /// `None`: the key has no expiry.
+        left: Option<Duration>,
+        /// Any bytes, because another program may have written it.
+        field: Arc<[u8]>,
+        count: u32,
+    },
+    NotALock(String),
 }
 
-/// How long to wait for an answer, and how often to send.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    pub(crate) timeout: Duration,
-    pub(crate) copies: u32,
-}
-
-/// Sends a script and waits for its answer; a copy that was lost with its connection is repeated while patience lasts.
-///
-/// Each copy is built when it is sent, from the state of that moment. `sent` is set before the first copy is
-/// handed to the connection: from then on it will be executed even if this future is dropped.
-pub(crate) async fn ask<T>(
-    redis: &Redis,
-    lane: usize,
-    while_doing: &'static str,
-    patience: Patience,
-    sent: &AtomicBool,
-    mut copy: impl FnMut() -> Call<T>,
-) -> Result<Answer<T>, Unanswered> {
-    let start = Instant::now();
-    let mut first_sent_at = None;
-    let mut perhaps = false;
-    let mut nth = 1;
-    // Half of the time is for finding out that a connection is dead, the other half for its replacement.
-    let limit = Limit { until: start + patience.timeout, silence: patience.timeout / patience.copies };
-    loop {
-        // Built only when it can be sent: a copy that waited for a connection would speak of a count that was.
-        let ready = redis.ready(lane, limit.until).await;
-        let call = copy();
-        let key = call.keys.first().cloned();
-        let answered = match ready {
-            Ok(()) => redis.run(lane, &call, limit, sent).await,
-            Err(failure) => Err(failure),
-        };
-        let failure = match answered {
-            Ok((reply, sent_at)) => match (call.decode)(&reply) {
-                Some(value) => {
-                    return Ok(Answer {
-                        value,
-                        sent_at,
-                        first_sent_at: first_sent_at.unwrap_or(sent_at),
-                        repeated: perhaps,
-                    });
-                }
-                None => {
-                    return Err(Unanswered {
-                        error: Error::UnexpectedReply { script: call.script.name, reply: reply.shown() },
-                        perhaps: true,
-                    });
-                }
+pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
+    Call {
+        script: &INSPECT,
+        keys: vec![Arc::clone(name.key())],
+        args: Vec::new(),
+        decode: |reply| match reply {
+            Reply::Nil => Some(Inspected::Free),
+            Reply::List(items) => match items.as_slice() {
+                [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
+                [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
+                    left: duration(*left),
+                    field: field.bytes()?,
+                    // Only another program can have written such a count: it is shown as the
+                    // maximum.
+                    count: count.parse().unwrap_or(u32::MAX),
+                }),
+                _ => None,
             },
-            Err(failure) => failure,
-        };
-        let source: Source = match failure {
-            Failure::Refused(text) => {
-                let key = key.unwrap_or_else(|| "".into());
-                let error = refusal::explain(call.script, &key, &text);
-                let perhaps = perhaps || !refusal::is_certain(&error, &text);
-                return Err(Unanswered { error, perhaps });
-            }
-            Failure::NotAccepted(text) => {
-                let error = refusal::explain_plain("connecting", "+@connection", &text);
-                return Err(Unanswered { error, perhaps });
-            }
-            Failure::Closed => return Err(Unanswered { error: Error::Closed, perhaps }),
-            Failure::NoRuntime => return Err(Unanswered { error: Error::NoRuntime, perhaps }),
-            Failure::NotSent(source) => {
-                return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
-            }
-            Failure::Unknown { source, sent_at } => {
-                first_sent_at.get_or_insert(sent_at);
-                perhaps = true;
-                source
-            }
-        };
-        if nth == patience.copies || limit.until <= Instant::now() {
-            return Err(Unanswered { error: Error::no_answer(while_doing, source), perhaps });
-        }
-        nth += 1;
+            _ => None,
+        },
     }
 }
 
@@ -283,7 +240,7 @@ fn text(value: &Arc<str>) -> Arg {
     Arg::Text(Arc::clone(value))
 }
 
-/// Rounded up, so that a lease on the wire is never shorter than the one asked for.
+/// Rounded up, so that a lease on the wire is never shorter than requested.
 fn millis(duration: Duration) -> Arg {
     let ms = duration.as_nanos().div_ceil(1_000_000);
     Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))
@@ -299,13 +256,15 @@ mod tests {
 
     use super::*;
 
-    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in order, and
-    /// every integer that the body returns.
+    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in
+    /// order, and every integer that the body returns.
     #[test]
     fn every_header_agrees_with_its_body() {
         for script in ALL {
-            let (header, body): (Vec<_>, Vec<_>) =
-                script.source.lines().partition(|line| line.starts_with("--"));
+            let (header, body): (Vec<_>, Vec<_>) = script
+                .source
+                .lines()
+                .partition(|line| line.starts_with("--"));
             let (header, body) = (header.join("\n"), body.join("\n"));
             assert!(
                 header.starts_with(&format!("-- {}.lua: ", script.name)),
@@ -326,12 +285,18 @@ mod tests {
             }
             for code in returned_codes(&body) {
                 assert!(
-                    header.lines().any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
+                    header
+                        .lines()
+                        .any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
                     "{}: returns {code}, the header does not say so",
                     script.name
                 );
             }
-            assert!(script.source.lines().count() <= 45, "{} is too long", script.name);
+            assert!(
+                script.source.lines().count() <= 45,
+                "{} is too long",
+                script.name
+            );
         }
     }
 
@@ -347,7 +312,11 @@ mod tests {
             .collect::<Vec<_>>()
             .windows(2)
             .filter(|pair| pair[0] == "return")
-            .map(|pair| pair[1].trim_end_matches(|c: char| !c.is_ascii_digit()).to_owned())
+            .map(|pair| {
+                pair[1]
+                    .trim_end_matches(|c: char| !c.is_ascii_digit())
+                    .to_owned()
+            })
             .filter(|code| code.parse::<i64>().is_ok() || code.starts_with("{-"))
             .collect()
     }

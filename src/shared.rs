@@ -1,46 +1,46 @@
-//! The bundle of doors that a client put together; everything below it finds the others here.
+//! What all handles of one client share, below its locks.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::entry::{Entries, Tally};
-use crate::error::{Error, LossReason};
+use crate::core::{Counts, Life, Rules, Total};
+use crate::error::Error;
 use crate::redis::Redis;
-use crate::renewal::Renewals;
-use crate::runtime::Runtime;
-use crate::script::Patience;
-use crate::wait::Waits;
+use crate::runtime::{Clock, Runtime};
+use crate::script::RetryPolicy;
+use crate::wait::Subscriptions;
 
-/// What all handles of one client share.
 pub(crate) struct Shared {
     pub(crate) client_id: Arc<str>,
     pub(crate) config: Config,
-    /// The runtime that the client was made on: its connections, timers and background work live there.
+    pub(crate) clock: Clock,
+    /// The runtime that the client was made on: its connections, timers and background work live
+    /// there.
     pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
-    pub(crate) waits: Arc<Waits>,
-    pub(crate) entries: Entries,
-    pub(crate) renewals: Renewals,
+    pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) totals: Totals,
-    phase: AtomicU8,
+    pub(crate) tally: Tally,
+    life: AtomicU8,
     /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
     pub(crate) gone: CancellationToken,
-    pub(crate) tally: Arc<Tally>,
 }
 
 /// The settings that locks look at.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) key_prefix: Arc<str>,
-    pub(crate) watchdog_timeout: Duration,
-    pub(crate) command_timeout: Duration,
+    pub(crate) rules: Rules,
     pub(crate) max_hold: Option<Duration>,
 }
 
@@ -50,34 +50,36 @@ impl Shared {
         config: Config,
         runtime: Runtime,
         redis: Redis,
-        waits: Arc<Waits>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Self {
         Self {
             client_id,
-            renewals: Renewals::new(config.watchdog_timeout, runtime.clone()),
             config,
+            clock: Clock::start(),
             runtime,
             redis,
-            waits,
-            entries: Entries::default(),
+            subscriptions,
             totals: Totals::default(),
-            phase: AtomicU8::new(Phase::Open as u8),
+            tally: Tally::default(),
+            life: AtomicU8::new(Life::Open as u8),
             gone: CancellationToken::new(),
-            tally: Arc::default(),
         }
     }
 
     /// Runs a future of this crate in the client's runtime, wherever the caller polls it from.
     ///
-    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be tokio's. The future
-    /// stays where the caller pinned it, because moving it in here would store it twice.
-    pub(crate) async fn drive<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
+    /// Timers bind to the runtime they are made in; the caller's may have none, or may not be
+    /// tokio's. The future stays where the caller pinned it, because moving it in here would store
+    /// it twice.
+    pub(crate) async fn on_client_runtime<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let Ok(caller) = Handle::try_current() else { return Err(Error::NoRuntime) };
-        let limit = self.config.command_timeout;
+        let Ok(caller) = Handle::try_current() else {
+            return Err(Error::NoRuntime);
+        };
         let foreign = !self.runtime.is(&caller);
+        let limit = self.command_timeout();
         let mut stands_still = foreign.then(|| Box::pin(self.runtime.stands_still(limit)));
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
             // A timer of a runtime that has ended must not be polled.
@@ -100,58 +102,94 @@ impl Shared {
         .await
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == Phase::Open as u8
+    pub(crate) fn life(&self) -> Life {
+        match self.life.load(Ordering::Acquire) {
+            0 => Life::Open,
+            1 => Life::Closing,
+            2 => Life::Gone,
+            _ => Life::Closed,
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == Phase::Closed as u8
+        self.life() == Life::Closed
     }
 
-    /// Phases only go forward.
-    pub(crate) fn enter_phase(&self, phase: Phase) {
-        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+    /// The client's life only goes forward.
+    pub(crate) fn set_life(&self, life: Life) {
+        self.life.fetch_max(life as u8, Ordering::AcqRel);
+    }
+
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.config.rules.command_timeout
+    }
+
+    pub(crate) fn watchdog_timeout(&self) -> Duration {
+        self.config.rules.watchdog_timeout
     }
 
     /// One re-send within the command timeout.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { timeout: self.config.command_timeout, copies: 2 }
+    pub(crate) fn retry(&self) -> RetryPolicy {
+        RetryPolicy {
+            timeout: self.command_timeout(),
+            sends: 2,
+        }
     }
-}
 
-/// Dropped with the task that keeps the holds of a client: when the client ends, or its runtime does.
-pub(crate) struct Farewell {
-    pub(crate) shared: Weak<Shared>,
-}
-
-impl Farewell {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::downgrade(shared) }
-    }
-}
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        let Some(shared) = self.shared.upgrade() else { return };
-        // In this order: whoever is told finds that the client is gone.
-        shared.gone.cancel();
-        shared.renewals.end();
-        for entry in Entries::all(&shared) {
-            // Nobody renews them any more, or would notice that they are lost.
-            entry.lose_all(LossReason::Closed);
-            entry.tell_all();
+    /// Nothing but the first send.
+    pub(crate) fn no_retry(&self) -> RetryPolicy {
+        RetryPolicy {
+            timeout: self.command_timeout(),
+            sends: 1,
         }
     }
 }
 
-/// The life of a client.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Phase {
-    Open = 0,
-    /// No new holds; those there are kept and can be given back.
-    Closing = 1,
-    /// Nothing is sent any more.
-    Closed = 2,
+/// The sum over all locks of a client. It is written where a lock changes, under that lock's mutex,
+/// so that nobody has to count, and `close` misses nothing.
+#[derive(Default)]
+pub(crate) struct Tally {
+    sum: Mutex<Sum>,
+    progress: Notify,
+}
+
+#[derive(Default)]
+struct Sum {
+    counts: Counts,
+    /// Acquires and releases that have ended so far.
+    ended: u64,
+}
+
+impl Tally {
+    pub(crate) fn counts(&self) -> Counts {
+        self.sum.lock().counts
+    }
+
+    /// Acquires and releases that have ended so far: whether it moves tells slow from stuck.
+    pub(crate) fn ended(&self) -> u64 {
+        self.sum.lock().ended
+    }
+
+    /// Ready when something has become less after this call.
+    pub(crate) fn progress(&self) -> Notified<'_> {
+        self.progress.notified()
+    }
+
+    /// Replaces the part of one lock. Answers whether something has become less, for
+    /// [`announce`](Self::announce).
+    pub(crate) fn change(&self, before: Counts, after: Counts) -> bool {
+        let Sum { counts, ended } = &mut *self.sum.lock();
+        counts.replace(before, after);
+        let acquires = before.acquiring.saturating_sub(after.acquiring);
+        let releases = before.releasing.saturating_sub(after.releasing);
+        *ended += (acquires + releases) as u64;
+        acquires + releases > 0 || after.guarded < before.guarded
+    }
+
+    /// Wakes those who wait until something has become less, when the lock's mutex is free.
+    pub(crate) fn announce(&self) {
+        self.progress.notify_waiters();
+    }
 }
 
 /// Running totals for [`ClientStats`](crate::ClientStats).
@@ -167,7 +205,38 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn add(total: &AtomicU64, amount: usize) {
-        total.fetch_add(amount as u64, Ordering::Relaxed);
+    pub(crate) fn add(total: &AtomicU64, amount: u64) {
+        total.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Counts what a lock has left to be counted.
+    pub(crate) fn count(&self, total: Total, amount: u64) {
+        Self::add(
+            match total {
+                Total::Acquired => &self.acquired,
+                Total::Released => &self.released,
+                Total::Lost => &self.lost,
+                Total::GaveUp => &self.gave_up,
+            },
+            amount,
+        );
     }
 }
+
+/// Whether a lease, or a limit, is one that Redis and two clocks can keep.
+pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {
+    if (LEASE_MIN..=LEASE_MAX).contains(&given) {
+        return Ok(());
+    }
+    let problem = "it must be at least 10 milliseconds and at most ten years";
+    Err(Error::InvalidDuration {
+        what,
+        given,
+        problem,
+    })
+}
+
+const LEASE_MIN: Duration = Duration::from_millis(10);
+
+/// Far from the end of the clock's range, where timers cannot be made any more.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

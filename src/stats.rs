@@ -1,53 +1,54 @@
-//! What a client tells of itself: numbers, and how its closing went. Plain data.
+//! Client statistics, and the report of a shutdown. Plain data.
 
-use crate::redis::FenceState;
+use crate::redis::ConnectionFence;
 
-/// What a client holds and does.
+/// Client statistics.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # fn run(client: redisson_lock::LockClient) {
 /// let stats: redisson_lock::ClientStats = client.stats();
-/// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.fence);
+/// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.connection_fence);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Holds now, nested ones counted.
+    /// Current holds, counting nested ones.
     pub held: usize,
-    /// Calls that want a lock now.
+    /// Calls currently waiting for a lock.
     pub waiting: usize,
-    /// Channels listened to now; one lingers for a second after its last waiter.
+    /// Channels currently subscribed; one lingers for a second after its last waiter.
     pub subscriptions: usize,
-    /// Owners whose holds are renewed or looked at now.
+    /// Owners whose holds are currently renewed or checked.
     pub renewals: usize,
-    /// Releases under way now, in the background or by an unlock.
+    /// Releases currently in flight, in the background or by an unlock.
     pub releasing: usize,
-    /// Locks that the client remembers now: held, wanted, being released, or lost with a guard that is still open.
+    /// Locks that the client currently tracks: held, waited for, being released, or lost with a
+    /// guard still open.
     pub entries: usize,
-    /// Whether commands of a lost connection are known to be over before its replacement is used.
-    pub fence: FenceState,
-    /// Holds taken.
+    /// Whether lost connections are killed at the server before their replacements are used.
+    pub connection_fence: ConnectionFence,
+    /// Holds acquired.
     pub acquired_total: u64,
-    /// Holds given back.
+    /// Holds released.
     pub released_total: u64,
     /// Holds lost.
     pub lost_total: u64,
-    /// Calls that found the lock held and went to wait.
+    /// Calls that found the lock held and had to wait.
     pub contended_total: u64,
-    /// Renewals answered, one for each lock.
+    /// Renewals answered, counted per lock.
     pub renewed_total: u64,
     /// Outcomes that were unknown at first and were reconciled in the background.
     pub reconciled_total: u64,
-    /// Background releases that were given up; the lease freed the lock.
+    /// Background releases that gave up; the lease freed the lock.
     pub given_up_total: u64,
     /// Command connections that were replaced.
     pub reconnects_total: u64,
 }
 
-/// What [`LockClient::close`](crate::LockClient::close) found.
+/// The result of [`LockClient::close`](crate::LockClient::close).
 ///
 /// # Examples
 ///
@@ -62,11 +63,11 @@ pub struct ClientStats {
 pub struct CloseReport {
     /// Detached holds that were released.
     pub released: usize,
-    /// Releases, and acquires to be undone, that Redis had not answered by the end; those locks are freed by their
-    /// leases.
+    /// Releases, and acquires to be undone, that Redis had not answered by the end; their leases
+    /// free those locks.
     pub unconfirmed: usize,
-    /// Owners that still held with an open guard. Their leases go on for up to the watchdog timeout, or their
-    /// fixed lease.
+    /// Locks, with their owners, whose guards were still open. Their leases last for up to the
+    /// watchdog timeout, or their fixed lease.
     pub abandoned: Vec<AbandonedHold>,
 }
 

@@ -1,7 +1,9 @@
-//! Who waits on which unlock channel, and what was heard there. Plain data; the subscriber connection works it off.
+//! Which unlock channels have waiters, and what arrived on them. Plain data; the subscriber
+//! connection acts on it.
 //!
-//! The first waiter makes a channel wanted; it lingers a while after the last one left, because a contended lock
-//! is contended again soon. A message only bumps a counter: it is a hint, which nobody can use up.
+//! The first waiter makes a channel wanted; the subscription lingers for a while after the last
+//! waiter left, because a contended lock is likely to be contended again soon. A message only
+//! increments a counter: it is a hint, which no waiter consumes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,14 +16,14 @@ use tokio::time::Instant;
 
 /// The registry of channels. One per client.
 #[derive(Default)]
-pub(crate) struct Waits {
+pub(crate) struct Subscriptions {
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
     /// Something became wanted, or unwanted.
     changed: Notify,
-    /// Nothing is listened to any more.
+    /// The client is closed: no channel lingers.
     over: AtomicBool,
-    /// Why nothing is confirmed at the moment, if that is known.
-    trouble: Mutex<Option<String>>,
+    /// Why nothing can be confirmed at the moment, if known.
+    problem: Mutex<Option<String>>,
 }
 
 struct Channel {
@@ -41,22 +43,22 @@ enum Phase {
 
 #[derive(Default)]
 struct Signal {
-    /// Messages, and everything else that may have hidden one.
-    heard: AtomicU64,
+    /// Counts messages, and everything that may have hidden one.
+    version: AtomicU64,
     confirmed: AtomicU64,
     refused: OnceLock<String>,
     notify: Notify,
 }
 
 impl Signal {
-    fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::AcqRel);
+    fn bump(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
     }
 }
 
-impl Waits {
-    /// Joins the channel; the subscription is asked for if nobody has.
+impl Subscriptions {
+    /// Joins the channel; requests the subscription unless that was already done.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut channels = self.channels.lock();
         let channel = channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
@@ -68,7 +70,7 @@ impl Waits {
         channel.users += 1;
         channel.idle_since = None;
         let subscription = Subscription {
-            waits: Arc::clone(self),
+            subscriptions: Arc::clone(self),
             name: Arc::clone(name),
             signal: Arc::clone(&channel.signal),
         };
@@ -83,14 +85,16 @@ impl Waits {
         self.channels.lock().len()
     }
 
-    /// Something is wanted, or has become unwanted.
+    /// Waits until a channel becomes wanted, or unwanted.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
     pub(crate) fn take_wanted(&self, max: usize) -> Vec<Arc<str>> {
         let mut channels = self.channels.lock();
-        let wanted = channels.iter_mut().filter(|(_, channel)| channel.phase == Phase::Wanted);
+        let wanted = channels
+            .iter_mut()
+            .filter(|(_, channel)| channel.phase == Phase::Wanted);
         wanted
             .take(max)
             .map(|(name, channel)| {
@@ -116,57 +120,62 @@ impl Waits {
     }
 
     pub(crate) fn next_unwanted(&self) -> Option<Instant> {
-        self.channels.lock().values().filter_map(Channel::lingers_until).min()
+        self.channels
+            .lock()
+            .values()
+            .filter_map(Channel::lingers_until)
+            .min()
     }
 
-    /// The subscription is in force. Whoever was asleep attempts again: a message may have come before.
+    /// The server confirmed the subscription. Every waiter attempts again: a message may have been
+    /// missed before.
     pub(crate) fn subscribed(&self, name: &str) {
         if let Some(channel) = self.channels.lock().get_mut(name)
             && channel.phase == Phase::Asked
         {
             channel.phase = Phase::Confirmed;
             channel.signal.confirmed.fetch_add(1, Ordering::AcqRel);
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
-    /// The server refused the subscription: those who wait for it are told why.
+    /// The server refused the subscription: its waiters get the reason.
     pub(crate) fn refused(&self, name: &str, text: &str) {
         if let Some(channel) = self.channels.lock().remove(name) {
             let _ = channel.signal.refused.set(text.to_owned());
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
     pub(crate) fn message(&self, name: &str) {
         if let Some(channel) = self.channels.lock().get(name) {
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
     /// Messages may have been missed on every channel.
     pub(crate) fn missed(&self) {
         for channel in self.channels.lock().values() {
-            channel.signal.hear();
+            channel.signal.bump();
         }
     }
 
-    /// The client is closed: no channel is listened to, and none lingers.
+    /// The client is closed: unused channels are dropped, and none lingers from now on.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.channels.lock().retain(|_, channel| channel.users > 0);
     }
 
-    /// Why the subscriber connection confirms nothing at the moment.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+    /// Why the subscriber connection cannot confirm anything at the moment.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
     }
 
-    pub(crate) fn set_trouble(&self, text: Option<String>) {
-        *self.trouble.lock() = text;
+    pub(crate) fn set_problem(&self, text: Option<String>) {
+        *self.problem.lock() = text;
     }
 
-    /// The connection is gone: what is still in use is wanted again, the rest is forgotten.
+    /// The connection is gone: channels in use are wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
         channels.retain(|_, channel| channel.users > 0);
@@ -182,9 +191,9 @@ impl Channel {
     }
 }
 
-/// A place among those who listen to a channel; dropping it leaves.
+/// One waiter's share of a channel; dropping it leaves the channel.
 pub(crate) struct Subscription {
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     name: Arc<str>,
     signal: Arc<Signal>,
 }
@@ -195,7 +204,7 @@ impl Subscription {
         loop {
             let notified = self.signal.notify.notified();
             tokio::pin!(notified);
-            // Registered before the look, so that no confirmation falls in between.
+            // Registered before the check, so that no confirmation is missed in between.
             notified.as_mut().enable();
             if let Some(text) = self.signal.refused.get() {
                 return Err(text.clone());
@@ -207,23 +216,24 @@ impl Subscription {
         }
     }
 
-    /// Nothing is heard here any more: the server refused the channel, be it on a later connection.
+    /// Whether the server refused the channel, possibly on a later connection: no message will
+    /// arrive here.
     pub(crate) fn is_refused(&self) -> bool {
         self.signal.refused.get().is_some()
     }
 
-    /// What was heard so far. Read before an attempt, it tells whether the attempt's answer is out of date.
-    pub(crate) fn heard(&self) -> u64 {
-        self.signal.heard.load(Ordering::Acquire)
+    /// The version so far. Read before an attempt, it shows whether the attempt's reply is stale.
+    pub(crate) fn version(&self) -> u64 {
+        self.signal.version.load(Ordering::Acquire)
     }
 
-    /// Waits until more was heard than `before`.
-    pub(crate) async fn heard_since(&self, before: u64) {
+    /// Waits until the version differs from `before`.
+    pub(crate) async fn changed_since(&self, before: u64) {
         loop {
             let notified = self.signal.notify.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.heard() != before {
+            if self.version() != before {
                 return;
             }
             notified.await;
@@ -233,8 +243,10 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut channels = self.waits.channels.lock();
-        let Some(channel) = channels.get_mut(&self.name) else { return };
+        let mut channels = self.subscriptions.channels.lock();
+        let Some(channel) = channels.get_mut(&self.name) else {
+            return;
+        };
         // A refused channel may have been replaced by a new one of the same name.
         if !Arc::ptr_eq(&channel.signal, &self.signal) {
             return;
@@ -243,11 +255,11 @@ impl Drop for Subscription {
         if channel.users > 0 {
             return;
         }
-        if self.waits.over.load(Ordering::Acquire) {
+        if self.subscriptions.over.load(Ordering::Acquire) {
             channels.remove(&self.name);
         } else {
             channel.idle_since = Some(Instant::now());
-            self.waits.changed.notify_one();
+            self.subscriptions.changed.notify_one();
         }
     }
 }
@@ -268,98 +280,111 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_channel_is_wanted_once_and_unwanted_a_second_after_its_last_user_left() {
-        let waits = Arc::new(Waits::default());
-        let (first, second) = (waits.subscribe(&channel()), waits.subscribe(&channel()));
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        assert!(waits.take_wanted(9).is_empty());
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let (first, second) = (
+            subscriptions.subscribe(&channel()),
+            subscriptions.subscribe(&channel()),
+        );
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        assert!(subscriptions.take_wanted(9).is_empty());
+        subscriptions.subscribed("c");
         first.confirmed().await.expect("confirmed");
 
         drop(first);
-        assert_eq!(waits.next_unwanted(), None);
+        assert_eq!(subscriptions.next_unwanted(), None);
         drop(second);
-        assert!(waits.take_unwanted(9).is_empty(), "it lingers");
+        assert!(subscriptions.take_unwanted(9).is_empty(), "it lingers");
         tokio::time::advance(LINGER).await;
-        assert_eq!(waits.take_unwanted(9), [channel()]);
-        assert_eq!(waits.len(), 0);
+        assert_eq!(subscriptions.take_unwanted(9), [channel()]);
+        assert_eq!(subscriptions.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_message_before_the_wait_is_not_missed() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
-        let before = subscription.heard();
-        waits.message("c");
-        subscription.heard_since(before).await;
-        assert_ne!(subscription.heard(), before);
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
+        let before = subscription.version();
+        subscriptions.message("c");
+        subscription.changed_since(before).await;
+        assert_ne!(subscription.version(), before);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_connection_wants_used_channels_again_and_wakes_their_waiters() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.subscribed("c");
-        let before = subscription.heard();
-        waits.disconnected();
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        assert_eq!(subscription.heard(), before, "not before the channel is heard again");
-        waits.subscribed("c");
-        subscription.heard_since(before).await;
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
+        let before = subscription.version();
+        subscriptions.disconnected();
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        assert_eq!(
+            subscription.version(),
+            before,
+            "not before the channel is subscribed again"
+        );
+        subscriptions.subscribed("c");
+        subscription.changed_since(before).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_channel_tells_its_waiters_and_can_be_asked_for_again() {
-        let waits = Arc::new(Waits::default());
-        let refused = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.refused("c", "NOPERM");
+    async fn a_refused_channel_notifies_its_waiters_and_can_be_requested_again() {
+        let subscriptions = Arc::new(Subscriptions::default());
+        let refused = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.refused("c", "NOPERM");
         assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
-        let again = waits.subscribe(&channel());
+        let again = subscriptions.subscribe(&channel());
         drop(refused);
-        assert_eq!(waits.take_wanted(9), [channel()], "the old user does not count as one of the new");
+        assert_eq!(
+            subscriptions.take_wanted(9),
+            [channel()],
+            "the old user does not count as one of the new"
+        );
         drop(again);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_that_was_under_way_when_its_connection_ended_is_wanted_again() {
-        let waits = Arc::new(Waits::default());
-        let _subscription = waits.subscribe(&channel());
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        waits.disconnected();
-        assert_eq!(waits.take_wanted(9), [channel()]);
+        let subscriptions = Arc::new(Subscriptions::default());
+        let _subscription = subscriptions.subscribe(&channel());
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        subscriptions.disconnected();
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_wants_it_again() {
-        let waits = Arc::new(Waits::default());
-        drop(waits.subscribe(&channel()));
-        waits.take_wanted(9);
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        drop(subscriptions.subscribe(&channel()));
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
         tokio::time::advance(LINGER).await;
-        assert_eq!(waits.take_unwanted(9), [channel()]);
-        // From here on UNSUBSCRIBE is on its way.
-        waits.changed().await;
-        let again = waits.subscribe(&channel());
-        tokio::time::timeout(LINGER, waits.changed()).await.expect("the subscriber is told");
-        assert_eq!(waits.take_wanted(9), [channel()]);
-        assert!(waits.take_unwanted(9).is_empty());
-        waits.subscribed("c");
+        assert_eq!(subscriptions.take_unwanted(9), [channel()]);
+        // From here on UNSUBSCRIBE is in flight.
+        subscriptions.changed().await;
+        let again = subscriptions.subscribe(&channel());
+        tokio::time::timeout(LINGER, subscriptions.changed())
+            .await
+            .expect("the subscriber is notified");
+        assert_eq!(subscriptions.take_wanted(9), [channel()]);
+        assert!(subscriptions.take_unwanted(9).is_empty());
+        subscriptions.subscribed("c");
         again.confirmed().await.expect("confirmed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_channel_that_is_refused_after_a_reconnect_wakes_its_waiters_who_see_it() {
-        let waits = Arc::new(Waits::default());
-        let subscription = waits.subscribe(&channel());
-        waits.take_wanted(9);
-        waits.subscribed("c");
+        let subscriptions = Arc::new(Subscriptions::default());
+        let subscription = subscriptions.subscribe(&channel());
+        subscriptions.take_wanted(9);
+        subscriptions.subscribed("c");
         assert!(!subscription.is_refused());
-        let before = subscription.heard();
-        waits.disconnected();
-        waits.take_wanted(9);
-        waits.refused("c", "NOPERM");
-        subscription.heard_since(before).await;
-        assert!(subscription.is_refused(), "whoever is woken sees why");
+        let before = subscription.version();
+        subscriptions.disconnected();
+        subscriptions.take_wanted(9);
+        subscriptions.refused("c", "NOPERM");
+        subscription.changed_since(before).await;
+        assert!(subscription.is_refused(), "a woken waiter sees why");
     }
 }

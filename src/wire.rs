@@ -1,7 +1,7 @@
 //! Every string that Redisson also writes: keys, channels, messages, hash fields.
 //!
-//! Values only, no I/O. Nothing outside this file and `lua/` spells a name that a JVM peer reads. The names
-//! are those of Redisson 3.5.5 to 4.7.0 (`docs/protocol.md` says where each was seen).
+//! Values only, no I/O. No name that a JVM peer reads is spelled outside this file and `lua/`. The
+//! names are those of Redisson 3.5.5 to 4.7.0 (see `docs/protocol.md`).
 
 use std::sync::Arc;
 
@@ -16,11 +16,14 @@ pub(crate) struct LockName {
 }
 
 impl LockName {
-    /// Checks the name and derives key and channel. The prefix takes the place of Redisson's `NameMapper`:
-    /// it is part of the raw name, from which the channel is built.
+    /// Checks the name and derives the key and channel. The prefix replaces Redisson's
+    /// `NameMapper`: it is part of the raw name, from which the channel is built.
     pub(crate) fn new(prefix: &str, given: &str) -> Result<Self, Error> {
         if given.is_empty() {
-            return Err(Error::InvalidName { name: String::new(), problem: "a lock name must not be empty" });
+            return Err(Error::InvalidName {
+                name: String::new(),
+                problem: "a lock name must not be empty",
+            });
         }
         let key = format!("{prefix}{given}");
         if key.len() > NAME_BYTES_MAX {
@@ -30,7 +33,11 @@ impl LockName {
                 problem: "a lock name with its prefix has at most 65536 bytes",
             });
         }
-        Ok(Self { given: given.into(), channel: channel(&key).into(), key: key.into() })
+        Ok(Self {
+            given: given.into(),
+            channel: channel(&key).into(),
+            key: key.into(),
+        })
     }
 
     /// The name as the user gave it.
@@ -54,9 +61,12 @@ pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
     format!("{client_id}:{thread_id}").into()
 }
 
-/// Whether a field was written by this client. What follows the colon belongs to its writer and is not read.
+/// Whether a field was written by this client. The part after the colon belongs to the writer and
+/// is not parsed.
 pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
-    field.strip_prefix(client_id).is_some_and(|rest| rest.starts_with(':'))
+    field
+        .strip_prefix(client_id)
+        .is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.
@@ -76,7 +86,10 @@ mod tests {
     use super::*;
 
     fn channel_of(name: &str) -> String {
-        LockName::new("", name).expect("valid").channel().to_string()
+        LockName::new("", name)
+            .expect("valid")
+            .channel()
+            .to_string()
     }
 
     #[test]

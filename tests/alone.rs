@@ -1,21 +1,23 @@
-//! What burns the processor or measures time, one after the other: `cargo xtask test` runs this file by itself.
+//! What burns the processor or measures time, one after the other: `cargo xtask test` runs this
+//! file by itself.
 //!
-//! `HEAVY_SECS` says how long locks are held (default 12; the figures in docs/testing.md are from 60).
-
-mod common;
+//! `HEAVY_SECS` says how long locks are held (default 12; the figures in docs/testing.md are from
+//! 60).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Bed, Stillness, eventually, ms};
 use redisson_lock::{HoldState, LockClient, LockGuard};
+use test_support::{Stillness, TestServer, eventually, ms};
 
 /// One of these tests at a time, however the test runner is called.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn heavy_time() -> Duration {
-    let secs = std::env::var("HEAVY_SECS").ok().and_then(|secs| secs.parse().ok());
+    let secs = std::env::var("HEAVY_SECS")
+        .ok()
+        .and_then(|secs| secs.parse().ok());
     Duration::from_secs(secs.unwrap_or(12))
 }
 
@@ -24,7 +26,8 @@ const LOCKS: usize = 10_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_calls() {
     let _alone = ALONE.lock().await;
-    // Figures from a machine that stood still for a good part of a lease say nothing: then it is done again.
+    // Figures from a machine that stood still for a good part of a lease say nothing: then it is
+    // done again.
     for _ in 0..3 {
         let stillness = Stillness::watch();
         let kept = keep_ten_thousand().await;
@@ -53,11 +56,15 @@ struct Kept {
 
 /// Takes the locks, keeps them for a while, looks at every key, and gives them back.
 async fn keep_ten_thousand() -> Kept {
-    let bed = Bed::new();
-    let client = bed
-        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(450)))
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| {
+            builder
+                .watchdog_timeout(Duration::from_secs(3))
+                .command_timeout(ms(450))
+        })
         .await;
-    let mut control = bed.control();
+    let mut control = server.control();
     let start = Instant::now();
     let mut taking = tokio::task::JoinSet::new();
     let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
@@ -90,23 +97,33 @@ async fn keep_ten_thousand() -> Kept {
     let kept = Kept {
         keys: control.number(&["DBSIZE"]) as usize,
         bad_keys: control.number(&["EVAL", script, "0"]) as usize,
-        held: guards.iter().filter(|guard| guard.state() == HoldState::Held).count(),
+        held: guards
+            .iter()
+            .filter(|guard| guard.state() == HoldState::Held)
+            .count(),
         lost: client.stats().lost_total,
         calls_per_period: calls as f64 / start.elapsed().as_secs_f64(),
         calls_at_most,
     };
     drop(guards);
-    eventually("given back", Duration::from_secs(20), || control.run(&["DBSIZE"]) == "0").await;
-    bed.finish([client]).await;
+    eventually("given back", Duration::from_secs(20), || {
+        control.run(&["DBSIZE"]) == "0"
+    })
+    .await;
+    server.finish([client]).await;
     kept
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let client = bed
-        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3)).command_timeout(ms(900)))
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| {
+            builder
+                .watchdog_timeout(Duration::from_secs(3))
+                .command_timeout(ms(900))
+        })
         .await;
     let stop = Arc::new(AtomicBool::new(false));
     let burners: Vec<_> = (0..2)
@@ -119,16 +136,26 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     let mut guards = Vec::new();
     for nth in 0..200 {
         let lock = client.lock(format!("a{nth}"));
-        let lock = if nth % 4 == 0 { lock.lease(Duration::from_secs(600)) } else { lock };
+        let lock = if nth % 4 == 0 {
+            lock.lease(Duration::from_secs(600))
+        } else {
+            lock
+        };
         guards.push(lock.lock().await.expect("free"));
     }
     let start = Instant::now();
     while start.elapsed() < heavy_time() {
         tokio::time::sleep(ms(100)).await;
-        let held = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
+        let held = guards
+            .iter()
+            .filter(|guard| guard.state() == HoldState::Held)
+            .count();
         if held < guards.len() {
             let stood_still = stillness.longest();
-            panic!("{held} of {} are held; the machine stood still for {stood_still:?}", guards.len());
+            panic!(
+                "{held} of {} are held; the machine stood still for {stood_still:?}",
+                guards.len()
+            );
         }
     }
     stop.store(true, Ordering::Relaxed);
@@ -139,7 +166,7 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     for guard in guards {
         guard.unlock().await.expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// Takes so many locks, each as an owner of its own and with a lease that outlasts the test.
@@ -147,10 +174,17 @@ async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGua
     let mut guards = Vec::with_capacity(locks.len());
     let mut calls = tokio::task::JoinSet::new();
     for nth in locks {
-        let lock = client.lock(format!("lock:{nth}")).lease(Duration::from_secs(600));
+        let lock = client
+            .lock(format!("lock:{nth}"))
+            .lease(Duration::from_secs(600));
         calls.spawn(async move { lock.lock().await.expect("free") });
         if calls.len() >= 32 {
-            guards.extend(calls.join_next().await.map(|guard| guard.expect("no panic")));
+            guards.extend(
+                calls
+                    .join_next()
+                    .await
+                    .map(|guard| guard.expect("no panic")),
+            );
         }
     }
     guards.extend(calls.join_all().await);
@@ -160,8 +194,8 @@ async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGua
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statistics_cost_the_same_however_many_locks_are_held() {
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let median = || {
         let mut times: Vec<_> = std::iter::repeat_with(|| {
             let start = Instant::now();
@@ -181,17 +215,22 @@ async fn statistics_cost_the_same_however_many_locks_are_held() {
     assert_eq!(client.stats().held, 20_000);
     assert!(many < few * 10, "{few:?} at 200 locks, {many:?} at 20000");
     drop(guards);
-    eventually("all given back", Duration::from_secs(60), || client.stats().releasing == 0).await;
+    eventually("all given back", Duration::from_secs(60), || {
+        client.stats().releasing == 0
+    })
+    .await;
     assert_eq!(client.stats().held, 0);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
     let _alone = ALONE.lock().await;
     for grace in [0, 10].map(Duration::from_secs) {
-        let bed = Bed::new();
-        let client = bed.client_with(|builder| builder.command_timeout(ms(200))).await;
+        let server = TestServer::new();
+        let client = server
+            .client_with(|builder| builder.command_timeout(ms(200)))
+            .await;
         let guards = take(&client, 0..LOCKS).await;
         // On one thread: nothing is sent before the last of them was dropped.
         drop(guards);
@@ -200,12 +239,17 @@ async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
         let report = client.close(grace).await;
         println!("close({grace:?}) took {:?}: {report:?}", start.elapsed());
         assert_eq!(report.unconfirmed, 0, "with a grace of {grace:?}");
-        assert_eq!(bed.control().run(&["DBSIZE"]), "0", "with a grace of {grace:?}");
-        bed.finish([]).await;
+        assert_eq!(
+            server.control().run(&["DBSIZE"]),
+            "0",
+            "with a grace of {grace:?}"
+        );
+        server.finish([]).await;
     }
 }
 
-/// How often a caller that queues gets the lock beside so many tasks that poll for it with `try_lock`.
+/// How often a caller that queues gets the lock beside so many tasks that poll for it with
+/// `try_lock`.
 async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 {
     const POLLERS: usize = 128;
     let stop = Arc::new(AtomicBool::new(false));
@@ -236,10 +280,11 @@ async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside_those_of_another() {
+async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside_those_of_another()
+{
     let _alone = ALONE.lock().await;
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     // By turns, so that both have the same machine.
     let (mut own, mut others) = (0, 0);
     for _ in 0..2 {
@@ -248,5 +293,5 @@ async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside
     }
     println!("taken {own} times beside pollers of its own client, {others} times beside another's");
     assert!(own * 2 >= others, "{own} against {others}");
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }

@@ -1,5 +1,5 @@
-//! The public surface: it is written down in `public-api.txt`, its types are what a user needs them to be, and
-//! the package says truly what it needs.
+//! The public surface: it is written down in `public-api.txt`, its types are what a user needs them
+//! to be, and the package says truly what it needs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ fn public_types_are_send_sync_and_static() {
     check::<LockClientBuilder>();
     check::<Lock>();
     check::<LockGuard>();
-    check::<Held>();
+    check::<HoldHandle>();
     check::<Owner>();
     check::<Lost>();
     check::<Ended>();
@@ -68,9 +68,13 @@ fn futures_are_send(
     is_send(&guard.unlock());
 }
 
-/// The public items of a source file: what `pub` opens, up to its body, with the type they belong to.
+/// The public items of a source file: what `pub` opens, up to its body, with the type they belong
+/// to.
 fn public_items(source: &str) -> Vec<String> {
-    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let source = source
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
     let (mut items, mut owner, mut item) = (Vec::new(), String::new(), None::<String>);
     for line in source.lines() {
         let code = line.trim();
@@ -89,10 +93,16 @@ fn public_items(source: &str) -> Vec<String> {
         }
         if let Some(text) = &mut item {
             let _ = write!(text, "{}{code}", if text.is_empty() { "" } else { " " });
-            if code.ends_with(['{', ';', ',']) && text.matches('(').count() == text.matches(')').count() {
+            if code.ends_with(['{', ';', ','])
+                && text.matches('(').count() == text.matches(')').count()
+            {
                 let nested = line.starts_with(' ');
                 let text = text.trim_end_matches(['{', ';', ',', ' ']).to_owned();
-                items.push(if nested { format!("{owner}: {text}") } else { text });
+                items.push(if nested {
+                    format!("{owner}: {text}")
+                } else {
+                    text
+                });
                 item = None;
             }
         }
@@ -129,16 +139,29 @@ fn the_public_surface_is_the_one_that_is_written_down() {
         .lines()
         .filter_map(|line| line.strip_prefix("pub use "))
         .flat_map(|line| {
-            let names = line.trim_end_matches(';').rsplit("::").next().unwrap_or_default();
-            names.trim_matches(['{', '}']).split(", ").map(str::to_owned).collect::<Vec<_>>()
+            let names = line
+                .trim_end_matches(';')
+                .rsplit("::")
+                .next()
+                .unwrap_or_default();
+            names
+                .trim_matches(['{', '}'])
+                .split(", ")
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         })
         .collect();
     let mut lines = BTreeSet::new();
     for source in sources("src", "rs") {
+        if is_hidden(&source) {
+            continue;
+        }
         let text = read(&source);
         for item in public_items(&text).into_iter().chain(variants(&text)) {
-            let named =
-                |name: &String| item.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == name);
+            let named = |name: &String| {
+                item.split(|letter: char| !letter.is_alphanumeric())
+                    .any(|word| word == name)
+            };
             if exported.iter().any(named) {
                 lines.insert(item);
             }
@@ -159,13 +182,29 @@ fn the_public_surface_is_the_one_that_is_written_down() {
     assert!(now.lines().count() > 80, "the reader of the sources reads");
 }
 
+/// What the feature `test-util` opens is outside of semantic versioning.
+fn is_hidden(source: &Path) -> bool {
+    let path = source.strip_prefix(root()).expect("inside");
+    // Public through the feature `test-util` only, which is hidden.
+    let hidden = [
+        "src/test_util.rs",
+        "src/redis/transport.rs",
+        "src/core.rs",
+        "src/core",
+    ];
+    hidden.iter().any(|hidden| path.starts_with(hidden))
+}
+
 fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
             found.extend(sources(
-                path.strip_prefix(root()).expect("inside").to_str().expect("text"),
+                path.strip_prefix(root())
+                    .expect("inside")
+                    .to_str()
+                    .expect("text"),
                 extension,
             ));
         } else if path.extension().is_some_and(|found| found == extension) {
@@ -179,9 +218,17 @@ fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
 #[test]
 fn every_public_function_is_documented_with_what_its_kind_needs() {
     for source in sources("src", "rs") {
+        if is_hidden(&source) {
+            continue;
+        }
         let text = read(&source);
         let mut docs = String::new();
-        for line in text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().lines() {
+        for line in text
+            .split("#[cfg(test)]\nmod tests")
+            .next()
+            .unwrap_or_default()
+            .lines()
+        {
             let code = line.trim();
             if let Some(doc) = code.strip_prefix("///") {
                 docs.push_str(doc);
@@ -205,9 +252,15 @@ fn every_public_function_is_documented_with_what_its_kind_needs() {
 
 #[test]
 fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
-    let rustc = Command::new("rustc").arg("-vV").output().expect("rustc runs");
+    let rustc = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .expect("rustc runs");
     let rustc = String::from_utf8(rustc.stdout).expect("text");
-    let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
+    let host = rustc
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .expect("a host");
     let metadata = Command::new(env!("CARGO"))
         .args([
             "metadata",
@@ -221,14 +274,25 @@ fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
         .arg(root().join("Cargo.toml"))
         .output()
         .expect("cargo runs");
-    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    assert!(
+        metadata.status.success(),
+        "{}",
+        String::from_utf8_lossy(&metadata.stderr)
+    );
     let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).expect("JSON");
     let packages = metadata["packages"].as_array().expect("packages");
-    let package =
-        |id: &serde_json::Value| packages.iter().find(|package| package["id"] == *id).expect("known");
+    let package = |id: &serde_json::Value| {
+        packages
+            .iter()
+            .find(|package| package["id"] == *id)
+            .expect("known")
+    };
     let nodes = metadata["resolve"]["nodes"].as_array().expect("a graph");
     // Normal dependencies only: what tests and benches need is not asked of users.
-    let ours = packages.iter().find(|package| package["name"] == "redisson-lock").expect("this package");
+    let ours = packages
+        .iter()
+        .find(|package| package["name"] == "redisson-lock")
+        .expect("this package");
     let (mut todo, mut seen) = (vec![ours["id"].clone()], BTreeSet::new());
     let mut highest = (0, String::new());
     while let Some(id) = todo.pop() {
@@ -236,14 +300,23 @@ fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
             continue;
         }
         let package = package(&id);
-        if let Some(version) = package["rust_version"].as_str().filter(|_| package["name"] != "redisson-lock")
+        if let Some(version) = package["rust_version"]
+            .as_str()
+            .filter(|_| package["name"] != "redisson-lock")
         {
-            let minor = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
+            let minor = version
+                .split('.')
+                .nth(1)
+                .and_then(|minor| minor.parse().ok())
+                .unwrap_or(0);
             if minor > highest.0 {
                 highest = (minor, format!("{} needs {version}", package["name"]));
             }
         }
-        let node = nodes.iter().find(|node| node["id"] == id).expect("in the graph");
+        let node = nodes
+            .iter()
+            .find(|node| node["id"] == id)
+            .expect("in the graph");
         for dependency in node["deps"].as_array().expect("a list") {
             let kinds = dependency["dep_kinds"].as_array().expect("a list");
             if kinds.iter().any(|kind| kind["kind"].is_null()) {
@@ -252,9 +325,20 @@ fn the_declared_rust_version_is_the_one_that_the_dependencies_need() {
         }
     }
     let declared = ours["rust_version"].as_str().expect("declared");
-    let declared: u32 = declared.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("a version");
-    assert!(highest.0 <= declared, "rust-version is 1.{declared}, but {}", highest.1);
-    assert!(declared == highest.0.max(LANGUAGE_MINOR), "1.{declared} asks for more than anything needs");
+    let declared: u32 = declared
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse().ok())
+        .expect("a version");
+    assert!(
+        highest.0 <= declared,
+        "rust-version is 1.{declared}, but {}",
+        highest.1
+    );
+    assert!(
+        declared == highest.0.max(LANGUAGE_MINOR),
+        "1.{declared} asks for more than anything needs"
+    );
 }
 
 /// The sources use `let` chains, which came with Rust 1.88.
@@ -265,20 +349,69 @@ fn the_crate_forbids_unsafe_code_and_names_fred_behind_one_door_only() {
     assert!(read("Cargo.toml").contains("unsafe_code = \"forbid\""));
     for source in sources("src", "rs") {
         let text = read(&source);
-        let path = source.strip_prefix(root()).expect("inside").display().to_string();
+        let path = source
+            .strip_prefix(root())
+            .expect("inside")
+            .display()
+            .to_string();
         // The client has it in the signature of `from_fred`.
-        let allowed = ["src/redis/connection.rs", "src/redis/settings.rs", "src/client.rs", "src/builder.rs"];
+        let allowed = [
+            "src/redis/connection.rs",
+            "src/redis/settings.rs",
+            "src/redis/settings/tests.rs",
+            "src/builder.rs",
+        ];
         let allowed = allowed.contains(&path.as_str());
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
         if !allowed {
-            assert!(code.clone().all(|line| !line.contains("fred::")), "{path} knows fred");
+            assert!(
+                code.clone().all(|line| !line.contains("fred::")),
+                "{path} knows fred"
+            );
         }
-        // The simulator is a test, and tells what it has done.
         let prints = code.clone().any(|line| line.contains("println!"));
-        assert!(!prints || path.starts_with("src/sim"), "{path} prints");
-        assert!(text.starts_with("//!"), "{path} has no head that says what the room is for");
+        assert!(!prints, "{path} prints");
+        assert!(
+            text.starts_with("//!"),
+            "{path} has no head that says what the room is for"
+        );
     }
 }
+
+/// What users download is the library, and not its tests.
+#[test]
+fn the_package_is_small_and_has_what_it_needs() {
+    let listed = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline", "--quiet"])
+        .args(["--package", "redisson-lock"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&listed.stderr);
+    assert!(listed.status.success(), "{said}");
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let files: BTreeSet<&str> = listed.lines().collect();
+    assert!(
+        files.len() <= PACKAGE_FILES_MAX,
+        "{}: {files:#?}",
+        files.len()
+    );
+    for needed in [
+        "Cargo.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "src/lib.rs",
+        "lua/acquire.lua",
+    ] {
+        assert!(files.contains(needed), "{needed} is missing");
+    }
+}
+
+const PACKAGE_FILES_MAX: usize = 60;
 
 #[test]
 fn scripts_are_plain_files_without_anything_built_at_run_time() {
@@ -286,6 +419,10 @@ fn scripts_are_plain_files_without_anything_built_at_run_time() {
     assert_eq!(scripts.len(), 5);
     for script in scripts {
         let text = read(&script);
-        assert!(!text.contains("redis.call(ARGV") && !text.contains("KEYS[#"), "{}", script.display());
+        assert!(
+            !text.contains("redis.call(ARGV") && !text.contains("KEYS[#"),
+            "{}",
+            script.display()
+        );
     }
 }

@@ -1,6 +1,5 @@
-//! Every public future dropped at every point: the caller holds nothing, nothing stays behind, the next gets it.
-
-mod common;
+//! Every public future dropped at every point: the caller holds nothing, nothing stays behind, the
+//! next gets it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::proxy::{ACQUIRE, RELEASE, is_script};
-use common::{Bed, Control, eventually, ms, stalls};
 use redisson_lock::{Error, Lock, LockClient};
+use test_support::{
+    ACQUIRE, Control, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms, stalls,
+};
 
-/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to drop.
+/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to
+/// drop.
 struct Steps<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
     woken: Arc<Flag>,
@@ -29,7 +29,10 @@ impl Wake for Flag {
 
 impl<T> Steps<T> {
     fn of(future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { future: Box::pin(future), woken: Arc::new(Flag(AtomicBool::new(true))) }
+        Self {
+            future: Box::pin(future),
+            woken: Arc::new(Flag(AtomicBool::new(true))),
+        }
     }
 
     fn poll(&mut self) -> Poll<T> {
@@ -58,7 +61,10 @@ impl<T> Steps<T> {
         while !fact() {
             assert!(Instant::now() < limit, "stage not reached: {what}");
             if self.woken.0.load(Ordering::SeqCst) {
-                assert!(self.poll().is_pending(), "completed before the stage: {what}");
+                assert!(
+                    self.poll().is_pending(),
+                    "completed before the stage: {what}"
+                );
             }
             tokio::time::sleep(ms(1)).await;
         }
@@ -66,22 +72,33 @@ impl<T> Steps<T> {
 }
 
 /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
-async fn free_for_the_next(ground: &Ground, what: &str) {
+async fn free_for_the_next(pair: &ProxiedPair, what: &str) {
     let start = Instant::now();
-    let next = ground.theirs.lock("a").try_lock_for(ms(2000)).await.expect("asked");
+    let next = pair
+        .theirs
+        .lock("a")
+        .try_lock_for(ms(2000))
+        .await
+        .expect("asked");
     let next = next.unwrap_or_else(|| panic!("{what}: the next waiter does not get the lock"));
-    assert!(start.elapsed() < ms(1000) + stalls(start), "{what}: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(1000) + stalls(start),
+        "{what}: {:?}",
+        start.elapsed()
+    );
     next.unlock().await.expect("held");
-    let stats = || ground.ours.stats();
-    eventually(what, ms(3000), || stats().held + stats().waiting + stats().releasing + stats().renewals == 0)
-        .await;
+    let stats = || pair.ours.stats();
+    eventually(what, ms(3000), || {
+        stats().held + stats().waiting + stats().releasing + stats().renewals == 0
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn dropped_before_it_was_polled_nothing_is_sent() {
-    let ground = Ground::new().await;
-    let before = ground.proxy.script_calls().len();
-    let lock = ground.ours.lock("a");
+    let pair = ProxiedPair::new().await;
+    let before = pair.proxy.script_calls().len();
+    let lock = pair.ours.lock("a");
     drop(lock.lock());
     drop(lock.try_lock());
     drop(lock.try_lock_for(ms(10)));
@@ -89,100 +106,116 @@ async fn dropped_before_it_was_polled_nothing_is_sent() {
     drop(lock.unlock());
     drop(lock.force_unlock());
     drop(lock.inspect());
-    assert_eq!(ground.proxy.script_calls().len(), before);
-    free_for_the_next(&ground, "never polled").await;
-    ground.finish().await;
+    assert_eq!(pair.proxy.script_calls().len(), before);
+    free_for_the_next(&pair, "never polled").await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
-    let mut ground = Ground::new().await;
-    let owner = ground.ours.owner();
-    let lock = ground.ours.lock("a").owned_by(&owner);
-    let before = ground.calls(ACQUIRE);
-    ground.proxy.hold_replies(true);
+    let mut pair = ProxiedPair::new().await;
+    let owner = pair.ours.owner();
+    let lock = pair.ours.lock("a").owned_by(&owner);
+    let before = pair.calls(ACQUIRE);
+    pair.proxy.hold_replies(true);
     let mut steps = Steps::of({
         let lock = lock.clone();
         async move { lock.lock().await.map(drop) }
     });
-    let control = &mut ground.control;
+    let control = &mut pair.control;
     steps.until("executed", || control.count("a") == 1).await;
     drop(steps);
-    assert_eq!(ground.calls(ACQUIRE), before + 1);
-    assert_eq!(ground.ours.stats().held, 0, "the caller holds nothing");
+    assert_eq!(pair.calls(ACQUIRE), before + 1);
+    assert_eq!(pair.ours.stats().held, 0, "the caller holds nothing");
     // The same owner's next call comes after the undo, and is no re-entry.
     let again = tokio::spawn({
         let lock = lock.clone();
         async move { lock.lock().await }
     });
-    let stats = || ground.ours.stats();
-    eventually("it waits for the undo", ms(2000), || stats().waiting == 1 && stats().releasing == 1).await;
-    ground.proxy.hold_replies(false);
+    let stats = || pair.ours.stats();
+    eventually("it waits for the undo", ms(2000), || {
+        stats().waiting == 1 && stats().releasing == 1
+    })
+    .await;
+    pair.proxy.hold_replies(false);
     let guard = again.await.expect("no panic").expect("free again");
-    assert_eq!(ground.control.count("a"), 1);
+    assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    free_for_the_next(&ground, "reply on the way").await;
-    ground.finish().await;
+    free_for_the_next(&pair, "reply on the way").await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn dropped_while_nested_the_outer_hold_keeps_its_count() {
-    let mut ground = Ground::new().await;
-    let owner = ground.ours.owner();
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let mut pair = ProxiedPair::new().await;
+    let owner = pair.ours.owner();
+    let lock = pair.ours.lock("a").owned_by(&owner);
     let outer = lock.lock().await.expect("free");
-    ground.proxy.hold_replies(true);
+    pair.proxy.hold_replies(true);
     let mut steps = Steps::of({
         let lock = lock.clone();
         async move { lock.lock().await.map(drop) }
     });
-    let control = &mut ground.control;
+    let control = &mut pair.control;
     steps.until("executed", || control.count("a") == 2).await;
     drop(steps);
-    ground.proxy.hold_replies(false);
-    let control = &mut ground.control;
+    pair.proxy.hold_replies(false);
+    let control = &mut pair.control;
     eventually("undone to one", ms(2000), || control.count("a") == 1).await;
     let nested = lock.lock().await.expect("still reentrant");
-    assert_eq!(ground.control.count("a"), 2);
+    assert_eq!(pair.control.count("a"), 2);
     nested.unlock().await.expect("held");
     outer.unlock().await.expect("held");
-    free_for_the_next(&ground, "nested").await;
-    ground.finish().await;
+    free_for_the_next(&pair, "nested").await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
     for stage in ["subscribing", "confirmed", "waiting", "notified"] {
-        let mut ground = Ground::new().await;
-        let held = ground.theirs.lock("a").lock().await.expect("free");
-        let before = ground.calls(ACQUIRE);
+        let mut pair = ProxiedPair::new().await;
+        let held = pair.theirs.lock("a").lock().await.expect("free");
+        let before = pair.calls(ACQUIRE);
         let mut steps = Steps::of({
-            let lock = ground.ours.lock("a");
+            let lock = pair.ours.lock("a");
             async move { lock.lock().await.map(drop) }
         });
         let subscribed = |control: &mut Control| {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with(" 1")
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with(" 1")
         };
         match stage {
             "subscribing" => {
-                // The attempt is answered; the subscription is sent, and its confirmation held back.
-                let (ours, proxy) = (&ground.ours, &ground.proxy);
-                steps.until("contended", || ours.stats().contended_total == 1).await;
+                // The attempt is answered; the subscription is sent, and its confirmation held
+                // back.
+                let (ours, proxy) = (&pair.ours, &pair.proxy);
+                steps
+                    .until("contended", || ours.stats().contended_total == 1)
+                    .await;
                 proxy.hold_replies(true);
-                let control = &mut ground.control;
+                let control = &mut pair.control;
                 eventually("sent", ms(2000), || subscribed(control)).await;
             }
             "confirmed" => {
-                let control = &mut ground.control;
+                let control = &mut pair.control;
                 steps.until("confirmed", || subscribed(control)).await;
             }
             _ => {
-                let proxy = &ground.proxy;
-                let attempts =
-                    || proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count() - before;
+                let proxy = &pair.proxy;
+                let attempts = || {
+                    proxy
+                        .script_calls()
+                        .iter()
+                        .filter(|words| is_script(words, ACQUIRE))
+                        .count()
+                        - before
+                };
                 steps.until("tried again", || attempts() == 2).await;
                 let woken = Arc::clone(&steps.woken);
-                steps.until("asleep", || !woken.0.load(Ordering::SeqCst)).await;
+                steps
+                    .until("asleep", || !woken.0.load(Ordering::SeqCst))
+                    .await;
             }
         }
         let mut held = Some(held);
@@ -192,18 +225,18 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
             eventually("notified", ms(2000), || woken.0.load(Ordering::SeqCst)).await;
         }
         drop(steps);
-        ground.proxy.hold_replies(false);
-        assert_eq!(ground.ours.stats().held, 0);
+        pair.proxy.hold_replies(false);
+        assert_eq!(pair.ours.stats().held, 0);
         if let Some(held) = held {
             held.unlock().await.expect("held");
         }
         // A waiter of our own client takes the place at once.
         let start = Instant::now();
-        let next = ground.ours.lock("a").lock().await.expect("free");
+        let next = pair.ours.lock("a").lock().await.expect("free");
         assert!(start.elapsed() < ms(500) + stalls(start), "{stage}");
         next.unlock().await.expect("held");
-        free_for_the_next(&ground, stage).await;
-        ground.finish().await;
+        free_for_the_next(&pair, stage).await;
+        pair.finish().await;
     }
 }
 
@@ -247,13 +280,22 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 }
             }),
         ),
-        ("try_lock", verb(|lock| async move { drop(lock.try_lock().await) })),
-        ("try_lock_for", verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) })),
+        (
+            "try_lock",
+            verb(|lock| async move { drop(lock.try_lock().await) }),
+        ),
+        (
+            "try_lock_for",
+            verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) }),
+        ),
         (
             "try_lock_until",
             verb(|lock| async move { drop(lock.try_lock_until(Instant::now() + ms(100)).await) }),
         ),
-        ("run", verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) })),
+        (
+            "run",
+            verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) }),
+        ),
         (
             "extend",
             verb(|lock| async move {
@@ -266,7 +308,8 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         (
             "detached unlock",
             verb(|lock| async move {
-                // Dropped between detach and unlock the hold stays, as documented; so both are in one poll.
+                // Dropped between detach and unlock the hold stays, as documented; so both are in
+                // one poll.
                 if let Ok(guard) = lock.lock().await {
                     guard.detach();
                     let _ = lock.unlock().await;
@@ -293,23 +336,34 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 drop((forced, nested, held));
             }),
         ),
-        ("force_unlock", verb(|lock| async move { drop(lock.force_unlock().await) })),
-        ("inspect", verb(|lock| async move { drop(lock.inspect().await) })),
-        ("hold_count", verb(|lock| async move { drop(lock.hold_count().await) })),
+        (
+            "force_unlock",
+            verb(|lock| async move { drop(lock.force_unlock().await) }),
+        ),
+        (
+            "inspect",
+            verb(|lock| async move { drop(lock.inspect().await) }),
+        ),
+        (
+            "hold_count",
+            verb(|lock| async move { drop(lock.hold_count().await) }),
+        ),
     ]
 }
 
 #[tokio::test]
 async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     for (name, verb) in verbs() {
         let mut polls = 0;
         loop {
-            let mut steps =
-                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
+            let mut steps = Steps {
+                future: verb(&pair.ours),
+                woken: Arc::new(Flag(AtomicBool::new(true))),
+            };
             let completed = steps.times(polls).await.is_some();
             drop(steps);
-            free_for_the_next(&ground, &format!("{name} after {polls} polls")).await;
+            free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
             if completed {
                 break;
             }
@@ -318,19 +372,25 @@ async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
         }
         assert!(polls >= 1, "{name} has at least one stage");
     }
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is_held() {
-    let ground = Ground::new().await;
-    for (name, verb) in verbs().into_iter().filter(|(name, _)| !name.contains("force")) {
+    let pair = ProxiedPair::new().await;
+    for (name, verb) in verbs()
+        .into_iter()
+        .filter(|(name, _)| !name.contains("force"))
+    {
         let mut polls = 0;
         loop {
-            let held = ground.theirs.lock("a").lock().await.expect("free");
-            let mut steps =
-                Steps { future: verb(&ground.ours), woken: Arc::new(Flag(AtomicBool::new(true))) };
-            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as well.
+            let held = pair.theirs.lock("a").lock().await.expect("free");
+            let mut steps = Steps {
+                future: verb(&pair.ours),
+                woken: Arc::new(Flag(AtomicBool::new(true))),
+            };
+            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as
+            // well.
             let before = polls.min(6);
             let mut completed = steps.times(before).await.is_some();
             held.unlock().await.expect("held");
@@ -338,7 +398,7 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
                 completed = steps.times(polls - before).await.is_some();
             }
             drop(steps);
-            free_for_the_next(&ground, &format!("{name} after {polls} polls")).await;
+            free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
             if completed {
                 break;
             }
@@ -346,38 +406,38 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
             assert!(polls < 64, "{name} does not end");
         }
     }
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn an_unlock_dropped_at_any_point_gives_back_exactly_once() {
-    let mut ground = Ground::new().await;
-    let owner = ground.ours.owner();
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let mut pair = ProxiedPair::new().await;
+    let owner = pair.ours.owner();
+    let lock = pair.ours.lock("a").owned_by(&owner);
     for polls in 0..6 {
         let outer = lock.lock().await.expect("free");
         let inner = lock.lock().await.expect("nested");
         let mut steps = Steps::of(inner.unlock());
         steps.times(polls).await;
         drop(steps);
-        let control = &mut ground.control;
+        let control = &mut pair.control;
         eventually("one hold is left", ms(2000), || control.count("a") == 1).await;
-        let stats = || ground.ours.stats();
+        let stats = || pair.ours.stats();
         eventually("settled", ms(2000), || stats().releasing == 0).await;
-        assert_eq!(ground.control.count("a"), 1, "after {polls} polls");
+        assert_eq!(pair.control.count("a"), 1, "after {polls} polls");
         outer.unlock().await.expect("held");
     }
-    let sent = ground.calls(RELEASE);
+    let sent = pair.calls(RELEASE);
     assert!(sent >= 12);
-    free_for_the_next(&ground, "unlock").await;
-    ground.finish().await;
+    free_for_the_next(&pair, "unlock").await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn connect_dropped_at_any_point_closes_what_it_opened() {
-    let bed = Bed::new();
-    let mut control = bed.control();
-    let url = bed.server.url();
+    let server = TestServer::new();
+    let mut control = server.control();
+    let url = server.url();
     let mut polls = 0;
     loop {
         let url = url.clone();
@@ -385,7 +445,10 @@ async fn connect_dropped_at_any_point_closes_what_it_opened() {
         let completed = steps.times(polls).await;
         drop(steps);
         if let Some(client) = completed {
-            client.expect("the server answers").close(Duration::ZERO).await;
+            client
+                .expect("the server answers")
+                .close(Duration::ZERO)
+                .await;
             break;
         }
         polls += 1;
@@ -393,14 +456,14 @@ async fn connect_dropped_at_any_point_closes_what_it_opened() {
         eventually("closed", ms(3000), || control.connections() == 0).await;
     }
     assert!(polls > 3);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn close_dropped_at_any_point_leaves_the_client_closing() {
-    let bed = Bed::new();
+    let server = TestServer::new();
     for polls in 0..8 {
-        let client = bed.client().await;
+        let client = server.client().await;
         let lock = client.lock("a");
         let guard = lock.lock().await.expect("free");
         let closing = client.clone();
@@ -411,20 +474,23 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
             assert!(matches!(lock.lock().await, Err(Error::Closed)));
         }
         if !done {
-            guard.unlock().await.expect("open guards can still be given back");
+            guard
+                .unlock()
+                .await
+                .expect("open guards can still be given back");
         }
         client.close(Duration::ZERO).await;
-        let mut control = bed.control();
+        let mut control = server.control();
         eventually("closed", ms(3000), || control.connections() == 0).await;
     }
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let given_back = client.lock("a").lock().await.expect("free");
     client.lock("b").lock().await.expect("free").detach();
     let kept = client.lock("c").lock().await.expect("free");
@@ -437,37 +503,49 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
         let client = client.clone();
         async move { client.close(ms(300)).await }
     });
-    assert!(matches!(waiter.await.expect("no panic"), Err(Error::Closed)), "waiters are told at once");
+    assert!(
+        matches!(waiter.await.expect("no panic"), Err(Error::Closed)),
+        "waiters are told at once"
+    );
     given_back.unlock().await.expect("within the grace");
     let report = closing.await.expect("no panic");
     assert_eq!((report.released, report.unconfirmed), (1, 0));
     assert_eq!(report.abandoned.len(), 1);
     assert_eq!(report.abandoned[0].lock, "c");
     assert_eq!(control.run(&["EXISTS", "b"]), "0");
-    assert!(control.pttl("c") > 0, "not taken away from under its section; its lease ends it");
+    assert!(
+        control.pttl("c") > 0,
+        "not taken away from under its section; its lease ends it"
+    );
     assert_eq!(kept.lost().await, redisson_lock::LossReason::Closed);
     assert!(matches!(kept.unlock().await, Err(Error::Lost { .. })));
-    assert!(matches!(client.lock("d").is_locked().await, Err(Error::Closed)));
+    assert!(matches!(
+        client.lock("d").is_locked().await,
+        Err(Error::Closed)
+    ));
     assert_eq!(client.close(Duration::ZERO).await.abandoned.len(), 0);
     control.run(&["DEL", "c"]);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_clients_made_and_dropped_leave_no_connection_and_no_task() {
-    let bed = Bed::new();
+    let server = TestServer::new();
     for _ in 0..20 {
         let mut guards = Vec::new();
         for nth in 0..10 {
-            let client = bed.client().await;
+            let client = server.client().await;
             // The last handle of half of them is a guard, which is dropped with its hold.
             let guard = client.lock(format!("a{nth}")).lock().await.expect("free");
             guards.push(guard);
         }
         drop(guards);
-        let mut control = bed.control();
-        eventually("given back", ms(1000), || control.run(&["KEYS", "*"]).is_empty()).await;
+        let mut control = server.control();
+        eventually("given back", ms(1000), || {
+            control.run(&["KEYS", "*"]).is_empty()
+        })
+        .await;
         eventually("closed", ms(1000), || control.connections() == 0).await;
     }
-    bed.finish([]).await;
+    server.finish([]).await;
 }

@@ -1,18 +1,19 @@
 //! Every error, provoked and printed; bad inputs and hostile states of a single server.
 
-mod common;
-
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use common::{Bed, Server, eventually, ms};
 use redisson_lock::{Error, LockClient, LockGuard, LossReason, RefusedKind};
+use test_support::{Server, TestServer, eventually, ms};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {
     let text = error.to_string();
     if let Some(source) = error.source() {
-        assert!(!text.contains(&source.to_string()), "{text}: Display repeats its source");
+        assert!(
+            !text.contains(&source.to_string()),
+            "{text}: Display repeats its source"
+        );
     }
     assert!(!text.ends_with('.') && text.len() > 20, "{text}");
     println!("{text}");
@@ -25,16 +26,22 @@ fn failed(result: Result<LockGuard, Error>) -> Error {
 
 #[tokio::test]
 async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_ones_work() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for name in [String::new(), "x".repeat(65_537)] {
         let lock = client.lock(name);
         let error = failed(lock.lock().await);
         assert!(matches!(error, Error::InvalidName { .. }));
         assert!(sentence(&error).len() < 200);
-        assert!(matches!(lock.is_locked().await, Err(Error::InvalidName { .. })));
-        assert!(matches!(lock.unlock().await, Err(Error::InvalidName { .. })));
+        assert!(matches!(
+            lock.is_locked().await,
+            Err(Error::InvalidName { .. })
+        ));
+        assert!(matches!(
+            lock.unlock().await,
+            Err(Error::InvalidName { .. })
+        ));
     }
     let strange = [
         "a{b",
@@ -60,53 +67,93 @@ async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_one
     ];
     for name in strange {
         let lock = client.lock(name);
-        let outer = lock.lock().await.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        let outer = lock
+            .lock()
+            .await
+            .unwrap_or_else(|error| panic!("{name:?}: {error}"));
         let inner = lock.lock().await.expect("nested");
         assert_eq!(control.count(name), 2, "{name:?} is the key, byte for byte");
         inner.unlock().await.expect("held");
         outer.unlock().await.expect("held");
     }
-    let (composed, decomposed) = (client.lock("é").lock().await, client.lock("e\u{301}").try_lock().await);
-    assert!(composed.is_ok() && decomposed.expect("asked").is_some(), "two spellings are two locks");
+    let (composed, decomposed) = (
+        client.lock("é").lock().await,
+        client.lock("e\u{301}").try_lock().await,
+    );
+    assert!(
+        composed.is_ok() && decomposed.expect("asked").is_some(),
+        "two spellings are two locks"
+    );
     let longest = client.lock("x".repeat(65_536));
-    longest.lock().await.expect("free").unlock().await.expect("held");
+    longest
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     drop(composed);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let before = control.calls("evalsha") + control.calls("eval");
-    let bad =
-        [Duration::ZERO, Duration::from_nanos(1), ms(9), Duration::from_secs(315_360_001), Duration::MAX];
+    let bad = [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        ms(9),
+        Duration::from_secs(315_360_001),
+        Duration::MAX,
+    ];
     for duration in bad {
         let error = failed(client.lock("a").lease(duration).lock().await);
-        assert!(matches!(error, Error::InvalidDuration { what: "lease", .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::InvalidDuration { what: "lease", .. }),
+            "{error:?}"
+        );
         sentence(&error);
         let error = failed(client.lock("a").max_hold(duration).lock().await);
-        assert!(matches!(error, Error::InvalidDuration { what: "max_hold", .. }), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Error::InvalidDuration {
+                    what: "max_hold",
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
     }
     assert_eq!(control.calls("evalsha") + control.calls("eval"), before);
     for duration in [ms(10), Duration::from_secs(315_360_000)] {
         match client.lock("a").lease(duration).lock().await {
             Ok(guard) => drop(guard),
             // The shortest lease may be over before its answer is there.
-            Err(error) => assert!(matches!(error, Error::NoAnswer { .. }) && duration == ms(10), "{error:?}"),
+            Err(error) => assert!(
+                matches!(error, Error::NoAnswer { .. }) && duration == ms(10),
+                "{error:?}"
+            ),
         }
     }
     // An endless wait is a wait.
-    let guard = client.lock("a").try_lock_for(Duration::MAX).await.expect("asked").expect("free");
+    let guard = client
+        .lock("a")
+        .try_lock_for(Duration::MAX)
+        .await
+        .expect("asked")
+        .expect("free");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn times_at_the_end_of_the_clock_are_times_without_end() {
-    let bed = Bed::new();
-    let (client, other) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
     let now = Instant::now();
     let mut end = now;
     let mut step = Duration::MAX;
@@ -116,7 +163,12 @@ async fn times_at_the_end_of_the_clock_are_times_without_end() {
             None => step /= 2,
         }
     }
-    for back in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1), ms(3_600_000)] {
+    for back in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_secs(1),
+        ms(3_600_000),
+    ] {
         for until in [true, false] {
             let held = other.lock("a").lock().await.expect("free");
             let lock = client.lock("a");
@@ -128,14 +180,18 @@ async fn times_at_the_end_of_the_clock_are_times_without_end() {
             });
             eventually("it waits", ms(5000), || client.stats().subscriptions == 1).await;
             held.unlock().await.expect("held");
-            let guard = waiter.await.expect("no panic").expect("answered").expect("free by now");
+            let guard = waiter
+                .await
+                .expect("no panic")
+                .expect("answered")
+                .expect("free by now");
             guard.unlock().await.expect("held");
         }
     }
     for grace in [Duration::MAX, end - now] {
-        bed.client().await.close(grace).await;
+        server.client().await.close(grace).await;
     }
-    bed.finish([client, other]).await;
+    server.finish([client, other]).await;
 }
 
 #[tokio::test]
@@ -155,7 +211,13 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
     ];
     for builder in bad {
         let error = builder.clone().connect(nowhere).await.expect_err("refused");
-        assert!(matches!(error, Error::InvalidDuration { .. } | Error::InvalidConfig { .. }), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Error::InvalidDuration { .. } | Error::InvalidConfig { .. }
+            ),
+            "{error:?}"
+        );
         sentence(&error);
     }
     let bad_urls = [
@@ -173,7 +235,16 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
     ];
     for url in bad_urls {
         let error = LockClient::connect(url).await.expect_err(url);
-        assert!(matches!(error, Error::InvalidConfig { what: "address", .. }), "{url}: {error:?}");
+        assert!(
+            matches!(
+                error,
+                Error::InvalidConfig {
+                    what: "address",
+                    ..
+                }
+            ),
+            "{url}: {error:?}"
+        );
         sentence(&error);
     }
 }
@@ -188,9 +259,18 @@ async fn where_nobody_answers_connecting_ends_in_time() {
         .connect(&format!("redis://127.0.0.1:{port}"))
         .await
         .expect_err("silent");
-    assert!(matches!(error, Error::NoAnswer { while_doing: "connecting", .. }));
+    assert!(matches!(
+        error,
+        Error::NoAnswer {
+            while_doing: "connecting",
+            ..
+        }
+    ));
     drop(closed);
-    for url in [format!("redis://127.0.0.1:{port}"), "redis://127.0.0.1:0".to_owned()] {
+    for url in [
+        format!("redis://127.0.0.1:{port}"),
+        "redis://127.0.0.1:0".to_owned(),
+    ] {
         let start = std::time::Instant::now();
         let error = LockClient::connect(&url).await.expect_err("nobody there");
         assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
@@ -201,9 +281,9 @@ async fn where_nobody_answers_connecting_ends_in_time() {
 
 #[tokio::test]
 async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = (control.hash("a"), control.calls("publish"));
     let error = ours.lock("a").unlock().await.expect_err("not ours");
@@ -211,7 +291,7 @@ async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
     sentence(&error);
     assert_eq!((control.hash("a"), control.calls("publish")), before);
     guard.unlock().await.expect("held");
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
@@ -227,21 +307,27 @@ async fn lost_says_why() {
     ] {
         println!("{reason}");
     }
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let guard = client.lock("a").lock().await.expect("free");
-    bed.control().run(&["FLUSHALL"]);
+    server.control().run(&["FLUSHALL"]);
     let error = guard.unlock().await.expect_err("flushed");
-    assert!(matches!(error, Error::Lost { reason: LossReason::Gone, .. }));
+    assert!(matches!(
+        error,
+        Error::Lost {
+            reason: LossReason::Gone,
+            ..
+        }
+    ));
     assert!(sentence(&error).contains("flushed"));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_key_that_is_no_lock_is_named_and_left_alone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["SET", "text", "x"]);
     control.run(&["RPUSH", "list", "x"]);
     control.run(&["HSET", "rw", "mode", "read", "java:1", "1"]);
@@ -250,26 +336,49 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
         let error = failed(client.lock(name).lock().await);
         assert!(matches!(error, Error::NotALock { .. }), "{name}: {error:?}");
         sentence(&error);
-        assert!(matches!(client.lock(name).inspect().await, Err(Error::NotALock { .. })), "{name}");
-        assert!(matches!(client.lock(name).force_unlock().await, Err(Error::NotALock { .. })), "{name}");
+        assert!(
+            matches!(
+                client.lock(name).inspect().await,
+                Err(Error::NotALock { .. })
+            ),
+            "{name}"
+        );
+        assert!(
+            matches!(
+                client.lock(name).force_unlock().await,
+                Err(Error::NotALock { .. })
+            ),
+            "{name}"
+        );
     }
-    assert!(matches!(client.lock("odd").inspect().await, Err(Error::NotALock { .. })));
+    assert!(matches!(
+        client.lock("odd").inspect().await,
+        Err(Error::NotALock { .. })
+    ));
     // Our own field, written over by somebody.
     let owner = client.owner_with_id(-7);
-    let outer = client.lock("own").owned_by(&owner).lock().await.expect("free");
+    let outer = client
+        .lock("own")
+        .owned_by(&owner)
+        .lock()
+        .await
+        .expect("free");
     control.run(&["HSET", "own", &owner.to_string(), "many"]);
     let error = failed(client.lock("own").owned_by(&owner).lock().await);
     assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
-    outer.unlock().await.expect("the last release needs no count");
+    outer
+        .unlock()
+        .await
+        .expect("the last release needs no count");
     assert_eq!(control.run(&["DEL", "text", "list", "rw", "odd"]), "4");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     redis::cmd("HSET")
         .arg("a")
@@ -279,20 +388,32 @@ async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
         .expect("free");
     control.run(&["PEXPIRE", "a", "60000"]);
     let holder = lock.inspect().await.expect("answered").expect("held");
-    assert_eq!((&*holder.owner, holder.hold_count), ("caf\u{fffd}:\u{fffd}\0", 2));
+    assert_eq!(
+        (&*holder.owner, holder.hold_count),
+        ("caf\u{fffd}:\u{fffd}\0", 2)
+    );
     assert!(lock.is_locked().await.expect("answered"));
     assert!(!lock.is_held().await.expect("answered"));
     assert!(lock.try_lock().await.expect("answered").is_none());
     assert!(lock.force_unlock().await.expect("answered"));
-    assert_eq!(control.run(&["EXISTS", "a"]), "0", "`true` means that it was freed");
-    lock.lock().await.expect("free").unlock().await.expect("held");
-    bed.finish([client]).await;
+    assert_eq!(
+        control.run(&["EXISTS", "a"]),
+        "0",
+        "`true` means that it was freed"
+    );
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn nesting_deeper_than_any_program_means_is_refused() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     let mut guards = Vec::new();
@@ -300,17 +421,20 @@ async fn nesting_deeper_than_any_program_means_is_refused() {
         guards.push(lock.lock().await.expect("nested"));
     }
     let error = failed(lock.lock().await);
-    assert!(matches!(error, Error::TooDeep { depth: 10_000, .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::TooDeep { depth: 10_000, .. }),
+        "{error:?}"
+    );
     sentence(&error);
-    assert_eq!(bed.control().count("a"), 10_000);
+    assert_eq!(server.control().count("a"), 10_000);
     drop(guards);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_closed_client_says_so() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     client.close(Duration::ZERO).await;
     let lock = client.lock("a");
     let error = failed(lock.lock().await);
@@ -321,13 +445,15 @@ async fn a_closed_client_says_so() {
     assert!(matches!(lock.force_unlock().await, Err(Error::Closed)));
     assert!(matches!(lock.inspect().await, Err(Error::Closed)));
     sentence(&Error::NoRuntime);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn wrong_credentials_are_told_without_the_password() {
     let server = Server::start();
-    server.control().run(&["CONFIG", "SET", "requirepass", "right"]);
+    server
+        .control()
+        .run(&["CONFIG", "SET", "requirepass", "right"]);
     let url = format!("redis://:p-wrong-secret@127.0.0.1:{}", server.port);
     let no_password = format!("redis://127.0.0.1:{}", server.port);
     for url in [url, no_password] {
@@ -341,7 +467,9 @@ async fn wrong_credentials_are_told_without_the_password() {
 #[tokio::test]
 async fn no_secret_is_shown_by_anything_public() {
     let server = Server::start();
-    server.control().run(&["CONFIG", "SET", "requirepass", "p-right-secret"]);
+    server
+        .control()
+        .run(&["CONFIG", "SET", "requirepass", "p-right-secret"]);
     let url = format!("redis://:p-right-secret@127.0.0.1:{}", server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
     let lock = client.lock("a");
@@ -361,11 +489,13 @@ async fn no_secret_is_shown_by_anything_public() {
 
 #[tokio::test]
 async fn each_missing_right_is_named_as_acl_writes_it() {
-    let bed = Bed::new();
-    let mut control = bed.control();
-    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
-    let user = |control: &mut common::Control, missing: &str| {
-        control.run(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"]);
+    let server = TestServer::new();
+    let mut control = server.control();
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
+    let user = |control: &mut test_support::Control, missing: &str| {
+        control.run(&[
+            "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all",
+        ]);
         if !missing.is_empty() {
             control.run(&["ACL", "SETUSER", "u", missing]);
         }
@@ -373,13 +503,16 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     user(&mut control, "");
     let client = LockClient::connect(&url).await.expect("the server answers");
     let right_of = |error: &Error| match error {
-        Error::PermissionDenied { right, .. } => right.clone(),
+        Error::PermissionDenied { permission, .. } => permission.clone(),
         other => panic!("{other:?}"),
     };
     let lock = client.lock("a");
-    for (missing, named) in
-        [("-evalsha", "+evalsha"), ("-hget", "+hget"), ("-pexpire", "+pexpire"), ("-exists", "+exists")]
-    {
+    for (missing, named) in [
+        ("-evalsha", "+evalsha"),
+        ("-hget", "+hget"),
+        ("-pexpire", "+pexpire"),
+        ("-exists", "+exists"),
+    ] {
         user(&mut control, missing);
         let error = failed(lock.lock().await);
         assert_eq!(right_of(&error), named);
@@ -391,9 +524,11 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     user(&mut control, "resetkeys");
     assert!(right_of(&failed(lock.lock().await)).starts_with('~'));
 
-    for (missing, named) in
-        [("-publish", "+publish"), ("resetchannels", "&redisson_lock__channel:*"), ("-del", "+del")]
-    {
+    for (missing, named) in [
+        ("-publish", "+publish"),
+        ("resetchannels", "&redisson_lock__channel:*"),
+        ("-del", "+del"),
+    ] {
         user(&mut control, "");
         let guard = client.lock("b").lock().await.expect("free");
         user(&mut control, missing);
@@ -411,44 +546,83 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     assert_eq!(right_of(&error), "&redisson_lock__channel:{c}");
     // The subscriber connection is in step again: with the right, waiting works.
     user(&mut control, "");
-    assert!(client.lock("c").try_lock_for(ms(50)).await.expect("asked").is_none());
+    assert!(
+        client
+            .lock("c")
+            .try_lock_for(ms(50))
+            .await
+            .expect("asked")
+            .is_none()
+    );
     control.run(&["DEL", "c"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_documented_rights_are_enough() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     let page = include_str!("../docs/operations.md");
-    let recipe = page.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a recipe");
+    let recipe = page
+        .split("```acl\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a recipe");
     let words: Vec<&str> = recipe
         .lines()
-        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .flat_map(|line| {
+            line.split('#')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+        })
         .collect();
     control.run(&words);
-    let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
-    assert_eq!(client.stats().fence, redisson_lock::FenceState::InForce);
+    assert_eq!(
+        client.stats().connection_fence,
+        redisson_lock::ConnectionFence::Active
+    );
     let lock = client.lock("lock:a");
     let outer = lock.lock().await.expect("free");
     let inner = lock.lock().await.expect("nested");
-    assert!(lock.owned_by(&client.owner()).try_lock_for(ms(50)).await.expect("asked").is_none());
+    assert!(
+        lock.owned_by(&client.owner())
+            .try_lock_for(ms(50))
+            .await
+            .expect("asked")
+            .is_none()
+    );
     assert_eq!(lock.hold_count().await.expect("asked"), 2);
     inner.unlock().await.expect("held");
     outer.unlock().await.expect("held");
     let other = client.lock("lock:b").lock().await.expect("free");
-    assert!(client.lock("lock:b").force_unlock().await.expect("answered"));
+    assert!(
+        client
+            .lock("lock:b")
+            .force_unlock()
+            .await
+            .expect("answered")
+    );
     drop(other);
-    assert!(matches!(client.lock("elsewhere").lock().await, Err(Error::PermissionDenied { .. })));
-    bed.finish([client]).await;
+    assert!(matches!(
+        client.lock("elsewhere").lock().await,
+        Err(Error::PermissionDenied { .. })
+    ));
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
-    let bed = Bed::with(&["--busy-reply-threshold", "50", "--enable-protected-configs", "yes"]);
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::with(&[
+        "--busy-reply-threshold",
+        "50",
+        "--enable-protected-configs",
+        "yes",
+    ]);
+    let client = server.client().await;
+    let mut control = server.control();
     let kind = |error: Error| {
         sentence(&error);
         match error {
@@ -456,73 +630,126 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
             other => panic!("{other:?}"),
         }
     };
-    client.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+    client
+        .lock("warm")
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
 
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::NotEnoughReplicas);
+    assert_eq!(
+        kind(failed(client.lock("a").lock().await)),
+        RefusedKind::NotEnoughReplicas
+    );
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
 
     let primary = Server::start();
     control.run(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
-    common::eventually("attached", Duration::from_secs(10), || {
-        control.run(&["INFO", "replication"]).contains("master_link_status:up")
+    test_support::eventually("attached", Duration::from_secs(10), || {
+        control
+            .run(&["INFO", "replication"])
+            .contains("master_link_status:up")
     })
     .await;
-    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::ReadOnly);
+    assert_eq!(
+        kind(failed(client.lock("a").lock().await)),
+        RefusedKind::ReadOnly
+    );
     control.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     drop(primary);
-    common::eventually("cut off", Duration::from_secs(10), || {
-        control.run(&["INFO", "replication"]).contains("master_link_status:down")
+    test_support::eventually("cut off", Duration::from_secs(10), || {
+        control
+            .run(&["INFO", "replication"])
+            .contains("master_link_status:down")
     })
     .await;
-    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::MasterDown);
+    assert_eq!(
+        kind(failed(client.lock("a").lock().await)),
+        RefusedKind::MasterDown
+    );
     control.run(&["REPLICAOF", "NO", "ONE"]);
 
-    let port = bed.server.port;
+    let port = server.port;
     let busy = std::thread::spawn(move || {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
         let mut connection = client.get_connection().expect("the server answers");
-        let _ = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+        let _ = redis::cmd("EVAL")
+            .arg("while true do end")
+            .arg(0)
+            .query::<()>(&mut connection);
     });
     tokio::time::sleep(ms(200)).await;
-    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::Busy);
+    assert_eq!(
+        kind(failed(client.lock("a").lock().await)),
+        RefusedKind::Busy
+    );
     control.run(&["SCRIPT", "KILL"]);
     busy.join().expect("no panic");
 
     // Its data cannot be saved: the folder takes no files.
-    let folder = control.run(&["CONFIG", "GET", "dir"]).replacen("dir ", "", 1);
+    let folder = control
+        .run(&["CONFIG", "GET", "dir"])
+        .replacen("dir ", "", 1);
     control.run(&["CONFIG", "SET", "save", "3600 1"]);
     control.run(&["CONFIG", "SET", "dir", "/proc"]);
     control.run(&["SET", "something", "x"]);
     let _ = control.try_run(&["BGSAVE"]);
-    common::eventually("saving failed", Duration::from_secs(5), || {
-        control.run(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+    test_support::eventually("saving failed", Duration::from_secs(5), || {
+        control
+            .run(&["INFO", "persistence"])
+            .contains("rdb_last_bgsave_status:err")
     })
     .await;
-    assert_eq!(kind(failed(client.lock("a").lock().await)), RefusedKind::Misconf);
+    assert_eq!(
+        kind(failed(client.lock("a").lock().await)),
+        RefusedKind::Misconf
+    );
     control.run(&["CONFIG", "SET", "save", ""]);
     control.run(&["CONFIG", "SET", "dir", &folder]);
 
     control.run(&["CONFIG", "SET", "maxclients", "1"]);
-    let refused = LockClient::connect(&bed.server.url()).await.expect_err("too many");
+    let refused = LockClient::connect(&server.url())
+        .await
+        .expect_err("too many");
     assert!(
-        matches!(refused, Error::Refused { kind: RefusedKind::TooManyClients, .. } | Error::NoAnswer { .. }),
+        matches!(
+            refused,
+            Error::Refused {
+                kind: RefusedKind::TooManyClients,
+                ..
+            } | Error::NoAnswer { .. }
+        ),
         "{refused:?}"
     );
     control.run(&["CONFIG", "SET", "maxclients", "1000"]);
 
     control.run(&["DEL", "something"]);
     assert_eq!(control.run(&["EXISTS", "a"]), "0");
-    client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
-    bed.finish([client]).await;
+    client
+        .lock("a")
+        .lock()
+        .await
+        .expect("well again")
+        .unlock()
+        .await
+        .expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_says_so() {
-    let bed = Bed::with(&["--enable-debug-command", "yes"]);
-    let client = bed.client().await;
-    let mut control = bed.control();
-    control.run(&["EVAL", "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end", "0"]);
+    let server = TestServer::with(&["--enable-debug-command", "yes"]);
+    let client = server.client().await;
+    let mut control = server.control();
+    control.run(&[
+        "EVAL",
+        "for n = 1, 3000 do redis.call('set', 'k' .. n, ('x'):rep(3000)) end",
+        "0",
+    ]);
     // A millisecond for each key, with a look at the connections in between.
     control.run(&[
         "CONFIG",
@@ -532,48 +759,76 @@ async fn a_server_that_loads_its_data_says_so() {
         "loading-process-events-interval-bytes",
         "1024",
     ]);
-    let port = bed.server.port;
+    let port = server.port;
     let loading = std::thread::spawn(move || {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
         let mut connection = client.get_connection().expect("the server answers");
-        redis::cmd("DEBUG").arg("RELOAD").query::<()>(&mut connection).expect("reloaded");
+        redis::cmd("DEBUG")
+            .arg("RELOAD")
+            .query::<()>(&mut connection)
+            .expect("reloaded");
     });
-    common::eventually("loading", Duration::from_secs(10), || {
+    test_support::eventually("loading", Duration::from_secs(10), || {
         control.run(&["INFO", "persistence"]).contains("loading:1")
     })
     .await;
     let error = failed(client.lock("a").lock().await);
-    assert!(matches!(error, Error::Refused { kind: RefusedKind::Loading, .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::Refused {
+                kind: RefusedKind::Loading,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     sentence(&error);
     control.run(&["CONFIG", "SET", "key-load-delay", "0"]);
     loading.join().expect("no panic");
     control.run(&["FLUSHALL"]);
-    client.lock("a").lock().await.expect("well again").unlock().await.expect("held");
-    bed.finish([client]).await;
+    client
+        .lock("a")
+        .lock()
+        .await
+        .expect("well again")
+        .unlock()
+        .await
+        .expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_answer_that_no_script_gives_is_reported_cut_short() {
     // Another program in Redis's place: it answers everything with the same long text.
-    let bed = Bed::new();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = TestServer::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a free port");
     let port = listener.local_addr().expect("an address").port();
-    let imposter = tokio::spawn(imposter(listener, bed.server.port));
+    let imposter = tokio::spawn(imposter(listener, server.port));
     let client = LockClient::builder()
         .command_timeout(ms(300))
         .connect(&format!("redis://127.0.0.1:{port}"))
         .await
         .expect("connected");
     let error = failed(client.lock("a").lock().await);
-    let Error::UnexpectedReply { script: "acquire", reply } = &error else { panic!("{error:?}") };
+    let Error::UnexpectedReply {
+        script: "acquire",
+        reply,
+    } = &error
+    else {
+        panic!("{error:?}")
+    };
     assert!(reply.len() <= 200);
     sentence(&error);
     assert_eq!(client.stats().held, 0);
     client.close(Duration::ZERO).await;
     imposter.abort();
-    bed.control().run(&["FLUSHALL"]);
+    server.control().run(&["FLUSHALL"]);
     let _ = imposter.await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 /// Passes everything on, but answers scripts by itself.
@@ -581,9 +836,13 @@ async fn imposter(listener: tokio::net::TcpListener, to: u16) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut links = tokio::task::JoinSet::new();
     loop {
-        let Ok((mut client, _)) = listener.accept().await else { return };
+        let Ok((mut client, _)) = listener.accept().await else {
+            return;
+        };
         links.spawn(async move {
-            let mut server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.expect("connected");
+            let mut server = tokio::net::TcpStream::connect(("127.0.0.1", to))
+                .await
+                .expect("connected");
             let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
             loop {
                 tokio::select! {
@@ -608,16 +867,16 @@ async fn imposter(listener: tokio::net::TcpListener, to: u16) {
 
 #[tokio::test]
 async fn a_database_index_and_a_user_come_from_the_address() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">p%w", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:p%25w@127.0.0.1:{}/3", bed.server.port);
+    let url = format!("redis://u:p%25w@127.0.0.1:{}/3", server.port);
     let client = LockClient::connect(&url).await.expect("the server answers");
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["SELECT", "3"]);
     assert_eq!(control.count("a"), 1);
     guard.unlock().await.expect("held");
-    let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", bed.server.port)).await;
+    let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", server.port)).await;
     sentence(&error.expect_err("no such database"));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

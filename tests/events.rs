@@ -1,13 +1,11 @@
-//! What an operator sees: each documented event is provoked once, and none comes with an uncontended lock.
-
-mod common;
+//! What an operator sees: each documented event is provoked once, and none comes with an
+//! uncontended lock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy, release_to};
-use common::{Bed, eventually, ms};
 use redisson_lock::LockClient;
+use test_support::{Fate, Proxy, TestServer, eventually, ms, release_to};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -19,11 +17,16 @@ struct Collected(Arc<Mutex<Vec<(Level, String)>>>);
 impl Collected {
     fn has(&self, level: Level, text: &str) -> bool {
         let events = self.0.lock().expect("unpoisoned");
-        events.iter().any(|(seen, event)| *seen == level && event.contains(text))
+        events
+            .iter()
+            .any(|(seen, event)| *seen == level && event.contains(text))
     }
 
     async fn comes(&self, level: Level, text: &str) {
-        let what = format!("{level} {text}, seen: {:#?}", self.0.lock().expect("unpoisoned"));
+        let what = format!(
+            "{level} {text}, seen: {:#?}",
+            self.0.lock().expect("unpoisoned")
+        );
         eventually(&what, Duration::from_secs(5), || self.has(level, text)).await;
     }
 }
@@ -40,7 +43,10 @@ impl Subscriber for Collected {
     fn event(&self, event: &Event<'_>) {
         let mut text = String::new();
         event.record(&mut Text(&mut text));
-        self.0.lock().expect("unpoisoned").push((*event.metadata().level(), text));
+        self.0
+            .lock()
+            .expect("unpoisoned")
+            .push((*event.metadata().level(), text));
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -54,8 +60,8 @@ impl Visit for Text<'_> {
     }
 }
 
-/// One collector for the whole binary: events come from background tasks on any thread, so the tests here share
-/// it and look for names of their own.
+/// One collector for the whole binary: events come from background tasks on any thread, so the
+/// tests here share it and look for names of their own.
 fn collected() -> &'static Collected {
     static COLLECTED: std::sync::OnceLock<Collected> = std::sync::OnceLock::new();
     COLLECTED.get_or_init(|| {
@@ -68,13 +74,20 @@ fn collected() -> &'static Collected {
 #[tokio::test]
 async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     let events = collected();
-    let bed = Bed::new();
+    let server = TestServer::new();
 
     // Silence first: a hundred uncontended pairs.
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250))).await;
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250)))
+        .await;
     let owner = client.owner();
     for _ in 0..100 {
-        let guard = client.lock("quiet").owned_by(&owner).lock().await.expect("free");
+        let guard = client
+            .lock("quiet")
+            .owned_by(&owner)
+            .lock()
+            .await
+            .expect("free");
         guard.unlock().await.expect("held");
     }
     assert!(
@@ -93,14 +106,25 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     })
     .await
     .expect("no panic");
-    events.comes(Level::DEBUG, "re-entry by task id alone").await;
+    events
+        .comes(Level::DEBUG, "re-entry by task id alone")
+        .await;
 
     // Waiting long.
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["HSET", "long", "java:1", "1"]);
     control.run(&["PEXPIRE", "long", "2000"]);
-    client.lock("long").lock().await.expect("taken").unlock().await.expect("held");
-    events.comes(Level::WARN, "waiting long for a lock lock=long").await;
+    client
+        .lock("long")
+        .lock()
+        .await
+        .expect("taken")
+        .unlock()
+        .await
+        .expect("held");
+    events
+        .comes(Level::WARN, "waiting long for a lock lock=long")
+        .await;
 
     // Lost, with the reason.
     let guard = client.lock("lost").lock().await.expect("free");
@@ -113,75 +137,106 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
 
     // Renewal failed, and overdue.
     let guard = client.lock("overdue").lock().await.expect("free");
-    bed.server.pause();
+    server.pause();
     events.comes(Level::WARN, "renewal failed").await;
     events.comes(Level::WARN, "renewal overdue").await;
     guard.lost().await;
-    bed.server.resume();
+    server.resume();
     drop(guard);
 
     // Reconnects of both connections.
     eventually("well again", ms(3000), || client.stats().releasing == 0).await;
     control.run(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     for kind in ["command", "subscriber"] {
-        events.comes(Level::WARN, &format!("{kind} connection lost, reconnecting")).await;
-        events.comes(Level::INFO, &format!("{kind} connection replaced")).await;
+        events
+            .comes(
+                Level::WARN,
+                &format!("{kind} connection lost, reconnecting"),
+            )
+            .await;
+        events
+            .comes(Level::INFO, &format!("{kind} connection replaced"))
+            .await;
     }
-    assert!(events.has(Level::INFO, "fence=in force"));
+    assert!(events.has(Level::INFO, "connection_fence=active"));
 
     // Messages were missed: this thread is busy while more of them come than are kept.
     control.run(&["HSET", "flooded", "java:1", "1"]);
     control.run(&["PEXPIRE", "flooded", "60000"]);
     // One that has time enough to subscribe, beside whatever else the machine does.
-    let patient = bed.client().await;
+    let patient = server.client().await;
     let lock = patient.lock("flooded");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
     let channel = "redisson_lock__channel:{flooded}";
-    eventually("it waits", ms(2000), || control.run(&["PUBSUB", "NUMSUB", channel]).ends_with('1')).await;
-    let flood = "redis.call('del', 'flooded') for n = 1, 20000 do redis.call('publish', KEYS[1], '0') end";
+    eventually("it waits", ms(2000), || {
+        control.run(&["PUBSUB", "NUMSUB", channel]).ends_with('1')
+    })
+    .await;
+    let flood =
+        "redis.call('del', 'flooded') for n = 1, 20000 do redis.call('publish', KEYS[1], '0') end";
     control.run(&["EVAL", flood, "1", channel]);
     waiter.await.expect("no panic").expect("held");
-    events.comes(Level::WARN, "unlock messages were missed, waking everyone").await;
+    events
+        .comes(Level::WARN, "unlock messages were missed, waking everyone")
+        .await;
 
-    // The fence is not in force.
-    let off = bed.client_with(|builder| builder.fence(false)).await;
-    events.comes(Level::WARN, "the fence is not in force").await;
+    // The fence is not active.
+    let off = server
+        .client_with(|builder| builder.connection_fence(false))
+        .await;
+    events
+        .comes(Level::WARN, "the connection fence is not active")
+        .await;
 
     // An outcome that was unknown is reconciled in the background.
-    let proxy = Proxy::start(bed.server.port).await;
-    let behind = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let proxy = Proxy::start(server.port).await;
+    let behind = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     let guard = behind.lock("unknown").lock().await.expect("free");
     proxy.rule(Fate::LoseReply, 1, release_to(0));
     drop(guard);
-    events.comes(Level::INFO, "outcome reconciled lock=unknown").await;
+    events
+        .comes(Level::INFO, "outcome reconciled lock=unknown")
+        .await;
 
     // A background release that cannot succeed.
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
-    let denied = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", bed.server.port)).await;
+    let denied = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
     let denied = denied.expect("the server answers");
     let guard = denied.lock("denied").lock().await.expect("free");
     control.run(&["ACL", "SETUSER", "u", "-del"]);
     drop(guard);
-    events.comes(Level::WARN, "background release failed: the lease frees the lock lock=denied").await;
+    events
+        .comes(
+            Level::WARN,
+            "background release failed: the lease frees the lock lock=denied",
+        )
+        .await;
     assert_eq!(denied.stats().given_up_total, 1);
     control.run(&["DEL", "denied"]);
 
     behind.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([client, patient, off, denied]).await;
+    server.finish([client, patient, off, denied]).await;
 }
 
 #[tokio::test]
 async fn stats_count_what_happened() {
     collected();
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let other = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let other = server.client().await;
     let lock = client.lock("a");
     for _ in 0..3 {
-        lock.lock().await.expect("free").unlock().await.expect("held");
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     }
     let held = other.lock("a").lock().await.expect("free");
     assert!(lock.try_lock_for(ms(30)).await.expect("asked").is_none());
@@ -190,10 +245,21 @@ async fn stats_count_what_happened() {
     let nested = lock.lock().await.expect("nested");
     let stats = client.stats();
     assert_eq!((stats.held, stats.renewals, stats.waiting), (2, 1, 0));
-    assert_eq!((stats.acquired_total, stats.released_total, stats.contended_total), (5, 3, 1));
-    bed.control().run(&["DEL", "a"]);
+    assert_eq!(
+        (
+            stats.acquired_total,
+            stats.released_total,
+            stats.contended_total
+        ),
+        (5, 3, 1)
+    );
+    server.control().run(&["DEL", "a"]);
     assert!(guard.unlock().await.is_err());
     drop(nested);
-    assert_eq!(client.stats().lost_total, 1, "the hold that went with the key");
-    bed.finish([client, other]).await;
+    assert_eq!(
+        client.stats().lost_total,
+        1,
+        "the hold that went with the key"
+    );
+    server.finish([client, other]).await;
 }

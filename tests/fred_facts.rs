@@ -1,69 +1,100 @@
-//! What the client library really does: the facts that this crate is built on. A new version of fred that fails
-//! one of these has changed the ground.
-
-mod common;
+//! What the client library really does: the facts that this crate is built on. A new version of
+//! fred that fails one of these has changed the ground.
 
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy};
-use common::{Control, Server, eventually, ms};
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
+use test_support::{Control, Fate, Proxy, Server, eventually, ms};
 use tokio::sync::broadcast::error::RecvError;
 
 const COUNT: &str = "return redis.call('incr', KEYS[1])";
 
 fn client(port: u16) -> Client {
     let config = Config::from_url(&format!("redis://127.0.0.1:{port}")).expect("a valid address");
-    Builder::from_config(config).build().expect("valid settings")
+    Builder::from_config(config)
+        .build()
+        .expect("valid settings")
 }
 
 fn options(timeout: Duration) -> Options {
-    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+    Options {
+        max_attempts: Some(1),
+        timeout: Some(timeout),
+        ..Options::default()
+    }
 }
 
 async fn eval(client: &Client, key: &str, timeout: Duration) -> Result<Value, Error> {
     let command = CustomCommand::new_static("EVAL", None::<u16>, false);
     let args: Vec<Value> = vec![COUNT.into(), 1.into(), key.into()];
-    client.with_options(&options(timeout)).custom(command, args).await
+    client
+        .with_options(&options(timeout))
+        .custom(command, args)
+        .await
 }
 
 #[tokio::test]
 async fn subscribe_and_ping_in_one_pipeline_tell_a_refusal_and_two_calls_do_not() {
     let server = Server::start();
     let mut control = server.control();
-    control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "resetchannels", "&open*"]);
-    let config =
-        Config::from_url(&format!("redis://u:p@127.0.0.1:{}", server.port)).expect("a valid address");
-    let client = Builder::from_config(config).build().expect("valid settings");
+    control.run(&[
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">p",
+        "~*",
+        "+@all",
+        "resetchannels",
+        "&open*",
+    ]);
+    let config = Config::from_url(&format!("redis://u:p@127.0.0.1:{}", server.port))
+        .expect("a valid address");
+    let client = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
     client.init().await.expect("connected");
     let (mut told, mut false_confirmations) = (0, 0);
     for nth in 0..100 {
         let pipeline = client.pipeline();
         let _: () = pipeline.subscribe("closed").await.expect("queued");
-        let _: Value =
-            pipeline.with_options(&options(ms(1000))).ping(Some(format!("n{nth}"))).await.expect("queued");
+        let _: Value = pipeline
+            .with_options(&options(ms(1000)))
+            .ping(Some(format!("n{nth}")))
+            .await
+            .expect("queued");
         // An error, or the answer to an earlier command: anything but its own nonce.
         let pong = pipeline.last::<Value>().await.unwrap_or(Value::Null);
         told += usize::from(pong.as_string() != Some(format!("n{nth}")));
-        // The PONG of a refused barrier is still on its way: in step again after at most a few pings.
+        // The PONG of a refused barrier is still on its way: in step again after at most a few
+        // pings.
         for _ in 0..3 {
             let nonce = format!("again{nth}");
-            let pong: Value = client.ping(Some(nonce.clone())).await.unwrap_or(Value::Null);
+            let pong: Value = client
+                .ping(Some(nonce.clone()))
+                .await
+                .unwrap_or(Value::Null);
             if pong.as_string().as_deref() == Some(&*nonce) {
                 break;
             }
         }
-        let _: () = client.subscribe("closed").await.expect("resolves before the server answers");
+        let _: () = client
+            .subscribe("closed")
+            .await
+            .expect("resolves before the server answers");
         tokio::time::sleep(ms(1)).await;
         let nonce = format!("m{nth}");
         let pong: Result<Value, Error> = client.ping(Some(nonce)).await;
         false_confirmations += usize::from(pong.is_ok());
     }
     assert_eq!(told, 100);
-    assert!(false_confirmations > 90, "two calls confirm what was refused: {false_confirmations}");
+    assert!(
+        false_confirmations > 90,
+        "two calls confirm what was refused: {false_confirmations}"
+    );
     let _ = client.quit().await;
 }
 
@@ -74,10 +105,13 @@ async fn a_timeout_given_as_an_option_of_custom_is_kept() {
     let client = client(proxy.port);
     client.init().await.expect("connected");
     proxy.hold_replies(true);
-    let with = tokio::time::timeout(ms(2000), eval(&client, "k", ms(50))).await.expect("ends by itself");
+    let with = tokio::time::timeout(ms(2000), eval(&client, "k", ms(50)))
+        .await
+        .expect("ends by itself");
     assert_eq!(with.expect_err("held back").kind(), &ErrorKind::Timeout);
     let command = CustomCommand::new_static("PING", None::<u16>, false);
-    let without = tokio::time::timeout(ms(300), client.custom::<Value, Value>(command, vec![])).await;
+    let without =
+        tokio::time::timeout(ms(300), client.custom::<Value, Value>(command, vec![])).await;
     assert!(without.is_err(), "without the option nothing ends the wait");
     proxy.hold_replies(false);
     let _ = client.quit().await;
@@ -89,15 +123,20 @@ async fn a_command_whose_future_is_dropped_is_executed() {
     let client = client(server.port);
     client.init().await.expect("connected");
     let mut future = Box::pin(eval(&client, "k", ms(1000)));
-    let polled =
-        std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending()));
+    let polled = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(future.as_mut().poll(context).is_pending())
+    });
     assert!(polled.await);
     drop(future);
     let mut control = server.control();
     eventually("executed", ms(2000), || control.run(&["GET", "k"]) == "1").await;
     drop(eval(&client, "never", ms(1000)));
     eval(&client, "k", ms(1000)).await.expect("answered");
-    assert_eq!(control.run(&["EXISTS", "never"]), "0", "a future that was never polled sends nothing");
+    assert_eq!(
+        control.run(&["EXISTS", "never"]),
+        "0",
+        "a future that was never polled sends nothing"
+    );
     let _ = client.quit().await;
 }
 
@@ -114,10 +153,17 @@ async fn an_expired_timeout_stops_a_late_first_write() {
     proxy.cut_all();
     eventually("noticed", ms(2000), || !client.is_connected()).await;
     let expired = eval(&client, "k", ms(50)).await;
-    assert_eq!(expired.expect_err("not connected").kind(), &ErrorKind::Timeout);
+    assert_eq!(
+        expired.expect_err("not connected").kind(),
+        &ErrorKind::Timeout
+    );
     proxy.refuse(false);
     eventually("back", ms(5000), || client.is_connected()).await;
-    assert_eq!(eval(&client, "k", ms(1000)).await.expect("answered"), Value::Integer(1), "only this one ran");
+    assert_eq!(
+        eval(&client, "k", ms(1000)).await.expect("answered"),
+        Value::Integer(1),
+        "only this one ran"
+    );
     let _ = client.quit().await;
 }
 
@@ -135,7 +181,9 @@ async fn the_reconnect_event_comes_for_every_connection() {
         let command = CustomCommand::new_static("CLIENT", None::<u16>, false);
         client.custom(command, vec!["ID"]).await.expect("answered")
     };
-    server.control().run(&["CLIENT", "KILL", "ID", &id.to_string()]);
+    server
+        .control()
+        .run(&["CLIENT", "KILL", "ID", &id.to_string()]);
     let again = tokio::time::timeout(ms(3000), events.recv()).await;
     again.expect("in time").expect("an event");
     let _ = client.quit().await;
@@ -152,8 +200,15 @@ async fn a_lagging_message_stream_says_so() {
     client.init().await.expect("connected");
     let _: () = client.subscribe("c").await.expect("queued");
     let mut control = server.control();
-    eventually("subscribed", ms(2000), || control.run(&["PUBLISH", "c", "0"]) == "1").await;
-    control.run(&["EVAL", "for n = 1, 5000 do redis.call('publish', 'c', '0') end", "0"]);
+    eventually("subscribed", ms(2000), || {
+        control.run(&["PUBLISH", "c", "0"]) == "1"
+    })
+    .await;
+    control.run(&[
+        "EVAL",
+        "for n = 1, 5000 do redis.call('publish', 'c', '0') end",
+        "0",
+    ]);
     let _: Value = client.ping(None).await.expect("answered");
     loop {
         match messages.recv().await {
@@ -170,12 +225,23 @@ async fn a_dead_router_still_claims_to_be_connected_and_only_its_task_tells() {
     let server = Server::start();
     let client = client(server.port);
     let task = client.init().await.expect("connected");
-    server.control().run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    server
+        .control()
+        .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let ended = tokio::time::timeout(ms(3000), task).await;
-    assert!(ended.is_ok(), "without a reconnect policy the task ends with its connection");
-    assert!(client.is_connected(), "what it says of itself is not to be believed");
+    assert!(
+        ended.is_ok(),
+        "without a reconnect policy the task ends with its connection"
+    );
+    assert!(
+        client.is_connected(),
+        "what it says of itself is not to be believed"
+    );
     let hanging = eval(&client, "k", ms(100)).await;
-    assert_eq!(hanging.expect_err("nobody answers").kind(), &ErrorKind::Timeout);
+    assert_eq!(
+        hanging.expect_err("nobody answers").kind(),
+        &ErrorKind::Timeout
+    );
 }
 
 #[tokio::test]
@@ -199,12 +265,15 @@ async fn with_one_attempt_a_lost_reply_is_an_error_and_not_a_repetition() {
     let client = builder.build().expect("valid settings");
     client.init().await.expect("connected");
     proxy.rule(Fate::LoseReply, 1, |words| words[0] == "EVAL");
-    eval(&client, "k", ms(2000)).await.expect_err("its reply is lost");
+    eval(&client, "k", ms(2000))
+        .await
+        .expect_err("its reply is lost");
     assert_eq!(server.control().run(&["GET", "k"]), "1");
     let _ = client.quit().await;
 }
 
-/// Sends a command that is refused with `error` and, while it is under way, another: what both are told.
+/// Sends a command that is refused with `error` and, while it is under way, another: what both are
+/// told.
 async fn one_refused_beside_another(
     client: &Client,
     proxy: &Proxy,
@@ -214,12 +283,19 @@ async fn one_refused_beside_another(
     control.run(&["DEL", "k"]);
     proxy.hold_replies(true);
     let command = CustomCommand::new_static("EVAL", None::<u16>, false);
-    let args: Vec<Value> = vec!["return redis.error_reply(ARGV[1])".into(), 0.into(), error.into()];
+    let args: Vec<Value> = vec![
+        "return redis.error_reply(ARGV[1])".into(),
+        0.into(),
+        error.into(),
+    ];
     let patience = options(ms(3000));
     let with_options = client.with_options(&patience);
     let refused = with_options.custom(command, args);
     let (refused, neighbour, ()) = tokio::join!(refused, eval(client, "k", ms(3000)), async {
-        eventually("both executed", ms(2000), || control.run(&["GET", "k"]) == "1").await;
+        eventually("both executed", ms(2000), || {
+            control.run(&["GET", "k"]) == "1"
+        })
+        .await;
         proxy.hold_replies(false);
     });
     [refused, neighbour]
@@ -236,7 +312,8 @@ async fn one_fatal_refusal_is_told_to_every_command_under_way_and_ends_the_conne
         ("WRONGPASS invalid username-password pair", true),
     ];
     for (error, on_auth_error) in fatal {
-        let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
+        let mut builder =
+            Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
         builder.with_connection_config(|connection| {
             connection.max_command_attempts = 1;
             connection.reconnect_on_auth_error = on_auth_error;
@@ -247,9 +324,20 @@ async fn one_fatal_refusal_is_told_to_every_command_under_way_and_ends_the_conne
         for answer in told {
             assert_eq!(answer.expect_err(error).details(), error, "told to both");
         }
-        assert_eq!(control.run(&["GET", "k"]), "1", "the other was executed, and told that it was refused");
+        assert_eq!(
+            control.run(&["GET", "k"]),
+            "1",
+            "the other was executed, and told that it was refused"
+        );
         let ended = tokio::time::timeout(ms(3000), task).await;
-        assert_eq!(ended.expect(error).expect("no panic").expect_err(error).details(), error);
+        assert_eq!(
+            ended
+                .expect(error)
+                .expect("no panic")
+                .expect_err(error)
+                .details(),
+            error
+        );
     }
 }
 
@@ -274,7 +362,8 @@ async fn any_other_refusal_is_told_to_its_own_command_and_the_connection_goes_on
         "ERR upstream failure",
     ];
     for error in harmless {
-        let [refused, neighbour] = one_refused_beside_another(&client, &proxy, &mut control, error).await;
+        let [refused, neighbour] =
+            one_refused_beside_another(&client, &proxy, &mut control, error).await;
         assert_eq!(refused.expect_err(error).details(), error);
         assert_eq!(neighbour.expect(error), Value::Integer(1));
     }
@@ -287,7 +376,9 @@ fn answer_everything_with(reply: String) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
-        let Ok((mut socket, _)) = listener.accept() else { return };
+        let Ok((mut socket, _)) = listener.accept() else {
+            return;
+        };
         let mut bytes = [0; 4096];
         while let Ok(read @ 1..) = socket.read(&mut bytes) {
             let command = String::from_utf8_lossy(&bytes[..read]).into_owned();
@@ -312,9 +403,14 @@ async fn a_reply_that_is_nested_deep_ends_the_process_that_reads_it() {
     const THIS: &str = "a_reply_that_is_nested_deep_ends_the_process_that_reads_it";
     if let Ok(depth) = std::env::var(DEPTH) {
         let depth = depth.parse().expect("a number");
-        let client = client(answer_everything_with(format!("{}:1\r\n", "*1\r\n".repeat(depth))));
+        let client = client(answer_everything_with(format!(
+            "{}:1\r\n",
+            "*1\r\n".repeat(depth)
+        )));
         client.init().await.expect("connected");
-        let mut answer = eval(&client, "k", ms(20_000)).await.expect("read to its end");
+        let mut answer = eval(&client, "k", ms(20_000))
+            .await
+            .expect("read to its end");
         // Dropped from the outside in: dropping a deep value recurses too.
         while let Value::Array(mut items) = answer {
             answer = items.pop().expect("one each");
@@ -323,12 +419,21 @@ async fn a_reply_that_is_nested_deep_ends_the_process_that_reads_it() {
     }
     let reads = |depth: &str| {
         let mut command = std::process::Command::new(std::env::current_exe().expect("this binary"));
-        command.args(["--exact", THIS, "--nocapture"]).env(DEPTH, depth);
+        command
+            .args(["--exact", THIS, "--nocapture"])
+            .env(DEPTH, depth);
         command.output().expect("started")
     };
     let shallow = reads("8");
-    assert!(shallow.status.success(), "{}", String::from_utf8_lossy(&shallow.stderr));
+    assert!(
+        shallow.status.success(),
+        "{}",
+        String::from_utf8_lossy(&shallow.stderr)
+    );
     let deep = reads("100000");
     let last_words = String::from_utf8_lossy(&deep.stderr).into_owned();
-    assert!(!deep.status.success() && last_words.contains("overflowed its stack"), "{last_words}");
+    assert!(
+        !deep.status.success() && last_words.contains("overflowed its stack"),
+        "{last_words}"
+    );
 }

@@ -1,21 +1,23 @@
-//! A client made from the settings of a fred client, whatever that client is and whatever becomes of it.
+//! A client made from the settings of a fred client, whatever that client is and whatever becomes
+//! of it.
+//!
+//! One of the tests needs Unix sockets, so none is built on Windows.
 
-mod common;
+#![cfg(unix)]
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::proxy::{Fate, Proxy, acquire_to};
-use common::{Bed, Control, eventually, ms};
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
-use redisson_lock::{Error, FenceState, LockClient};
+use redisson_lock::{ConnectionFence, Error, LockClient};
+use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-fn config(bed: &Bed) -> Config {
-    Config::from_url(&bed.server.url()).expect("a valid address")
+fn config(server: &TestServer) -> Config {
+    Config::from_url(&server.url()).expect("a valid address")
 }
 
 async fn works(client: &LockClient) {
@@ -29,39 +31,48 @@ async fn works(client: &LockClient) {
 
 #[tokio::test]
 async fn a_client_without_a_reconnect_policy_is_never_used_or_connected() {
-    let bed = Bed::new();
-    let theirs = Builder::from_config(config(&bed)).build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let server = TestServer::new();
+    let theirs = Builder::from_config(config(&server))
+        .build()
+        .expect("valid settings");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
     assert!(!theirs.is_connected());
-    assert_eq!(bed.control().connections(), 2, "ours alone");
-    bed.finish([client]).await;
+    assert_eq!(server.control().connections(), 2, "ours alone");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_clients_own_retries_do_not_double_a_hold() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
-    let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let mut builder =
+        Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
     builder
         .set_policy(ReconnectPolicy::new_constant(0, 1))
         .with_connection_config(|connection| connection.max_command_attempts = 5);
     let theirs = builder.build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
     proxy.rule(Fate::LoseReply, 1, acquire_to(1));
     let guard = client.lock("a").lock().await.expect("repeated by us, once");
-    assert_eq!(bed.control().count("a"), 1);
+    assert_eq!(server.control().count("a"), 1);
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_pool_gives_its_settings() {
-    let bed = Bed::new();
-    let pool = Builder::from_config(config(&bed)).build_pool(3).expect("valid settings");
+    let server = TestServer::new();
+    let pool = Builder::from_config(config(&server))
+        .build_pool(3)
+        .expect("valid settings");
     let task = pool.init().await.expect("connected");
     let client = LockClient::builder()
         .watchdog_timeout(Duration::from_secs(9))
@@ -70,16 +81,18 @@ async fn a_pool_gives_its_settings() {
         .await
         .expect("the server answers");
     works(&client).await;
-    assert_eq!(bed.control().connections(), 3 + 2);
+    assert_eq!(server.control().connections(), 3 + 2);
     pool.quit().await.expect("quit");
     let _ = task.await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
-    let bed = Bed::new();
-    let theirs = Builder::from_config(config(&bed)).build().expect("valid settings");
+    let server = TestServer::new();
+    let theirs = Builder::from_config(config(&server))
+        .build()
+        .expect("valid settings");
     let task = theirs.init().await.expect("connected");
     let client = LockClient::builder()
         .watchdog_timeout(ms(900))
@@ -91,96 +104,140 @@ async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
     theirs.quit().await.expect("quit");
     let _ = task.await;
     tokio::time::sleep(ms(1200)).await;
-    assert_eq!(guard.state(), redisson_lock::HoldState::Held, "renewed over a connection of its own");
+    assert_eq!(
+        guard.state(),
+        redisson_lock::HoldState::Held,
+        "renewed over a connection of its own"
+    );
     guard.unlock().await.expect("held");
     works(&client).await;
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn resp3_works_as_well() {
-    let bed = Bed::new();
-    let mut config = config(&bed);
+    let server = TestServer::new();
+    let mut config = config(&server);
     config.version = fred::types::RespVersion::RESP3;
-    let theirs = Builder::from_config(config).build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let theirs = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
-    let mut control = bed.control();
-    assert_eq!(control.calls("hello"), 2, "the version is agreed on for each connection");
+    let mut control = server.control();
+    assert_eq!(
+        control.calls("hello"),
+        2,
+        "the version is agreed on for each connection"
+    );
     for line in ours(&mut control) {
         // Redis 6.2 does not show it.
-        assert!(line.contains(" resp=3") || !line.contains(" resp="), "{line}");
+        assert!(
+            line.contains(" resp=3") || !line.contains(" resp="),
+            "{line}"
+        );
     }
-    let other = bed.client().await;
+    let other = server.client().await;
     let held = other.lock("a").lock().await.expect("free");
     let waiter = tokio::spawn({
         let lock = client.lock("a");
         async move { lock.lock().await.expect("taken").unlock().await }
     });
-    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits", ms(2000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     held.unlock().await.expect("held");
     let woken = tokio::time::timeout(ms(1000), waiter).await.expect("woken");
     woken.expect("no panic").expect("held");
-    bed.finish([client, other]).await;
+    server.finish([client, other]).await;
 }
 
 #[tokio::test]
 async fn its_user_and_its_database_are_ours() {
-    let bed = Bed::new();
-    let mut control = bed.control();
-    control.run(&["ACL", "SETUSER", "locker", "on", ">p%w", "~*", "&*", "+@all"]);
-    let mut config = config(&bed);
+    let server = TestServer::new();
+    let mut control = server.control();
+    control.run(&[
+        "ACL", "SETUSER", "locker", "on", ">p%w", "~*", "&*", "+@all",
+    ]);
+    let mut config = config(&server);
     (config.username, config.password) = (Some("locker".to_owned()), Some("p%w".to_owned()));
     config.database = Some(3);
-    let theirs = Builder::from_config(config).build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let theirs = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
     let ours = ours(&mut control);
     assert_eq!(ours.len(), 2);
     for line in ours {
-        assert!(line.contains(" user=locker") && line.contains(" db=3 "), "{line}");
+        assert!(
+            line.contains(" user=locker") && line.contains(" db=3 "),
+            "{line}"
+        );
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_told_to_its_own_caller_alone_whatever_the_given_client_does() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
-    let mut builder = Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let mut builder =
+        Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
     builder.with_connection_config(|connection| connection.reconnect_on_auth_error = true);
     let theirs = builder.build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
-    for line in ["-NOAUTH Authentication required.", "-WRONGPASS invalid username-password pair"] {
+    for line in [
+        "-NOAUTH Authentication required.",
+        "-WRONGPASS invalid username-password pair",
+    ] {
         let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
         proxy.rule(Fate::Instead(line), 1, a_alone);
         proxy.hold_replies(true);
-        let mut control = bed.control();
+        let mut control = server.control();
         let (a, b) = (client.lock("a"), client.lock("b"));
         let (refused, guard, ()) = tokio::join!(a.try_lock(), b.try_lock(), async {
             eventually("executed", ms(2000), || control.count("b") == 1).await;
             proxy.hold_replies(false);
         });
         assert!(matches!(refused, Err(Error::Auth { .. })), "{refused:?}");
-        guard.expect("not refused").expect("free").unlock().await.expect("held");
+        guard
+            .expect("not refused")
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
         assert_eq!(client.stats().reconnects_total, 0, "the connection goes on");
     }
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_with_which_the_connection_ends_says_nothing_about_its_neighbours() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
-    let client = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     works(&client).await;
-    let mut control = bed.control();
+    let mut control = server.control();
     for nth in 1..=5 {
         let a_alone = |words: &[String]| acquire_to(1)(words) && words[3] == "a";
-        proxy.rule(Fate::Instead("-CLUSTERDOWN The cluster is down"), 1, a_alone);
+        proxy.rule(
+            Fate::Instead("-CLUSTERDOWN The cluster is down"),
+            1,
+            a_alone,
+        );
         proxy.hold_replies(true);
         let (a, b) = (client.lock("a"), client.lock("b"));
         let (refused, neighbour, ()) = tokio::join!(a.try_lock(), b.try_lock(), async {
@@ -188,13 +245,18 @@ async fn a_refusal_with_which_the_connection_ends_says_nothing_about_its_neighbo
             proxy.hold_replies(false);
         });
         for taken in [refused, neighbour] {
-            taken.expect("repeated").expect("free").unlock().await.expect("held");
+            taken
+                .expect("repeated")
+                .expect("free")
+                .unlock()
+                .await
+                .expect("held");
         }
         assert_eq!(client.stats().reconnects_total, nth);
     }
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 /// A Unix socket in front of another. Of a connection that is cut the server's end stays open.
@@ -237,38 +299,66 @@ impl Front {
 
 #[tokio::test]
 async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_connection() {
-    let folder = std::env::temp_dir().join(format!("redisson-lock two  spaces {}", std::process::id()));
+    let folder =
+        std::env::temp_dir().join(format!("redisson-lock two  spaces {}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     let (socket, front) = (folder.join("r.sock"), folder.join("front.sock"));
-    let bed = Bed::with(&["--unixsocket", socket.to_str().expect("UTF-8")]);
+    let server = TestServer::with(&["--unixsocket", socket.to_str().expect("UTF-8")]);
     let proxy = Front::start(&front, socket);
-    let config = Config { server: ServerConfig::new_unix_socket(front), ..Config::default() };
-    let theirs = Builder::from_config(config).build().expect("valid settings");
-    let client = LockClient::from_fred(&theirs).await.expect("the server answers");
+    let config = Config {
+        server: ServerConfig::new_unix_socket(front),
+        ..Config::default()
+    };
+    let theirs = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
+    let client = LockClient::from_fred(&theirs)
+        .await
+        .expect("the server answers");
     works(&client).await;
-    assert_eq!(client.stats().fence, FenceState::InForce);
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
     proxy.cut.notify_waiters();
     works(&client).await;
-    assert_eq!((client.stats().reconnects_total, client.stats().fence), (1, FenceState::InForce));
-    assert_eq!(proxy.kept.lock().expect("unpoisoned").len(), 2, "the server has not heard of their end");
-    eventually("the lost command connection is killed", ms(2000), || proxy.closed() == 1).await;
+    assert_eq!(
+        (
+            client.stats().reconnects_total,
+            client.stats().connection_fence
+        ),
+        (1, ConnectionFence::Active)
+    );
+    assert_eq!(
+        proxy.kept.lock().expect("unpoisoned").len(),
+        2,
+        "the server has not heard of their end"
+    );
+    eventually("the lost command connection is killed", ms(2000), || {
+        proxy.closed() == 1
+    })
+    .await;
     client.close(Duration::ZERO).await;
     proxy.task.abort();
     drop(proxy);
-    bed.finish([]).await;
+    server.finish([]).await;
     std::fs::remove_dir_all(folder).expect("ours");
 }
 
 /// What the server says about the connections that are not the test's own.
 fn ours(control: &mut Control) -> Vec<String> {
     let list = control.run(&["CLIENT", "LIST"]);
-    list.lines().filter(|line| !line.contains("name=control ")).map(str::to_owned).collect()
+    list.lines()
+        .filter(|line| !line.contains("name=control "))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test]
 async fn a_clustered_client_is_refused_with_a_sentence() {
     let config = Config::from_url("redis-cluster://127.0.0.1:7000").expect("a valid address");
-    let theirs = Builder::from_config(config).build().expect("valid settings");
-    let error = LockClient::from_fred(&theirs).await.expect_err("not supported yet");
+    let theirs = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
+    let error = LockClient::from_fred(&theirs)
+        .await
+        .expect_err("not supported yet");
     assert!(error.to_string().contains("not supported yet"));
 }

@@ -1,19 +1,17 @@
 //! What every lock does: exclude, nest, give back, and cost two script calls.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Bed, Monitor, eventually, ms, stalls};
 use redisson_lock::{Error, HoldState, LockClientBuilder};
+use test_support::{Monitor, TestServer, eventually, ms, stalls};
 
 #[tokio::test]
 async fn a_lock_is_a_hash_with_the_owners_field_and_a_lease() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     assert_eq!(control.hash("a"), format!("{} 1", guard.owner()));
@@ -21,17 +19,19 @@ async fn a_lock_is_a_hash_with_the_owners_field_and_a_lease() {
     assert_eq!(guard.state(), HoldState::Held);
     guard.unlock().await.expect("held");
     assert_eq!(control.run(&["EXISTS", "a"]), "0");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn nested_holds_count_up_and_down_and_the_last_unlock_tells_the_channel() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
-    let mut listener = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let mut listener = server.control();
     let mut channel = listener.connection.as_pubsub();
-    channel.subscribe("redisson_lock__channel:{a}").expect("subscribed");
+    channel
+        .subscribe("redisson_lock__channel:{a}")
+        .expect("subscribed");
     channel.set_read_timeout(Some(ms(300))).expect("set");
 
     let lock = client.lock("a");
@@ -50,40 +50,57 @@ async fn nested_holds_count_up_and_down_and_the_last_unlock_tells_the_channel() 
     assert!(channel.get_message().is_err(), "and only one");
     drop(channel);
     drop(listener);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
-    lock.lock().await.expect("free").unlock().await.expect("held");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
 
-    let mut control = bed.control();
-    let monitor = Monitor::start(bed.server.port);
+    let mut control = server.control();
+    let monitor = Monitor::start(server.port);
     for _ in 0..100 {
-        lock.lock().await.expect("free").unlock().await.expect("held");
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
     }
     let mut lines = monitor.take(&mut control);
     lines.retain(|line| !line.contains(" lua]"));
-    let scripts = lines.iter().filter(|line| line.contains("\"EVALSHA\"")).count();
+    let scripts = lines
+        .iter()
+        .filter(|line| line.contains("\"EVALSHA\""))
+        .count();
     assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sections_of_many_tasks_and_clients_never_overlap() {
-    let bed = Bed::new();
-    let clients = [bed.client().await, bed.client().await, bed.client().await];
+    let server = TestServer::new();
+    let clients = [
+        server.client().await,
+        server.client().await,
+        server.client().await,
+    ];
     let inside = Arc::new(AtomicUsize::new(0));
-    let mut control = bed.control();
+    let mut control = server.control();
     control.run(&["SET", "counter", "0"]);
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..12 {
         let lock = clients[nth % 3].clone().lock("a");
         let inside = Arc::clone(&inside);
-        let mut own = bed.control();
+        let mut own = server.control();
         tasks.spawn(async move {
             for _ in 0..25 {
                 let guard = lock.lock().await.expect("taken");
@@ -99,14 +116,18 @@ async fn sections_of_many_tasks_and_clients_never_overlap() {
     while let Some(done) = tasks.join_next().await {
         done.expect("no panic");
     }
-    assert_eq!(control.run(&["GETDEL", "counter"]), "300", "no update was lost");
-    bed.finish(clients).await;
+    assert_eq!(
+        control.run(&["GETDEL", "counter"]),
+        "300",
+        "no update was lost"
+    );
+    server.finish(clients).await;
 }
 
 #[tokio::test]
 async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     let guard = theirs.lock("a").lock().await.expect("free");
     let lock = ours.lock("a");
     assert!(lock.try_lock().await.expect("asked").is_none());
@@ -114,22 +135,30 @@ async fn try_lock_answers_none_while_another_holds_and_waits_as_long_as_told() {
         let start = std::time::Instant::now();
         assert!(lock.try_lock_for(ms(wait)).await.expect("asked").is_none());
         let took = start.elapsed();
-        assert!(took >= ms(wait) && took < ms(wait + 100) + stalls(start), "{wait} ms took {took:?}");
+        assert!(
+            took >= ms(wait) && took < ms(wait + 100) + stalls(start),
+            "{wait} ms took {took:?}"
+        );
     }
     let start = std::time::Instant::now();
-    assert!(lock.try_lock_until(start + ms(100)).await.expect("asked").is_none());
+    assert!(
+        lock.try_lock_until(start + ms(100))
+            .await
+            .expect("asked")
+            .is_none()
+    );
     assert!(start.elapsed() >= ms(100) && start.elapsed() < ms(200) + stalls(start));
     guard.unlock().await.expect("held");
     let taken = lock.try_lock().await.expect("asked").expect("free");
     taken.unlock().await.expect("held");
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn scripts_that_the_server_forgot_are_sent_again_unseen() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     for _ in 0..3 {
         let outer = lock.lock().await.expect("free");
@@ -142,62 +171,76 @@ async fn scripts_that_the_server_forgot_are_sent_again_unseen() {
         control.run(&["SCRIPT", "FLUSH"]);
         assert!(!lock.is_locked().await.expect("asked"));
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_dropped_guard_gives_the_lock_back_and_its_owners_next_call_comes_after() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     for _ in 0..50 {
         drop(lock.lock().await.expect("free"));
         let guard = lock.lock().await.expect("ordered behind the release");
-        assert_eq!(control.count("a"), 1, "a new hold, not a re-entry into the dying one");
+        assert_eq!(
+            control.count("a"),
+            1,
+            "a new hold, not a re-entry into the dying one"
+        );
         guard.unlock().await.expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn detached_holds_stay_until_their_owner_unlocks() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     lock.lock().await.expect("free").detach();
     let guarded = lock.lock().await.expect("nested");
     assert_eq!(control.count("a"), 2);
     lock.unlock().await.expect("one detached");
     assert_eq!(control.count("a"), 1);
-    assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })), "the other has a guard");
+    assert!(
+        matches!(lock.unlock().await, Err(Error::NotHeld { .. })),
+        "the other has a guard"
+    );
     guarded.unlock().await.expect("held");
     assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn run_returns_the_value_and_gives_back_also_after_a_panic() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
-    let value = lock.run(|held| async move { (held.state(), 7) }).await.expect("held");
+    let value = lock
+        .run(|held| async move { (held.state(), 7) })
+        .await
+        .expect("held");
     assert_eq!(value, (HoldState::Held, 7));
     assert!(!lock.is_locked().await.expect("asked"));
 
     let panicking = lock.clone();
-    let panicked = tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
+    let panicked =
+        tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
     assert!(panicked.await.expect_err("goes on unwinding").is_panic());
-    let mut control = bed.control();
-    eventually("given back", Duration::from_secs(2), || control.run(&["EXISTS", "a"]) == "0").await;
-    bed.finish([client]).await;
+    let mut control = server.control();
+    eventually("given back", Duration::from_secs(2), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     let guard = theirs.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
     assert!(!ours.lock("a").force_unlock().await.expect("answered"));
@@ -206,8 +249,11 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     // A re-entry into a hold that was forced open makes no lock out of nothing.
     let outer = theirs.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
-    assert!(matches!(theirs.lock("a").lock().await, Err(Error::Lost { .. })));
-    assert_eq!(bed.control().run(&["EXISTS", "a"]), "0");
+    assert!(matches!(
+        theirs.lock("a").lock().await,
+        Err(Error::Lost { .. })
+    ));
+    assert_eq!(server.control().run(&["EXISTS", "a"]), "0");
     drop(outer);
 
     // An own hold is told at once.
@@ -215,14 +261,14 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
     assert!(matches!(guard.state(), HoldState::Lost(_)));
     drop(guard);
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn inspect_shows_java_holders_too() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     assert_eq!(lock.inspect().await.expect("asked"), None);
     control.run(&["HSET", "a", "0a1b:-5", "3"]);
@@ -234,26 +280,28 @@ async fn inspect_shows_java_holders_too() {
     assert!(!lock.is_held().await.expect("asked"));
     assert!(lock.lease_left().await.expect("asked").is_some());
     control.run(&["DEL", "a"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_key_prefix_is_part_of_the_raw_name() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.key_prefix("shop:")).await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.key_prefix("shop:"))
+        .await;
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     assert_eq!(lock.name(), "a");
-    assert_eq!(bed.control().count("shop:a"), 1);
+    assert_eq!(server.control().count("shop:a"), 1);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn several_connections_share_the_locks_by_name() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.connections(4)).await;
-    assert_eq!(bed.control().connections(), 5);
+    let server = TestServer::new();
+    let client = server.client_with(|builder| builder.connections(4)).await;
+    assert_eq!(server.control().connections(), 5);
     let mut guards = Vec::new();
     for nth in 0..40 {
         guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
@@ -261,14 +309,14 @@ async fn several_connections_share_the_locks_by_name() {
     for guard in guards {
         guard.unlock().await.expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn detached_holds_are_given_back_once_each_however_many_ask() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     for _ in 0..20 {
@@ -280,71 +328,90 @@ async fn detached_holds_are_given_back_once_each_however_many_ask() {
             let lock = lock.clone();
             asking.spawn(async move { lock.unlock().await.is_ok() });
         }
-        let given_back = asking.join_all().await.into_iter().filter(|given_back| *given_back).count();
+        let given_back = asking
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|given_back| *given_back)
+            .count();
         assert_eq!((given_back, control.count("a")), (3, 0));
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_guard_shows_its_lock_its_owner_and_how_it_stands() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let guard = client.lock("stock").lock().await.expect("free");
     let shown = format!("{guard:?}");
     for part in ["stock", &guard.owner().to_string(), "Held"] {
         assert!(shown.contains(part), "{part} is missing in {shown}");
     }
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(ms(300))).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(300)))
+        .await;
+    let mut control = server.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     let guard = lock.lock().await.expect("free");
     let mut nested = Box::pin(lock.lock());
-    let once =
-        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    let once = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(nested.as_mut().poll(context).is_pending())
+    });
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
     assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
-    eventually("given back in the background", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
-    bed.finish([client]).await;
+    eventually("given back in the background", ms(2000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_detached_hold_is_given_back_also_by_an_unlock_that_had_no_answer() {
-    let bed = Bed::new();
-    let set = |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
-    let client = bed.client_with(set).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let set =
+        |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
+    let client = server.client_with(set).await;
+    let mut control = server.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     lock.lock().await.expect("free").detach();
     let mut nested = Box::pin(lock.lock());
-    let once =
-        std::future::poll_fn(|context| std::task::Poll::Ready(nested.as_mut().poll(context).is_pending()));
+    let once = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(nested.as_mut().poll(context).is_pending())
+    });
     assert!(once.await, "sent, and not polled again");
     let unlocked = lock.unlock().await;
-    assert!(matches!(unlocked, Err(Error::NoAnswer { .. })), "{unlocked:?}");
+    assert!(
+        matches!(unlocked, Err(Error::NoAnswer { .. })),
+        "{unlocked:?}"
+    );
     drop(nested);
     // Nobody is left to ask again: it is not renewed any more, and given back.
-    eventually("given back", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
+    eventually("given back", ms(1000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
     assert_eq!((client.stats().held, client.stats().renewals), (0, 0));
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_of_one_owner_that_overlap_report_no_loss() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     for _ in 0..300 {
@@ -362,14 +429,14 @@ async fn releases_of_one_owner_that_overlap_report_no_loss() {
         }
     }
     assert_eq!(client.stats().lost_total, 0);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_of_one_owner_that_overlap_leave_the_count_of_the_holds_that_stay() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let owner = client.owner();
     let lock = client.lock("a").owned_by(&owner);
     for _ in 0..400 {
@@ -394,25 +461,37 @@ async fn releases_of_one_owner_that_overlap_leave_the_count_of_the_holds_that_st
             guard.unlock().await.expect("held until now");
         }
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn closing_does_not_take_for_progress_that_releases_give_up() {
     const LOCKS: usize = 1_000;
-    let bed = Bed::new();
+    let server = TestServer::new();
     let lease = ms(1500);
-    let client = bed.client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(450))).await;
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(450)))
+        .await;
     let mut guards = Vec::new();
     for nth in 0..LOCKS {
-        guards.push(client.lock(format!("lock:{nth}")).lock().await.expect("free"));
+        guards.push(
+            client
+                .lock(format!("lock:{nth}"))
+                .lock()
+                .await
+                .expect("free"),
+        );
     }
-    bed.server.pause();
+    server.pause();
     drop(guards);
     let start = std::time::Instant::now();
     let report = client.close(2 * lease).await;
     let took = start.elapsed();
-    bed.server.resume();
-    assert!(took < 3 * lease, "a close with a grace of {:?} took {took:?}: {report:?}", 2 * lease);
-    bed.finish([]).await;
+    server.resume();
+    assert!(
+        took < 3 * lease,
+        "a close with a grace of {:?} took {took:?}: {report:?}",
+        2 * lease
+    );
+    server.finish([]).await;
 }

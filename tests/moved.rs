@@ -1,38 +1,44 @@
 //! A name behind which the server changes: it stops being the primary, or its credentials change.
 
-mod common;
-
 use std::future::Future;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
-use common::{Bed, Server, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient, RefusedKind};
+use test_support::{
+    ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls,
+};
 
 /// A primary and its replica, in step, and a name that leads to the primary.
-async fn primary_and_replica() -> (Bed, Server, Proxy) {
-    let (primary, replica) = (Bed::new(), Server::start());
+async fn primary_and_replica() -> (TestServer, Server, Proxy) {
+    let (primary, replica) = (TestServer::new(), Server::start());
     let mut control = replica.control();
-    control.run(&["REPLICAOF", "127.0.0.1", &primary.server.port.to_string()]);
+    control.run(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
     eventually("the replica is in step", Duration::from_secs(20), || {
-        control.run(&["INFO", "replication"]).contains("master_link_status:up")
+        control
+            .run(&["INFO", "replication"])
+            .contains("master_link_status:up")
     })
     .await;
-    let proxy = Proxy::start(primary.server.port).await;
+    let proxy = Proxy::start(primary.port).await;
     (primary, replica, proxy)
 }
 
-/// The replica becomes the primary of the old one, and the name leads there. Connections that are open stay where
-/// they are.
-async fn fail_over(old: &Bed, new: &Server, name: &Proxy) {
+/// The replica becomes the primary of the old one, and the name leads there. Connections that are
+/// open stay where they are.
+async fn fail_over(old: &TestServer, new: &Server, name: &Proxy) {
     new.control().run(&["REPLICAOF", "NO", "ONE"]);
     let mut control = old.control();
     control.run(&["REPLICAOF", "127.0.0.1", &new.port.to_string()]);
-    eventually("the old primary is a replica", Duration::from_secs(20), || {
-        control.run(&["INFO", "replication"]).contains("master_link_status:up")
-    })
+    eventually(
+        "the old primary is a replica",
+        Duration::from_secs(20),
+        || {
+            control
+                .run(&["INFO", "replication"])
+                .contains("master_link_status:up")
+        },
+    )
     .await;
     name.lead_to(new.port);
 }
@@ -40,18 +46,31 @@ async fn fail_over(old: &Bed, new: &Server, name: &Proxy) {
 #[tokio::test]
 async fn after_a_failover_behind_a_name_the_client_finds_the_new_primary() {
     let (old, new, name) = primary_and_replica().await;
-    let client = LockClient::connect(&name.url()).await.expect("the server answers");
+    let client = LockClient::connect(&name.url())
+        .await
+        .expect("the server answers");
     let lock = client.lock("a");
-    lock.lock().await.expect("free").unlock().await.expect("held");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     fail_over(&old, &new, &name).await;
     let start = Instant::now();
     let guard = loop {
         match lock.lock().await {
             Ok(guard) => break guard,
-            Err(Error::Refused { kind: RefusedKind::ReadOnly, .. }) => {}
+            Err(Error::Refused {
+                kind: RefusedKind::ReadOnly,
+                ..
+            }) => {}
             Err(other) => panic!("{other:?}"),
         }
-        assert!(start.elapsed() < ms(2000) + stalls(start), "READONLY for ever");
+        assert!(
+            start.elapsed() < ms(2000) + stalls(start),
+            "READONLY for ever"
+        );
         tokio::time::sleep(ms(5)).await;
     };
     assert_eq!(new.control().count("a"), 1, "it is held at the new primary");
@@ -64,7 +83,9 @@ async fn after_a_failover_behind_a_name_the_client_finds_the_new_primary() {
 #[tokio::test]
 async fn a_subscriber_follows_the_commands_to_the_new_primary() {
     let (old, new, name) = primary_and_replica().await;
-    let client = LockClient::connect(&name.url()).await.expect("the server answers");
+    let client = LockClient::connect(&name.url())
+        .await
+        .expect("the server answers");
     fail_over(&old, &new, &name).await;
     // The old one is cut off from the new one, so that no message reaches it any more.
     old.control().run(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -77,19 +98,38 @@ async fn a_subscriber_follows_the_commands_to_the_new_primary() {
         let waiter = tokio::spawn(async move { lock.lock().await });
         let listens = || new.control().run(&["PUBSUB", "CHANNELS"]) == "redisson_lock__channel:{a}";
         while !waiter.is_finished() && !listens() {
-            assert!(start.elapsed() < ms(5000) + stalls(start), "nobody listens to the new primary");
+            assert!(
+                start.elapsed() < ms(5000) + stalls(start),
+                "nobody listens to the new primary"
+            );
             tokio::time::sleep(ms(5)).await;
         }
         if !waiter.is_finished() {
             break waiter;
         }
         let refused = waiter.await.expect("no panic");
-        assert!(matches!(refused, Err(Error::Refused { kind: RefusedKind::ReadOnly, .. })), "{refused:?}");
+        assert!(
+            matches!(
+                refused,
+                Err(Error::Refused {
+                    kind: RefusedKind::ReadOnly,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
     };
     control.run(&["DEL", "a"]);
     control.run(&["PUBLISH", "redisson_lock__channel:{a}", "0"]);
-    let woken = tokio::time::timeout(ms(3000), waiter).await.expect("woken by the message");
-    woken.expect("no panic").expect("free").unlock().await.expect("held");
+    let woken = tokio::time::timeout(ms(3000), waiter)
+        .await
+        .expect("woken by the message");
+    woken
+        .expect("no panic")
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     client.close(Duration::ZERO).await;
     name.stop().await;
     drop((old, new));
@@ -99,21 +139,40 @@ async fn a_subscriber_follows_the_commands_to_the_new_primary() {
 async fn a_replica_that_stays_one_is_not_met_by_a_connection_for_each_call() {
     let (old, replica, name) = primary_and_replica().await;
     name.lead_to(replica.port);
-    let client = LockClient::connect(&name.url()).await.expect("the server answers");
+    let client = LockClient::connect(&name.url())
+        .await
+        .expect("the server answers");
     let before = replica.control().run(&["INFO", "stats"]);
     let connections = |info: &str| -> i64 {
-        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-        line.expect("stands there").trim().parse().expect("a number")
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.expect("stands there")
+            .trim()
+            .parse()
+            .expect("a number")
     };
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < ms(2500) {
         let refused = client.lock("a").try_lock().await;
-        assert!(matches!(refused, Err(Error::Refused { kind: RefusedKind::ReadOnly, .. })), "{refused:?}");
+        assert!(
+            matches!(
+                refused,
+                Err(Error::Refused {
+                    kind: RefusedKind::ReadOnly,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
         calls += 1;
     }
     let made = connections(&replica.control().run(&["INFO", "stats"])) - connections(&before);
     // Two for each replacement, in ever longer pauses, and one of the looks.
-    assert!(calls > 100 && (3..=30).contains(&made), "{made} connections for {calls} calls");
+    assert!(
+        calls > 100 && (3..=30).contains(&made),
+        "{made} connections for {calls} calls"
+    );
     client.close(Duration::ZERO).await;
     name.stop().await;
     drop((old, replica));
@@ -121,13 +180,22 @@ async fn a_replica_that_stays_one_is_not_met_by_a_connection_for_each_call() {
 
 #[tokio::test]
 async fn after_a_change_of_the_password_calls_say_so() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:before@127.0.0.1:{}", bed.server.port);
-    let client = LockClient::builder().command_timeout(ms(400)).connect(&url).await.expect("accepted");
+    let url = format!("redis://u:before@127.0.0.1:{}", server.port);
+    let client = LockClient::builder()
+        .command_timeout(ms(400))
+        .connect(&url)
+        .await
+        .expect("accepted");
     let lock = client.lock("a");
-    lock.lock().await.expect("free").unlock().await.expect("held");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     control.run(&["ACL", "SETUSER", "u", "<before", ">after"]);
     control.run(&["CLIENT", "KILL", "USER", "u"]);
     let start = Instant::now();
@@ -148,50 +216,77 @@ async fn after_a_change_of_the_password_calls_say_so() {
     control.run(&["ACL", "SETUSER", "u", ">before"]);
     let start = Instant::now();
     while lock.try_lock().await.is_err() {
-        assert!(start.elapsed() < ms(3000) + stalls(start), "it does not come back");
+        assert!(
+            start.elapsed() < ms(3000) + stalls(start),
+            "it does not come back"
+        );
     }
-    eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
-    bed.finish([client]).await;
+    eventually("given back", ms(2000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
+    server.finish([client]).await;
 }
 
 /// The limit of its question was over by then, and none at all.
 #[tokio::test]
 async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
-    let ground = Ground::with(|builder| builder.command_timeout(ms(300))).await;
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(300))).await;
     let refusal = "-READONLY You can't write against a read only replica.";
-    ground.proxy.rule(Fate::Instead(refusal), 1, |words| is_script(words, ACQUIRE));
-    ground.proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
-    let lock = ground.ours.lock("a");
+    pair.proxy
+        .rule(Fate::Instead(refusal), 1, |words| is_script(words, ACQUIRE));
+    pair.proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
+    let lock = pair.ours.lock("a");
     let mut call = Box::pin(lock.try_lock());
     let polled = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
     assert!(polled.is_pending());
     // Its answer comes, and nobody polls for it.
     tokio::time::sleep(ms(400)).await;
-    let ended = tokio::time::timeout(ms(3000), call).await.expect("it hangs");
+    let ended = tokio::time::timeout(ms(3000), call)
+        .await
+        .expect("it hangs");
     assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any_more() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:before@127.0.0.1:{}", bed.server.port);
-    let client = LockClient::builder().command_timeout(ms(400)).connect(&url).await.expect("accepted");
+    let url = format!("redis://u:before@127.0.0.1:{}", server.port);
+    let client = LockClient::builder()
+        .command_timeout(ms(400))
+        .connect(&url)
+        .await
+        .expect("accepted");
     control.run(&["HSET", "a", "java:1", "1"]);
     // A waiter that leaves again: its channel tells the connection that is to be lost.
-    assert!(client.lock("a").try_lock_for(ms(100)).await.expect("answered").is_none());
+    assert!(
+        client
+            .lock("a")
+            .try_lock_for(ms(100))
+            .await
+            .expect("answered")
+            .is_none()
+    );
     control.run(&["ACL", "SETUSER", "u", "<before", ">after"]);
     assert_eq!(control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
-    let error = client.lock("a").lock().await.expect_err("there is nothing to wait on");
+    let error = client
+        .lock("a")
+        .lock()
+        .await
+        .expect_err("there is nothing to wait on");
     assert!(matches!(error, Error::Auth { .. }), "{error:?}");
     // And back again.
     control.run(&["ACL", "SETUSER", "u", ">before"]);
     let start = Instant::now();
     while client.lock("a").try_lock_for(ms(500)).await.is_err() {
-        assert!(start.elapsed() < ms(3000) + stalls(start), "it does not come back");
+        assert!(
+            start.elapsed() < ms(3000) + stalls(start),
+            "it does not come back"
+        );
     }
     control.run(&["DEL", "a"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

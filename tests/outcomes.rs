@@ -1,19 +1,19 @@
-//! Unknown outcomes and the fence: replies that are lost, and commands that arrive after their repetition.
-
-mod common;
+//! Unknown outcomes and the fence: replies that are lost, and commands that arrive after their
+//! repetition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::ground::Ground;
-use common::proxy::{FORCE_UNLOCK, Fate, Proxy, RELEASE, RENEW, acquire_to, is_script, release_to};
-use common::{Bed, Control, eventually, ms, stalls};
-use redisson_lock::{Error, FenceState, HoldState, LockClient, LockGuard, RefusedKind};
+use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
+use test_support::{
+    Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer, acquire_to,
+    eventually, is_script, ms, release_to, stalls,
+};
 
 /// The fence is not permitted to this user.
-async fn without_kill() -> Ground {
-    Ground::as_user("u:p@").await
+async fn without_kill() -> ProxiedPair {
+    ProxiedPair::as_user("u:p@").await
 }
 
 /// Takes the lock `depth` times.
@@ -29,34 +29,55 @@ async fn take(client: &LockClient, depth: usize) -> Vec<LockGuard> {
 async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
         for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-            let mut ground = Ground::new().await;
+            let mut pair = ProxiedPair::new().await;
             let up = to > from;
-            let mut guards = take(&ground.ours, from).await;
+            let mut guards = take(&pair.ours, from).await;
             if up {
-                ground.proxy.rule(fate, 1, acquire_to(to as u32));
+                pair.proxy.rule(fate, 1, acquire_to(to as u32));
             } else {
-                ground.proxy.rule(fate, 1, release_to(to as u32));
+                pair.proxy.rule(fate, 1, release_to(to as u32));
             }
             let what = format!("{fate:?} at {from} to {to}");
             if up {
                 guards.push(
-                    ground.ours.lock("a").lock().await.unwrap_or_else(|error| panic!("{what}: {error}")),
+                    pair.ours
+                        .lock("a")
+                        .lock()
+                        .await
+                        .unwrap_or_else(|error| panic!("{what}: {error}")),
                 );
             } else {
                 let guard = guards.pop().expect("held");
-                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                guard
+                    .unlock()
+                    .await
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
-            assert_eq!(ground.proxy.hit.load(std::sync::atomic::Ordering::SeqCst), 1, "{what}");
-            assert_eq!(ground.control.count("a"), to as i64, "{what}");
-            let late = ground.proxy.deliver().await;
+            assert_eq!(
+                pair.proxy.hit.load(std::sync::atomic::Ordering::SeqCst),
+                1,
+                "{what}"
+            );
+            assert_eq!(pair.control.count("a"), to as i64, "{what}");
+            let late = pair.proxy.deliver().await;
             assert_eq!(late, usize::from(fate == Fate::Late), "{what}");
-            assert_eq!(ground.control.count("a"), to as i64, "{what}, after the late copy");
-            assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
-            assert_eq!(ground.ours.stats().fence, FenceState::InForce);
+            assert_eq!(
+                pair.control.count("a"),
+                to as i64,
+                "{what}, after the late copy"
+            );
+            assert!(
+                guards.iter().all(|guard| guard.state() == HoldState::Held),
+                "{what}"
+            );
+            assert_eq!(pair.ours.stats().connection_fence, ConnectionFence::Active);
             for guard in guards {
-                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                guard
+                    .unlock()
+                    .await
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
-            ground.finish().await;
+            pair.finish().await;
         }
     }
 }
@@ -65,32 +86,45 @@ async fn whatever_is_lost_at_a_count_and_delivered_later_the_count_is_right() {
 async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
         for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-            let mut ground = Ground::new().await;
+            let mut pair = ProxiedPair::new().await;
             let up = to > from;
             let what = format!("{fate:?} twice at {from} to {to}");
-            let mut guards = take(&ground.ours, from).await;
+            let mut guards = take(&pair.ours, from).await;
             let ended = if up {
-                ground.proxy.rule(fate, 2, acquire_to(to as u32));
-                ground.ours.lock("a").lock().await.map(|_| ())
+                pair.proxy.rule(fate, 2, acquire_to(to as u32));
+                pair.ours.lock("a").lock().await.map(|_| ())
             } else {
-                ground.proxy.rule(fate, 2, release_to(to as u32));
+                pair.proxy.rule(fate, 2, release_to(to as u32));
                 guards.pop().expect("held").unlock().await
             };
-            assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{what}: {ended:?}");
+            assert!(
+                matches!(ended, Err(Error::NoAnswer { .. })),
+                "{what}: {ended:?}"
+            );
             // Going up failed, so the count stays; going down is finished in the background.
             let left = if up { from } else { to };
-            let stats = || ground.ours.stats();
+            let stats = || pair.ours.stats();
             eventually(&what, ms(5000), || {
-                ground.control.count("a") == left as i64 && stats().releasing == 0
+                pair.control.count("a") == left as i64 && stats().releasing == 0
             })
             .await;
-            ground.proxy.deliver().await;
-            assert_eq!(ground.control.count("a"), left as i64, "{what}, after the late copies");
-            assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
+            pair.proxy.deliver().await;
+            assert_eq!(
+                pair.control.count("a"),
+                left as i64,
+                "{what}, after the late copies"
+            );
+            assert!(
+                guards.iter().all(|guard| guard.state() == HoldState::Held),
+                "{what}"
+            );
             for guard in guards {
-                guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                guard
+                    .unlock()
+                    .await
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
-            ground.finish().await;
+            pair.finish().await;
         }
     }
 }
@@ -101,309 +135,413 @@ const NO_REFUSAL: &str = "-ERR upstream failure";
 #[tokio::test]
 async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
     for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
-        let mut ground = Ground::new().await;
+        let mut pair = ProxiedPair::new().await;
         let up = to > from;
         let what = format!("{from} to {to}");
-        let mut guards = take(&ground.ours, from).await;
+        let mut guards = take(&pair.ours, from).await;
         let fate = Fate::Replaced(NO_REFUSAL);
         let ended = if up {
-            ground.proxy.rule(fate, 1, acquire_to(to as u32));
-            ground.ours.lock("a").lock().await.map(|_| ())
+            pair.proxy.rule(fate, 1, acquire_to(to as u32));
+            pair.ours.lock("a").lock().await.map(|_| ())
         } else {
-            ground.proxy.rule(fate, 1, release_to(to as u32));
+            pair.proxy.rule(fate, 1, release_to(to as u32));
             guards.pop().expect("held").unlock().await
         };
-        assert!(matches!(ended, Err(Error::UnexpectedReply { .. })), "{what}: {ended:?}");
+        assert!(
+            matches!(ended, Err(Error::UnexpectedReply { .. })),
+            "{what}: {ended:?}"
+        );
         let left = if up { from } else { to };
-        eventually(&format!("{what}: the count is made right"), ms(5000), || {
-            ground.control.count("a") == left as i64 && ground.ours.stats().releasing == 0
-        })
+        eventually(
+            &format!("{what}: the count is made right"),
+            ms(5000),
+            || pair.control.count("a") == left as i64 && pair.ours.stats().releasing == 0,
+        )
         .await;
-        assert!(guards.iter().all(|guard| guard.state() == HoldState::Held), "{what}");
+        assert!(
+            guards.iter().all(|guard| guard.state() == HoldState::Held),
+            "{what}"
+        );
         for guard in guards {
-            guard.unlock().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            guard
+                .unlock()
+                .await
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        ground.finish().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole() {
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     let client = LockClient::builder()
         .watchdog_timeout(ms(3000))
         .command_timeout(ms(900))
-        .connect(&ground.proxy.url())
+        .connect(&pair.proxy.url())
         .await
         .expect("the server answers");
     let mut guards = Vec::new();
     for nth in 0..100 {
         guards.push(client.lock(format!("a:{nth}")).lock().await.expect("free"));
     }
-    ground.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| is_script(words, RENEW));
+    pair.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| {
+        is_script(words, RENEW)
+    });
     let renewed = || client.stats().renewed_total;
     eventually("all of them are renewed", ms(3000), || renewed() >= 100).await;
-    let calls = ground.calls(RENEW);
+    let calls = pair.calls(RENEW);
     // A hundred that were taken one after the other may fall due in two beats.
-    assert!(calls <= 14, "{calls} calls for one batch that failed ten times");
+    assert!(
+        calls <= 14,
+        "{calls} calls for one batch that failed ten times"
+    );
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
     for guard in guards {
         guard.unlock().await.expect("held");
     }
     client.close(Duration::ZERO).await;
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_not_asked_for_a_second_time() {
-    let ground = Ground::new().await;
+    let pair = ProxiedPair::new().await;
     let refusal = "-OOM command not allowed when used memory > 'maxmemory'.";
-    ground.proxy.rule(Fate::Instead(refusal), 1, acquire_to(1));
-    let before = ground.proxy.script_calls().len();
-    let refused = ground.ours.lock("a").lock().await;
-    let expected = matches!(refused, Err(Error::Refused { kind: RefusedKind::OutOfMemory, .. }));
+    pair.proxy.rule(Fate::Instead(refusal), 1, acquire_to(1));
+    let before = pair.proxy.script_calls().len();
+    let refused = pair.ours.lock("a").lock().await;
+    let expected = matches!(
+        refused,
+        Err(Error::Refused {
+            kind: RefusedKind::OutOfMemory,
+            ..
+        })
+    );
     assert!(expected, "{refused:?}");
-    assert_eq!(ground.proxy.script_calls().len(), before + 1);
-    ground.finish().await;
+    assert_eq!(pair.proxy.script_calls().len(), before + 1);
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_unlock_does_not_free_the_next_hold_of_its_owner() {
     // Trace V1 of the protocol model: two owners in 13 steps without the fence.
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
     let first = lock.lock().await.expect("free");
-    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    pair.proxy.rule(Fate::Late, 1, release_to(0));
     first.unlock().await.expect("repeated and answered");
     let second = lock.lock().await.expect("free");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1);
-    assert!(ground.theirs.lock("a").try_lock().await.expect("asked").is_none(), "one owner at a time");
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1);
+    assert!(
+        pair.theirs
+            .lock("a")
+            .try_lock()
+            .await
+            .expect("asked")
+            .is_none(),
+        "one owner at a time"
+    );
     assert_eq!(second.state(), HoldState::Held);
     second.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_acquire_of_nobody_does_not_come_back() {
     // Trace V3.
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
-    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
-    lock.lock().await.expect("repeated").unlock().await.expect("held");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.run(&["EXISTS", "a"]), "0");
-    ground.finish().await;
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
+    pair.proxy.rule(Fate::Late, 1, acquire_to(1));
+    lock.lock()
+        .await
+        .expect("repeated")
+        .unlock()
+        .await
+        .expect("held");
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.run(&["EXISTS", "a"]), "0");
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_late_force_unlock_hits_no_later_hold() {
     // Trace V13: the call ends only when its copy cannot be executed any more.
-    let mut ground = Ground::new().await;
-    let held = ground.theirs.lock("a").lock().await.expect("free");
-    ground.proxy.rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    let forced = ground.ours.lock("a").force_unlock().await;
+    let mut pair = ProxiedPair::new().await;
+    let held = pair.theirs.lock("a").lock().await.expect("free");
+    pair.proxy
+        .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+    let forced = pair.ours.lock("a").force_unlock().await;
     assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-    let calls = ground.proxy.script_calls();
-    assert_eq!(calls.iter().filter(|words| is_script(words, FORCE_UNLOCK)).count(), 1, "never sent again");
+    let calls = pair.proxy.script_calls();
+    assert_eq!(
+        calls
+            .iter()
+            .filter(|words| is_script(words, FORCE_UNLOCK))
+            .count(),
+        1,
+        "never sent again"
+    );
     held.unlock().await.expect("held");
-    let later = ground.theirs.lock("a").lock().await.expect("free");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1);
+    let later = pair.theirs.lock("a").lock().await.expect("free");
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1);
     later.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_unlock_still_frees_no_later_hold() {
-    let mut ground = without_kill().await;
-    assert_eq!(ground.ours.stats().fence, FenceState::NotPermitted);
-    let owner = ground.ours.owner_with_id(-7);
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let mut pair = without_kill().await;
+    assert_eq!(
+        pair.ours.stats().connection_fence,
+        ConnectionFence::NotPermitted
+    );
+    let owner = pair.ours.owner_with_id(-7);
+    let lock = pair.ours.lock("a").owned_by(&owner);
     let first = lock.lock().await.expect("free");
-    assert!(ground.control.hash("a").ends_with(":-7 1"));
-    ground.proxy.rule(Fate::Late, 1, release_to(0));
+    assert!(pair.control.hash("a").ends_with(":-7 1"));
+    pair.proxy.rule(Fate::Late, 1, release_to(0));
     first.unlock().await.expect("repeated and answered");
     let second = lock.lock().await.expect("free");
     assert!(
-        !ground.control.hash("a").ends_with(":-7 1"),
+        !pair.control.hash("a").ends_with(":-7 1"),
         "a hold begun after the reconnect has a fresh thread id"
     );
-    assert!(lock.is_held().await.expect("asked"), "it is still this owner's");
-    assert_eq!(ground.proxy.deliver().await, 1);
-    assert_eq!(ground.control.count("a"), 1, "the late copy found nothing");
+    assert!(
+        lock.is_held().await.expect("asked"),
+        "it is still this owner's"
+    );
+    assert_eq!(pair.proxy.deliver().await, 1);
+    assert_eq!(pair.control.count("a"), 1, "the late copy found nothing");
     let nested = lock.lock().await.expect("nested");
     assert_eq!(lock.hold_count().await.expect("asked"), 2);
     nested.unlock().await.expect("held");
     second.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies() {
     for (from, to) in [(1, 2), (2, 1)] {
-        let mut ground = without_kill().await;
-        let owner = ground.ours.owner_with_id(-7);
-        let lock = ground.ours.lock("a").owned_by(&owner);
+        let mut pair = without_kill().await;
+        let owner = pair.ours.owner_with_id(-7);
+        let lock = pair.ours.lock("a").owned_by(&owner);
         let mut guards = Vec::new();
         for _ in 0..from {
             guards.push(lock.lock().await.expect("free"));
         }
         if to > from {
-            ground.proxy.rule(Fate::Late, 1, acquire_to(to));
+            pair.proxy.rule(Fate::Late, 1, acquire_to(to));
             guards.push(lock.lock().await.expect("nested"));
         } else {
-            ground.proxy.rule(Fate::Late, 1, release_to(to));
+            pair.proxy.rule(Fate::Late, 1, release_to(to));
             guards.pop().expect("held").unlock().await.expect("held");
         }
-        ground.proxy.deliver().await;
-        assert_eq!(ground.control.hash("a"), format!("{}:-7 {to}", ground.ours.id()));
+        pair.proxy.deliver().await;
+        assert_eq!(
+            pair.control.hash("a"),
+            format!("{}:-7 {to}", pair.ours.id())
+        );
         for guard in guards {
             guard.unlock().await.expect("held");
         }
-        ground.finish().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_own_client() {
-    let mut ground = without_kill().await;
-    let owner = ground.ours.owner_with_id(-7);
-    let lock = ground.ours.lock("a").owned_by(&owner).lease(ms(3000));
-    ground.proxy.rule(Fate::Late, 1, acquire_to(1));
-    lock.lock().await.expect("repeated").unlock().await.expect("held");
-    assert_eq!(ground.proxy.deliver().await, 1);
+    let mut pair = without_kill().await;
+    let owner = pair.ours.owner_with_id(-7);
+    let lock = pair.ours.lock("a").owned_by(&owner).lease(ms(3000));
+    pair.proxy.rule(Fate::Late, 1, acquire_to(1));
+    lock.lock()
+        .await
+        .expect("repeated")
+        .unlock()
+        .await
+        .expect("held");
+    assert_eq!(pair.proxy.deliver().await, 1);
     // What is documented to remain: a hold that nobody has, for at most one lease.
-    assert_eq!(ground.control.hash("a"), format!("{}:-7 1", ground.ours.id()));
-    assert_eq!((ground.ours.stats().held, ground.ours.stats().renewals), (0, 0));
-    let left = ground.control.pttl("a");
+    assert_eq!(pair.control.hash("a"), format!("{}:-7 1", pair.ours.id()));
+    assert_eq!((pair.ours.stats().held, pair.ours.stats().renewals), (0, 0));
+    let left = pair.control.pttl("a");
     assert!(left > 0 && left <= 3000);
     // Others wait for its lease; a task of this client gives it back at once.
-    assert!(ground.theirs.lock("a").try_lock().await.expect("asked").is_none());
-    let taken = ground.ours.lock("a").try_lock().await.expect("asked").expect("the ghost was given back");
-    assert_eq!(ground.control.count("a"), 1);
+    assert!(
+        pair.theirs
+            .lock("a")
+            .try_lock()
+            .await
+            .expect("asked")
+            .is_none()
+    );
+    let taken = pair
+        .ours
+        .lock("a")
+        .try_lock()
+        .await
+        .expect("asked")
+        .expect("the ghost was given back");
+    assert_eq!(pair.control.count("a"), 1);
     taken.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
-    let mut ground = without_kill().await;
-    let held = ground.theirs.lock("a").lock().await.expect("free");
-    ground.proxy.rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    assert!(ground.ours.lock("a").force_unlock().await.is_err());
+    let mut pair = without_kill().await;
+    let held = pair.theirs.lock("a").lock().await.expect("free");
+    pair.proxy
+        .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+    assert!(pair.ours.lock("a").force_unlock().await.is_err());
     held.unlock().await.expect("held");
-    let owner = ground.theirs.owner();
-    let other = ground.theirs.lock("a").owned_by(&owner).lock().await.expect("free");
-    ground.proxy.deliver().await;
-    assert_eq!(ground.control.count("a"), 1, "another owner's hold is not hit");
+    let owner = pair.theirs.owner();
+    let other = pair
+        .theirs
+        .lock("a")
+        .owned_by(&owner)
+        .lock()
+        .await
+        .expect("free");
+    pair.proxy.deliver().await;
+    assert_eq!(
+        pair.control.count("a"),
+        1,
+        "another owner's hold is not hit"
+    );
     other.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_fence_that_is_switched_off_says_so() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.fence(false)).await;
-    assert_eq!(client.stats().fence, FenceState::Off);
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.connection_fence(false))
+        .await;
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Off);
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_reply_that_is_only_slow_is_waited_for() {
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a");
-    ground.proxy.hold_replies(true);
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
+    pair.proxy.hold_replies(true);
     let start = Instant::now();
     let taking = tokio::spawn(async move { lock.lock().await });
-    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    eventually("executed", ms(2000), || pair.control.count("a") == 1).await;
     tokio::time::sleep(ms(300)).await;
-    ground.proxy.hold_replies(false);
+    pair.proxy.hold_replies(false);
     let guard = taking.await.expect("no panic").expect("taken");
     assert!(start.elapsed() < ms(1000) + stalls(start));
-    assert_eq!(ground.control.count("a"), 1);
+    assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_connection_that_swallows_everything_is_replaced_within_the_command_timeout() {
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
-    let client = LockClient::builder().command_timeout(ms(2000)).connect(&proxy.url()).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::builder()
+        .command_timeout(ms(2000))
+        .connect(&proxy.url())
+        .await;
     let client = client.expect("the server answers");
     let lock = client.lock("a");
     proxy.rule(Fate::Silence, 1, acquire_to(1));
     let start = Instant::now();
     let guard = lock.lock().await.expect("taken over another connection");
-    assert!(start.elapsed() < ms(2000) + stalls(start), "{:?}", start.elapsed());
-    assert_eq!(proxy.hit.load(Ordering::SeqCst), 1, "the first was swallowed");
+    assert!(
+        start.elapsed() < ms(2000) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(
+        proxy.hit.load(Ordering::SeqCst),
+        1,
+        "the first was swallowed"
+    );
     assert_eq!(client.stats().reconnects_total, 1);
-    assert_eq!(bed.control().count("a"), 1);
+    assert_eq!(server.control().count("a"), 1);
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_command_that_is_executed_twice_in_a_row_counts_once() {
-    let mut ground = Ground::new().await;
-    ground.proxy.rule(Fate::Twice, 1, acquire_to(1));
-    let guard = ground.ours.lock("a").lock().await.expect("taken");
-    assert_eq!(ground.control.count("a"), 1);
+    let mut pair = ProxiedPair::new().await;
+    pair.proxy.rule(Fate::Twice, 1, acquire_to(1));
+    let guard = pair.ours.lock("a").lock().await.expect("taken");
+    assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_is_older_than_its_lease_is_no_hold() {
-    let mut ground = Ground::new().await;
-    let lock = ground.ours.lock("a").lease(ms(100));
-    ground.proxy.hold_replies(true);
+    let mut pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a").lease(ms(100));
+    pair.proxy.hold_replies(true);
     let taking = tokio::spawn(async move { lock.lock().await });
-    eventually("executed", ms(2000), || ground.control.count("a") == 1).await;
+    eventually("executed", ms(2000), || pair.control.count("a") == 1).await;
     tokio::time::sleep(ms(200)).await;
-    ground.proxy.hold_replies(false);
+    pair.proxy.hold_replies(false);
     let taken = taking.await.expect("no panic");
     assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
     // Trace V14: the outer lease ends while the nested acquire has no answer.
-    let mut ground = Ground::new().await;
-    let owner = ground.ours.owner();
-    let lock = ground.ours.lock("a").owned_by(&owner);
+    let mut pair = ProxiedPair::new().await;
+    let owner = pair.ours.owner();
+    let lock = pair.ours.lock("a").owned_by(&owner);
     let outer = lock.lease(ms(300)).lock().await.expect("free");
-    ground.proxy.hold_replies(true);
+    pair.proxy.hold_replies(true);
     let nested = tokio::spawn({
         let lock = lock.clone();
         async move { lock.lock().await }
     });
-    let control = &mut ground.control;
+    let control = &mut pair.control;
     eventually("executed", ms(2000), || control.count("a") == 2).await;
     outer.lost().await;
-    ground.proxy.hold_replies(false);
-    assert!(matches!(nested.await.expect("no panic"), Err(Error::Lost { .. })));
-    let control = &mut ground.control;
+    pair.proxy.hold_replies(false);
+    assert!(matches!(
+        nested.await.expect("no panic"),
+        Err(Error::Lost { .. })
+    ));
+    let control = &mut pair.control;
     eventually("undone", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     drop(outer);
-    lock.lock().await.expect("free").unlock().await.expect("held");
-    ground.finish().await;
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    pair.finish().await;
 }
 
 #[tokio::test]
 async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(ms(600))).await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(600)))
+        .await;
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let other = client.lock("b");
-    bed.server.pause();
+    server.pause();
     for _ in 0..2 {
         let start = Instant::now();
         let ended = other.lock().await;
@@ -417,123 +555,193 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
     let start = Instant::now();
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
     assert!(start.elapsed() < ms(900) + stalls(start));
-    bed.server.resume();
+    server.resume();
     let again = other.lock().await.expect("back again");
     again.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_attempts() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
-    client.lock("warm").lock().await.expect("free").unlock().await.expect("held");
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    client
+        .lock("warm")
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
     let unlocked = client.lock("a").lock().await.expect("free");
     let dropped = client.lock("b").lock().await.expect("free");
     let short = client.lock("c").lease(ms(400)).lock().await.expect("free");
     control.run(&["PERSIST", "c"]);
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let refused = unlocked.unlock().await.expect_err("too few replicas");
-    assert!(matches!(refused, Error::Refused { kind: RefusedKind::NotEnoughReplicas, .. }), "{refused:?}");
+    assert!(
+        matches!(
+            refused,
+            Error::Refused {
+                kind: RefusedKind::NotEnoughReplicas,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
     drop(short);
-    eventually("with its lease over it is given up", ms(5000), || client.stats().given_up_total == 1).await;
+    eventually("with its lease over it is given up", ms(5000), || {
+        client.stats().given_up_total == 1
+    })
+    .await;
 
     let before = control.calls("evalsha");
     let start = Instant::now();
     drop(dropped);
     // In one second this one is tried six times at most, and the other one twice.
-    eventually("refused several times", ms(10_000), || control.calls("evalsha") >= before + 12).await;
+    eventually("refused several times", ms(10_000), || {
+        control.calls("evalsha") >= before + 12
+    })
+    .await;
     assert!(start.elapsed() > ms(1000), "{:?}", start.elapsed());
-    assert_eq!((client.stats().releasing, client.stats().given_up_total), (2, 1));
+    assert_eq!(
+        (client.stats().releasing, client.stats().given_up_total),
+        (2, 1)
+    );
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     control.run(&["DEL", "c"]);
     eventually("given back long before the leases end", ms(5000), || {
         control.run(&["KEYS", "*"]).is_empty() && client.stats().releasing == 0
     })
     .await;
-    assert_eq!((client.stats().reconciled_total, client.stats().given_up_total), (2, 1));
-    bed.finish([client]).await;
+    assert_eq!(
+        (
+            client.stats().reconciled_total,
+            client.stats().given_up_total
+        ),
+        (2, 1)
+    );
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn under_maxmemory_a_release_still_works() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(control.try_run(&["SET", "b", "text"]).is_err(), "the server is out of memory");
-    let nested = client.lock("a").lock().await.expect("no memory is needed to count");
+    assert!(
+        control.try_run(&["SET", "b", "text"]).is_err(),
+        "the server is out of memory"
+    );
+    let nested = client
+        .lock("a")
+        .lock()
+        .await
+        .expect("no memory is needed to count");
     nested.unlock().await.expect("released");
     assert_eq!(control.count("a"), 1);
     guard.unlock().await.expect("released");
     assert_eq!(control.run(&["KEYS", "*"]), "");
     control.run(&["CONFIG", "SET", "maxmemory", "0"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn ids_that_start_again_with_the_server_kill_no_stranger() {
     // The fence names the address too: after a restart the old id may be somebody else's.
-    let mut bed = Bed::new();
+    let mut server = TestServer::new();
     let id = |control: &mut Control| control.number(&["CLIENT", "ID"]);
-    // So many are connected before it that a new server has not got as far when it answers for the first time.
-    let mut before: Vec<_> = (0..50).map(|_| bed.control()).collect();
-    let proxy = Proxy::start(bed.server.port).await;
-    let client = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    // So many are connected before it that a new server has not got as far when it answers for the
+    // first time.
+    let mut before: Vec<_> = (0..50).map(|_| server.control()).collect();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     let newest = before.iter_mut().map(id).max().expect("some");
-    let ids = newest + 1..id(&mut bed.control());
+    let ids = newest + 1..id(&mut server.control());
     drop(before);
     proxy.refuse(true);
-    bed.server.lose_everything();
+    server.lose_everything();
     let mut strangers = Vec::new();
     loop {
-        let mut stranger = bed.control();
+        let mut stranger = server.control();
         let id = id(&mut stranger);
-        assert!(id <= newest || !strangers.is_empty(), "the new server has got as far as {id}");
+        assert!(
+            id <= newest || !strangers.is_empty(),
+            "the new server has got as far as {id}"
+        );
         if id >= ids.end {
             break;
         }
         strangers.push((id, stranger));
     }
     let named = strangers.iter().filter(|(id, _)| ids.contains(id)).count() as i64;
-    assert!(named >= 2 && named == ids.end - ids.start, "each of the client's ids is a stranger's: {ids:?}");
+    assert!(
+        named >= 2 && named == ids.end - ids.start,
+        "each of the client's ids is a stranger's: {ids:?}"
+    );
     proxy.refuse(false);
-    client.lock("a").lock().await.expect("connected again").unlock().await.expect("held");
-    assert_eq!((client.stats().reconnects_total, client.stats().fence), (1, FenceState::InForce));
+    client
+        .lock("a")
+        .lock()
+        .await
+        .expect("connected again")
+        .unlock()
+        .await
+        .expect("held");
+    assert_eq!(
+        (
+            client.stats().reconnects_total,
+            client.stats().connection_fence
+        ),
+        (1, ConnectionFence::Active)
+    );
     for (id, stranger) in &mut strangers {
-        assert!(stranger.try_run(&["PING"]).is_ok(), "the connection {id} of a stranger was killed");
+        assert!(
+            stranger.try_run(&["PING"]).is_ok(),
+            "the connection {id} of a stranger was killed"
+        );
     }
     client.close(Duration::ZERO).await;
     proxy.stop().await;
     drop(strangers);
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() {
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
-        let mut ground = Ground::new().await;
-        ground.proxy.rule(fate, 2, release_to(0));
-        let ran = ground.ours.lock("a").run(|_| async { 7 }).await;
+        let mut pair = ProxiedPair::new().await;
+        pair.proxy.rule(fate, 2, release_to(0));
+        let ran = pair.ours.lock("a").run(|_| async { 7 }).await;
         assert!(matches!(ran, Ok(7)), "{fate:?}: {ran:?}");
-        assert_eq!(ground.proxy.hit.load(Ordering::SeqCst), 2, "{fate:?}: the unlock had no answer");
-        let control = &mut ground.control;
-        eventually("given back", ms(5000), || control.run(&["EXISTS", "a"]) == "0").await;
-        ground.proxy.deliver().await;
-        ground.finish().await;
+        assert_eq!(
+            pair.proxy.hit.load(Ordering::SeqCst),
+            2,
+            "{fate:?}: the unlock had no answer"
+        );
+        let control = &mut pair.control;
+        eventually("given back", ms(5000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
+        pair.proxy.deliver().await;
+        pair.finish().await;
     }
 }
 
 #[tokio::test]
 async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() {
-    let mut ground = Ground::new().await;
-    let port = ground.bed.server.port;
+    let mut pair = ProxiedPair::new().await;
+    let port = pair.server.port;
     for refusal in ["NOREPLICAS", "BUSY", "LOADING"] {
-        let guard = ground.ours.lock("a").lock().await.expect("free");
-        let before = ground.calls(RELEASE);
-        let control = &mut ground.control;
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        let before = pair.calls(RELEASE);
+        let control = &mut pair.control;
         let refusing = match refusal {
             "NOREPLICAS" => {
                 control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -548,43 +756,62 @@ async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() 
                 control.run(&["EVAL", fill, "0"]);
                 // A millisecond for each key, with a look at the connections in between.
                 control.run(&["CONFIG", "SET", "key-load-delay", "1000"]);
-                control.run(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+                control.run(&[
+                    "CONFIG",
+                    "SET",
+                    "loading-process-events-interval-bytes",
+                    "1024",
+                ]);
                 Some(in_the_background(port, &["DEBUG", "RELOAD"]))
             }
         };
         if refusal != "NOREPLICAS" {
             eventually("it refuses", ms(5000), || {
-                let said = control.try_run(&["GET", "a"]).expect_err("never a text").to_string();
+                let said = control
+                    .try_run(&["GET", "a"])
+                    .expect_err("never a text")
+                    .to_string();
                 said.to_uppercase().contains(refusal)
             })
             .await;
         }
         drop(guard);
         // A second copy is sent only after the first was refused.
-        eventually("refused, and sent again", ms(5000), || ground.calls(RELEASE) >= before + 2).await;
-        let control = &mut ground.control;
+        eventually("refused, and sent again", ms(5000), || {
+            pair.calls(RELEASE) >= before + 2
+        })
+        .await;
+        let control = &mut pair.control;
         match refusal {
             "NOREPLICAS" => control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
             "BUSY" => control.run(&["SCRIPT", "KILL"]),
             _ => control.run(&["CONFIG", "SET", "key-load-delay", "0"]),
         };
-        refusing.map_or(Ok(()), std::thread::JoinHandle::join).expect("no panic");
-        eventually("given back", ms(5000), || control.run(&["EXISTS", "a"]) == "0").await;
-        let stats = || ground.ours.stats();
+        refusing
+            .map_or(Ok(()), std::thread::JoinHandle::join)
+            .expect("no panic");
+        eventually("given back", ms(5000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
+        let stats = || pair.ours.stats();
         eventually("nothing under way", ms(5000), || stats().releasing == 0).await;
         assert_eq!(stats().given_up_total, 0, "{refusal}");
     }
-    ground.control.run(&["FLUSHALL"]);
-    ground.finish().await;
+    pair.control.run(&["FLUSHALL"]);
+    pair.finish().await;
 }
 
 /// Runs a command that takes long on a thread of its own. How it ends does not matter.
 fn in_the_background(port: u16, words: &[&str]) -> std::thread::JoinHandle<()> {
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
     std::thread::spawn(move || {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
         let mut connection = client.get_connection().expect("the server answers");
-        let _ = redis::cmd(&words[0]).arg(&words[1..]).query::<()>(&mut connection);
+        let _ = redis::cmd(&words[0])
+            .arg(&words[1..])
+            .query::<()>(&mut connection);
     })
 }
 
@@ -603,7 +830,9 @@ async fn count_up(
             break;
         }
         let nth = nth % names.len();
-        let Ok(guard) = client.lock(names[nth]).lock().await else { continue };
+        let Ok(guard) = client.lock(names[nth]).lock().await else {
+            continue;
+        };
         let counter = format!("counter of {}", names[nth]);
         let read = own.number(&["GET", &counter]);
         tokio::task::yield_now().await;
@@ -618,14 +847,25 @@ async fn count_up(
 const CUT_EVERY: Duration = Duration::from_millis(11);
 
 /// Six tasks on these locks, every other one on `away`, while connections are cut all the time.
-async fn count_under_cuts(mut ground: Ground, names: &'static [&'static str], away: &tokio::runtime::Handle) {
+async fn count_under_cuts(
+    mut pair: ProxiedPair,
+    names: &'static [&'static str],
+    away: &tokio::runtime::Handle,
+) {
     for name in names {
-        ground.control.run(&["SET", &format!("counter of {name}"), "0"]);
+        pair.control
+            .run(&["SET", &format!("counter of {name}"), "0"]);
     }
     let cuts = Arc::new(AtomicU32::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..6 {
-        let task = count_up(ground.ours.clone(), ground.bed.control(), names, nth, Arc::clone(&cuts));
+        let task = count_up(
+            pair.ours.clone(),
+            pair.server.control(),
+            names,
+            nth,
+            Arc::clone(&cuts),
+        );
         if nth % 2 == 0 {
             tasks.spawn(task);
         } else {
@@ -643,15 +883,16 @@ async fn count_under_cuts(mut ground: Ground, names: &'static [&'static str], aw
                 sections.iter_mut().zip(done).for_each(|(sum, done)| *sum += done);
             }
             () = tokio::time::sleep(pause) => {
-                // On a busy machine a connection may not be made in that time, and nobody would ever get anywhere.
-                let so_far = ground.ours.stats().acquired_total;
+                // On a busy machine a connection may not be made in that time, and nobody would
+                // ever get anywhere.
+                let so_far = pair.ours.stats().acquired_total;
                 pause = if so_far > acquired { CUT_EVERY } else { (pause * 2).min(ms(1000)) };
                 acquired = so_far;
                 // One of several connections, or all at once.
                 if cuts.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-                    ground.proxy.cut_all();
+                    pair.proxy.cut_all();
                 } else {
-                    ground.proxy.cut_one();
+                    pair.proxy.cut_one();
                 }
             }
         }
@@ -659,26 +900,36 @@ async fn count_under_cuts(mut ground: Ground, names: &'static [&'static str], aw
     assert!(cuts.load(Ordering::Relaxed) >= 10);
     for (name, sections) in names.iter().zip(sections) {
         assert!(sections > 0, "{name} was in use");
-        let counter = ground.control.run(&["GETDEL", &format!("counter of {name}")]);
+        let counter = pair.control.run(&["GETDEL", &format!("counter of {name}")]);
         assert_eq!(counter, sections.to_string(), "{name}");
     }
-    ground.finish().await;
+    pair.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_no_update_is_lost_and_no_count_drifts() {
-    count_under_cuts(Ground::new().await, &["a"], &tokio::runtime::Handle::current()).await;
+    count_under_cuts(
+        ProxiedPair::new().await,
+        &["a"],
+        &tokio::runtime::Handle::current(),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_of_three_connections_no_update_is_lost_and_no_count_drifts() {
-    let ground = Ground::with(|builder| builder.connections(3)).await;
-    count_under_cuts(ground, &["a", "b", "c", "g"], &tokio::runtime::Handle::current()).await;
+    let pair = ProxiedPair::with(|builder| builder.connections(3)).await;
+    count_under_cuts(
+        pair,
+        &["a", "b", "c", "g"],
+        &tokio::runtime::Handle::current(),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_constant_cuts_tasks_of_two_runtimes_share_a_client() {
     let away = tokio::runtime::Runtime::new().expect("a second runtime");
-    count_under_cuts(Ground::new().await, &["a", "b"], away.handle()).await;
+    count_under_cuts(ProxiedPair::new().await, &["a", "b"], away.handle()).await;
     away.shutdown_background();
 }

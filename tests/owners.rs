@@ -1,13 +1,14 @@
 //! Who holds: tasks, scopes, threads, explicit owners, and calls from unusual places.
 
-#![allow(clippy::large_futures, reason = "whole test bodies are handed to `within`")]
-
-mod common;
+#![allow(
+    clippy::large_futures,
+    reason = "whole test bodies are handed to `within`"
+)]
 
 use std::time::Duration;
 
-use common::{Bed, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient, LockGuard};
+use test_support::{TestServer, eventually, ms, stalls};
 
 /// A body that hangs is a failure, not a test that never ends.
 async fn within(body: impl Future<Output = ()>) {
@@ -30,23 +31,30 @@ const BOUND: Duration = Duration::from_secs(30);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tasks_exclude_each_other_and_one_task_nests() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let inside = tokio::spawn(async move {
             let outer = lock.lock().await.expect("free");
-            let inner = lock.try_lock().await.expect("asked").expect("the same task");
+            let inner = lock
+                .try_lock()
+                .await
+                .expect("asked")
+                .expect("the same task");
             assert_eq!(outer.owner(), inner.owner());
             let other = tokio::spawn({
                 let lock = lock.clone();
                 async move { lock.try_lock().await.expect("asked").is_none() }
             });
-            assert!(other.await.expect("no panic"), "a task spawned inside the section is another owner");
+            assert!(
+                other.await.expect("no panic"),
+                "a task spawned inside the section is another owner"
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
         });
         inside.await.expect("no panic");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -54,23 +62,30 @@ async fn two_tasks_exclude_each_other_and_one_task_nests() {
 #[tokio::test]
 async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let owner = client.owner();
         let lock = client.lock("a");
         let outer = lock.owned_by(&owner).lock().await.expect("free");
-        assert!(lock.try_lock().await.expect("asked").is_none(), "the task itself is another owner");
+        assert!(
+            lock.try_lock().await.expect("asked").is_none(),
+            "the task itself is another owner"
+        );
 
         let by_scope = tokio::spawn({
             let (owner, lock) = (owner.clone(), lock.clone());
             async move { owner.scope(async { lock.try_lock().await }).await }
         });
-        let inner = by_scope.await.expect("no panic").expect("asked").expect("re-entry");
+        let inner = by_scope
+            .await
+            .expect("no panic")
+            .expect("asked")
+            .expect("re-entry");
         assert_eq!(inner.owner(), &owner);
         assert_eq!(lock.owned_by(&owner).hold_count().await.expect("asked"), 2);
         inner.unlock().await.expect("held");
         outer.unlock().await.expect("held");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -78,13 +93,18 @@ async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
 #[tokio::test]
 async fn owner_with_id_has_its_number_on_the_wire() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let owner = client.owner_with_id(-5);
-        let guard = client.lock("a").owned_by(&owner).lock().await.expect("free");
-        assert_eq!(bed.control().hash("a"), format!("{}:-5 1", client.id()));
+        let guard = client
+            .lock("a")
+            .owned_by(&owner)
+            .lock()
+            .await
+            .expect("free");
+        assert_eq!(server.control().hash("a"), format!("{}:-5 1", client.id()));
         guard.unlock().await.expect("held");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -92,15 +112,16 @@ async fn owner_with_id_has_its_number_on_the_wire() {
 #[tokio::test]
 async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
 
         // Documented trap: both branches are polled by one task, so both are inside at once.
-        let both =
-            async || -> Result<(LockGuard, LockGuard), Error> { tokio::try_join!(lock.lock(), lock.lock()) };
+        let both = async || -> Result<(LockGuard, LockGuard), Error> {
+            tokio::try_join!(lock.lock(), lock.lock())
+        };
         let (first, second) = both().await.expect("re-entered");
-        assert_eq!(bed.control().count("a"), 2);
+        assert_eq!(server.control().count("a"), 2);
         first.unlock().await.expect("held");
         second.unlock().await.expect("held");
 
@@ -117,7 +138,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
             }
         };
         tokio::join!(one.scope(section()), other.scope(section()));
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -125,17 +146,25 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
-        let mut control = bed.control();
+        let server = TestServer::new();
+        let client = server.client().await;
+        let mut control = server.control();
         let lock = client.lock("a");
 
         let guard = lock.lock().await.expect("free");
-        tokio::spawn(async move { guard.unlock().await }).await.expect("no panic").expect("held");
+        tokio::spawn(async move { guard.unlock().await })
+            .await
+            .expect("no panic")
+            .expect("held");
 
         let guard = lock.lock().await.expect("free");
-        std::thread::spawn(move || drop(guard)).join().expect("dropping outside a runtime is fine");
-        eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
+        std::thread::spawn(move || drop(guard))
+            .join()
+            .expect("dropping outside a runtime is fine");
+        eventually("given back", ms(2000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
 
         let guard = lock.lock().await.expect("free");
         let panicked = tokio::spawn(async move {
@@ -143,21 +172,25 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
             panic!("on purpose");
         });
         assert!(panicked.await.expect_err("panicked").is_panic());
-        eventually("given back", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
-        bed.finish([client]).await;
+        eventually("given back", ms(2000), || {
+            control.run(&["EXISTS", "a"]) == "0"
+        })
+        .await;
+        server.finish([client]).await;
     })
     .await;
 }
 
 #[test]
 fn a_main_body_nests_on_every_kind_of_runtime() {
-    for mut builder in
-        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-    {
+    for mut builder in [
+        tokio::runtime::Builder::new_current_thread(),
+        tokio::runtime::Builder::new_multi_thread(),
+    ] {
         let runtime = builder.enable_all().build().expect("runtime");
         runtime.block_on(within(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
+            let server = TestServer::new();
+            let client = server.client().await;
             let lock = client.lock("a");
             let outer = lock.lock().await.expect("free");
             let inner = lock.lock().await.expect("nested in the same body");
@@ -166,10 +199,13 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
                 let lock = lock.clone();
                 async move { lock.try_lock().await.expect("asked").is_none() }
             });
-            assert!(spawned.await.expect("no panic"), "a task is another owner than the body");
+            assert!(
+                spawned.await.expect("no panic"),
+                "a task is another owner than the body"
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
-            bed.finish([client]).await;
+            server.finish([client]).await;
         }));
     }
 }
@@ -177,8 +213,8 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
 #[tokio::test]
 async fn tasks_of_a_local_set_are_owners_of_their_own() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let set = tokio::task::LocalSet::new();
         set.run_until(async {
@@ -195,7 +231,7 @@ async fn tasks_of_a_local_set_are_owners_of_their_own() {
             guard.unlock().await.expect("held");
         })
         .await;
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -203,8 +239,8 @@ async fn tasks_of_a_local_set_are_owners_of_their_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawn_blocking_with_block_on_nests() {
     within(async {
-        let bed = Bed::new();
-        let client = bed.client().await;
+        let server = TestServer::new();
+        let client = server.client().await;
         let lock = client.lock("a");
         let runtime = tokio::runtime::Handle::current();
         let blocking = tokio::task::spawn_blocking({
@@ -220,7 +256,7 @@ async fn spawn_blocking_with_block_on_nests() {
             }
         });
         blocking.await.expect("no panic");
-        bed.finish([client]).await;
+        server.finish([client]).await;
     })
     .await;
 }
@@ -229,35 +265,48 @@ async fn spawn_blocking_with_block_on_nests() {
 fn a_client_made_on_one_runtime_works_from_another_and_from_another_executor() {
     within_on_a_thread(|| {
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         // No timers and no I/O of its own.
-        let away = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let away = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime");
         away.block_on(async {
             let outer = lock.lock().await.expect("free");
             let inner = lock.lock().await.expect("nested");
-            assert!(client.lock("b").try_lock_for(ms(20)).await.expect("asked").is_some());
+            assert!(
+                client
+                    .lock("b")
+                    .try_lock_for(ms(20))
+                    .await
+                    .expect("asked")
+                    .is_some()
+            );
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
         });
-        // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner of its own.
+        // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner
+        // of its own.
         let _entered = home.enter();
         let guard = block_on(lock.lock()).expect("free");
-        assert!(block_on(lock.try_lock()).expect("asked").is_none(), "no re-entry by accident");
+        assert!(
+            block_on(lock.try_lock()).expect("asked").is_none(),
+            "no re-entry by accident"
+        );
         block_on(guard.unlock()).expect("held");
-        home.block_on(bed.finish([client]));
+        home.block_on(server.finish([client]));
     });
 }
 
 #[tokio::test]
 async fn two_clients_in_one_task_are_two_owners() {
     within(async {
-        let bed = Bed::new();
-        let (one, other) = (bed.client().await, bed.client().await);
+        let server = TestServer::new();
+        let (one, other) = (server.client().await, server.client().await);
         let guard = one.lock("a").lock().await.expect("free");
         assert!(other.lock("a").try_lock().await.expect("asked").is_none());
         // A scope of one client leaves the other's owner alone.
@@ -272,7 +321,7 @@ async fn two_clients_in_one_task_are_two_owners() {
             .await;
         assert!(seen.starts_with(other.id()));
         guard.unlock().await.expect("held");
-        bed.finish([one, other]).await;
+        server.finish([one, other]).await;
     })
     .await;
 }
@@ -280,11 +329,14 @@ async fn two_clients_in_one_task_are_two_owners() {
 #[tokio::test]
 async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
     within(async {
-        let bed = Bed::new();
-        let (one, other) = (bed.client().await, bed.client().await);
+        let server = TestServer::new();
+        let (one, other) = (server.client().await, server.client().await);
         let lock = one.lock("a").owned_by(&other.owner());
-        assert!(matches!(lock.lock().await, Err(Error::InvalidConfig { what: "owner", .. })));
-        bed.finish([one, other]).await;
+        assert!(matches!(
+            lock.lock().await,
+            Err(Error::InvalidConfig { what: "owner", .. })
+        ));
+        server.finish([one, other]).await;
     })
     .await;
 }
@@ -293,10 +345,10 @@ async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
 fn outside_a_runtime_calls_answer_no_runtime() {
     within_on_a_thread(|| {
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         let guard = home.block_on(lock.lock()).expect("free");
@@ -304,29 +356,40 @@ fn outside_a_runtime_calls_answer_no_runtime() {
         assert_eq!(guard.state(), redisson_lock::HoldState::Held);
         assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
         assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
-        assert!(matches!(block_on(LockClient::connect(&bed.server.url())), Err(Error::NoRuntime)));
+        assert!(matches!(
+            block_on(LockClient::connect(&server.url())),
+            Err(Error::NoRuntime)
+        ));
         assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
-        home.block_on(bed.finish([client]));
+        home.block_on(server.finish([client]));
     });
 }
 
 #[test]
 fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_scope() {
-    for mut runtime in
-        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-    {
+    for mut runtime in [
+        tokio::runtime::Builder::new_current_thread(),
+        tokio::runtime::Builder::new_multi_thread(),
+    ] {
         let runtime = runtime.enable_all().build().expect("runtime");
         runtime.block_on(tokio::task::unconstrained(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
+            let server = TestServer::new();
+            let client = server.client().await;
             let lock = client.lock("a");
             let outer = lock.lock().await.expect("free");
-            assert!(lock.try_lock().await.expect("asked").is_none(), "another owner");
+            assert!(
+                lock.try_lock().await.expect("asked").is_none(),
+                "another owner"
+            );
             outer.unlock().await.expect("held");
 
             let nested = async |lock: &redisson_lock::Lock| {
                 let outer = lock.lock().await.expect("free");
-                let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                let inner = lock
+                    .try_lock()
+                    .await
+                    .expect("asked")
+                    .expect("the same owner");
                 inner.unlock().await.expect("held");
                 outer.unlock().await.expect("held");
             };
@@ -335,24 +398,29 @@ fn an_unconstrained_body_of_block_on_has_an_owner_for_each_call_unless_it_has_a_
                 let lock = lock.clone();
                 async move {
                     let outer = lock.lock().await.expect("free");
-                    let inner = lock.try_lock().await.expect("asked").expect("the same owner");
+                    let inner = lock
+                        .try_lock()
+                        .await
+                        .expect("asked")
+                        .expect("the same owner");
                     inner.unlock().await.expect("held");
                     outer.unlock().await.expect("held");
                 }
             }));
             task.await.expect("no panic");
-            bed.finish([client]).await;
+            server.finish([client]).await;
         }));
     }
 }
 
 #[test]
 fn a_runtime_without_timers_or_without_sockets_is_refused() {
-    let server = common::Server::start();
+    let server = test_support::Server::start();
     for (time, io) in [(false, true), (true, false), (false, false), (true, true)] {
-        for mut runtime in
-            [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
-        {
+        for mut runtime in [
+            tokio::runtime::Builder::new_current_thread(),
+            tokio::runtime::Builder::new_multi_thread(),
+        ] {
             if time {
                 runtime.enable_time();
             }
@@ -363,11 +431,16 @@ fn a_runtime_without_timers_or_without_sockets_is_refused() {
             let start = std::time::Instant::now();
             let connected = runtime.block_on(LockClient::connect(&server.url()));
             match connected {
-                Ok(client) if time && io => runtime.block_on(async { drop(client.close(ms(0)).await) }),
+                Ok(client) if time && io => {
+                    runtime.block_on(async { drop(client.close(ms(0)).await) })
+                }
                 Err(Error::NoRuntime) if !time || !io => {}
                 other => panic!("time: {time}, io: {io}: {other:?}"),
             }
-            assert!(start.elapsed() < ms(1000) + stalls(start), "at once, not after the command timeout");
+            assert!(
+                start.elapsed() < ms(1000) + stalls(start),
+                "at once, not after the command timeout"
+            );
         }
     }
 }
@@ -377,10 +450,10 @@ fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
     within_on_a_thread(|| {
         let away = tokio::runtime::Runtime::new().expect("runtime");
         let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (bed, client) = home.block_on(async {
-            let bed = Bed::new();
-            let client = bed.client().await;
-            (bed, client)
+        let (server, client) = home.block_on(async {
+            let server = TestServer::new();
+            let client = server.client().await;
+            (server, client)
         });
         let lock = client.lock("a");
         let guard = home.block_on(lock.lock()).expect("free");
@@ -395,7 +468,7 @@ fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
             drop(guard);
             client.close(Duration::from_secs(1)).await;
         });
-        drop((lock, client, bed));
+        drop((lock, client, server));
     });
 }
 

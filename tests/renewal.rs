@@ -1,39 +1,49 @@
 //! Keeping a lock, and being told that it is lost.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Bed, Control, Monitor, eventually, ms, stalls};
 use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
+use test_support::{Control, Monitor, TestServer, eventually, ms, stalls};
 
 /// A watchdog that can be waited for, in milliseconds.
 const WATCHDOG: u64 = 1500;
 const PERIOD: u64 = WATCHDOG / 3;
 const COMMAND: u64 = 450;
-/// What a busy machine may take to run a task that is ready. No promise about time is shorter than this.
+/// What a busy machine may take to run a task that is ready. No promise about time is shorter than
+/// this.
 const SCHEDULING: u64 = 50;
 
-async fn brisk(bed: &Bed) -> LockClient {
-    bed.client_with(|builder| builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND))).await
+async fn brisk(server: &TestServer) -> LockClient {
+    server
+        .client_with(|builder| {
+            builder
+                .watchdog_timeout(ms(WATCHDOG))
+                .command_timeout(ms(COMMAND))
+        })
+        .await
 }
 
-/// Not later than the server ends the lease of this key: its answer is counted from before the question, and the least
-/// delayed of a few counts.
+/// Not later than the server ends the lease of this key: its answer is counted from before the
+/// question, and the least delayed of a few counts.
 fn expiry(control: &mut Control, key: &str) -> Instant {
     let asked = (0..5).map(|_| (Instant::now(), control.pttl(key)));
-    asked.map(|(at, left)| at + ms(u64::try_from(left).expect("it has a lease"))).max().expect("asked")
+    asked
+        .map(|(at, left)| at + ms(u64::try_from(left).expect("it has a lease")))
+        .max()
+        .expect("asked")
 }
 
 async fn told(guard: &LockGuard, within: Duration) -> LossReason {
-    tokio::time::timeout(within, guard.lost()).await.expect("told in time")
+    tokio::time::timeout(within, guard.lost())
+        .await
+        .expect("told in time")
 }
 
 #[tokio::test]
 async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     let start = Instant::now();
     let mut lowest = i64::MAX;
@@ -43,17 +53,20 @@ async fn the_watchdog_keeps_a_lock_for_many_timeouts() {
         assert!(guard.valid_until() > Instant::now());
         tokio::time::sleep(ms(10)).await;
     }
-    assert!(lowest > (WATCHDOG / 2) as i64, "renewed every third: {lowest} ms were left at the lowest");
+    assert!(
+        lowest > (WATCHDOG / 2) as i64,
+        "renewed every third: {lowest} ms were left at the lowest"
+    );
     assert_eq!(client.stats().lost_total, 0);
     assert!(client.stats().renewed_total >= 9);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let start = Instant::now();
@@ -64,46 +77,65 @@ async fn short_nested_leases_do_not_keep_the_watchdog_from_renewing() {
         nested.unlock().await.expect("held");
         assert_eq!(guard.state(), HoldState::Held);
     }
-    assert!(client.stats().renewed_total >= 3, "renewed every third of the watchdog timeout");
-    assert!(bed.control().pttl("a") > (WATCHDOG / 2) as i64);
+    assert!(
+        client.stats().renewed_total >= 3,
+        "renewed every third of the watchdog timeout"
+    );
+    assert!(server.control().pttl("a") > (WATCHDOG / 2) as i64);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_long_lease_beside_a_watchdog_hold_is_renewed_once_a_period_and_no_oftener() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
-    let long = lock.lease(Duration::from_secs(600)).lock().await.expect("free");
+    let long = lock
+        .lease(Duration::from_secs(600))
+        .lock()
+        .await
+        .expect("free");
     let guard = lock.lock().await.expect("nested");
     tokio::time::sleep(ms(4 * PERIOD + PERIOD / 2)).await;
     let renewed = client.stats().renewed_total;
-    assert!((3..=6).contains(&renewed), "{renewed} renewals in four and a half periods");
+    assert!(
+        (3..=6).contains(&renewed),
+        "{renewed} renewals in four and a half periods"
+    );
     guard.unlock().await.expect("held");
     long.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
-/// Redisson's read locks leaked here until 4.7.0 (its tests `shouldHaveNoThreadsAfter…AcquireAndRelease`).
+/// Redisson's read locks leaked here until 4.7.0 (its tests
+/// `shouldHaveNoThreadsAfter…AcquireAndRelease`).
 #[tokio::test]
 async fn the_registry_is_empty_after_as_many_unlocks_as_locks() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
+    let server = TestServer::new();
+    let client = brisk(&server).await;
     let lock = client.lock("a");
     for depth in [1, 2, 5] {
         let mut guards = Vec::new();
         for _ in 0..depth {
             guards.push(lock.lock().await.expect("reentrant"));
-            assert_eq!(client.stats().renewals, 1, "one timer for all holds of an owner");
+            assert_eq!(
+                client.stats().renewals,
+                1,
+                "one timer for all holds of an owner"
+            );
         }
         while let Some(guard) = guards.pop() {
             assert_eq!(client.stats().renewals, 1, "renewed as long as one is left");
             guard.unlock().await.expect("held");
         }
-        assert_eq!(client.stats().renewals, 0, "the last unlock takes it off, and not a moment later");
+        assert_eq!(
+            client.stats().renewals,
+            0,
+            "the last unlock takes it off, and not a moment later"
+        );
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 /// One hold of the model.
@@ -122,7 +154,8 @@ impl Kind {
     }
 }
 
-/// What the lease of the key must be, in seconds: creating writes it, everything else only raises it.
+/// What the lease of the key must be, in seconds: creating writes it, everything else only raises
+/// it.
 #[derive(Default)]
 struct Model {
     held: Vec<(usize, Kind)>,
@@ -131,7 +164,11 @@ struct Model {
 
 impl Model {
     fn take(&mut self, nth: usize, kind: Kind) {
-        self.lease = if self.held.is_empty() { kind.lease() } else { self.lease.max(kind.lease()) };
+        self.lease = if self.held.is_empty() {
+            kind.lease()
+        } else {
+            self.lease.max(kind.lease())
+        };
         self.held.push((nth, kind));
     }
 
@@ -144,15 +181,26 @@ impl Model {
 
 #[tokio::test]
 async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let kinds = [Kind::Watchdog, Kind::Fixed(5), Kind::Fixed(90)];
-    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let orders = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
     let lock = client.lock("a");
     let mut check = |model: &Model, what: &str| {
         assert_eq!(control.count("a"), model.held.len() as i64, "{what}");
-        let lease = if model.held.is_empty() { 0 } else { (control.pttl("a") + 999) as u64 / 1000 };
+        let lease = if model.held.is_empty() {
+            0
+        } else {
+            (control.pttl("a") + 999) as u64 / 1000
+        };
         assert_eq!(lease, model.lease, "{what}");
     };
     for case in 0..27 {
@@ -170,58 +218,88 @@ async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
                 check(&model, &format!("{case:?} taken {nth}"));
             }
             for nth in order {
-                guards[nth].take().expect("held").unlock().await.expect("held");
+                guards[nth]
+                    .take()
+                    .expect("held")
+                    .unlock()
+                    .await
+                    .expect("held");
                 model.give_back(nth);
                 check(&model, &format!("{case:?} {order:?} given back {nth}"));
             }
         }
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lease(ms(2000)).lock().await.expect("free");
     let (deadline, expiry) = (guard.valid_until(), expiry(&mut control, "a"));
-    assert!(deadline <= expiry, "the local deadline lies before the server's own");
+    assert!(
+        deadline <= expiry,
+        "the local deadline lies before the server's own"
+    );
     assert_eq!(told(&guard, ms(4000)).await, LossReason::LeaseOver);
     let at = Instant::now();
-    assert!(at <= expiry + stalls(deadline), "told {:?} after the expiry", at - expiry);
+    assert!(
+        at <= expiry + stalls(deadline),
+        "told {:?} after the expiry",
+        at - expiry
+    );
     assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
-    assert!(matches!(lock.lock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::LeaseOver, .. })));
-    let again = lock.lock().await.expect("the lost guard is gone, so this is a new hold");
+    assert!(matches!(
+        lock.lock().await,
+        Err(Error::Lost {
+            reason: LossReason::LeaseOver,
+            ..
+        })
+    ));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            reason: LossReason::LeaseOver,
+            ..
+        })
+    ));
+    let again = lock
+        .lock()
+        .await
+        .expect("the lost guard is gone, so this is a new hold");
     again.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_fixed_hold_ends_while_the_watchdog_keeps_the_others() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let kept = lock.lock().await.expect("free");
     let fixed = lock.lease(ms(100)).lock().await.expect("nested");
     assert_eq!(told(&fixed, ms(300)).await, LossReason::LeaseOver);
     eventually("the count follows", ms(1000), || control.count("a") == 1).await;
     assert_eq!(kept.state(), HoldState::Held);
-    let nested = lock.lock().await.expect("the other hold still allows a re-entry");
+    let nested = lock
+        .lock()
+        .await
+        .expect("the other hold still allows a re-entry");
     nested.unlock().await.expect("held");
     drop(fixed);
     kept.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lease(ms(400)).lock().await.expect("free");
     guard.extend(Duration::from_secs(5)).await.expect("held");
@@ -235,78 +313,135 @@ async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
     tokio::time::sleep(ms(500)).await;
     assert_eq!(guard.state(), HoldState::Held, "the old end has passed");
     control.run(&["DEL", "a"]);
-    assert!(matches!(guard.extend(ms(500)).await, Err(Error::Lost { reason: LossReason::Gone, .. })));
+    assert!(matches!(
+        guard.extend(ms(500)).await,
+        Err(Error::Lost {
+            reason: LossReason::Gone,
+            ..
+        })
+    ));
     drop(guard);
     let renewed = lock.lock().await.expect("free");
-    assert!(matches!(renewed.extend(ms(500)).await, Err(Error::InvalidConfig { .. })));
+    assert!(matches!(
+        renewed.extend(ms(500)).await,
+        Err(Error::InvalidConfig { .. })
+    ));
     renewed.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let start = Instant::now();
-    let guard = client.lock("a").max_hold(ms(2 * WATCHDOG)).lock().await.expect("free");
+    let guard = client
+        .lock("a")
+        .max_hold(ms(2 * WATCHDOG))
+        .lock()
+        .await
+        .expect("free");
     assert_eq!(told(&guard, ms(3 * WATCHDOG)).await, LossReason::MaxHold);
     let took = start.elapsed();
-    assert!(took > ms(2 * WATCHDOG - 100) && took < ms(2 * WATCHDOG + 100) + stalls(start), "{took:?}");
+    assert!(
+        took > ms(2 * WATCHDOG - 100) && took < ms(2 * WATCHDOG + 100) + stalls(start),
+        "{took:?}"
+    );
     // No release was sent: the key ends with its own lease, a moment later.
     assert_eq!(control.calls("publish"), 0);
-    eventually("its lease ends", ms(1000), || control.run(&["EXISTS", "a"]) == "0").await;
+    eventually("its lease ends", ms(1000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
     assert_eq!(control.calls("publish") + control.calls("del"), 0);
     drop(guard);
 
-    let short = client.lock("a").max_hold(ms(300)).lease(ms(5000)).lock().await.expect("free");
-    assert!(control.pttl("a") <= 300, "a fixed lease does not reach past it either");
-    assert!(matches!(short.extend(ms(5000)).await, Err(Error::InvalidDuration { .. })));
+    let short = client
+        .lock("a")
+        .max_hold(ms(300))
+        .lease(ms(5000))
+        .lock()
+        .await
+        .expect("free");
+    assert!(
+        control.pttl("a") <= 300,
+        "a fixed lease does not reach past it either"
+    );
+    assert!(matches!(
+        short.extend(ms(5000)).await,
+        Err(Error::InvalidDuration { .. })
+    ));
     short.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_clients_max_hold_is_that_of_every_lock_that_does_not_say_otherwise() {
-    let bed = Bed::new();
+    let server = TestServer::new();
     let set = |builder: LockClientBuilder| {
-        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).max_hold(ms(WATCHDOG / 2))
+        builder
+            .watchdog_timeout(ms(WATCHDOG))
+            .command_timeout(ms(COMMAND))
+            .max_hold(ms(WATCHDOG / 2))
     };
-    let client = bed.client_with(set).await;
-    let mut control = bed.control();
+    let client = server.client_with(set).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
-    assert!(control.pttl("a") <= (WATCHDOG / 2) as i64, "no lease reaches past it");
-    let own = client.lock("b").max_hold(Duration::from_secs(60)).lock().await.expect("free");
+    assert!(
+        control.pttl("a") <= (WATCHDOG / 2) as i64,
+        "no lease reaches past it"
+    );
+    let own = client
+        .lock("b")
+        .max_hold(Duration::from_secs(60))
+        .lock()
+        .await
+        .expect("free");
     assert_eq!(told(&guard, ms(WATCHDOG)).await, LossReason::MaxHold);
     assert_eq!(own.state(), HoldState::Held, "this one has said otherwise");
     own.unlock().await.expect("held");
     drop(guard);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_commands() {
     const NAMES: usize = 12;
-    let bed = Bed::new();
+    let server = TestServer::new();
     let set = |builder: LockClientBuilder| {
-        builder.watchdog_timeout(ms(WATCHDOG)).command_timeout(ms(COMMAND)).connections(4)
+        builder
+            .watchdog_timeout(ms(WATCHDOG))
+            .command_timeout(ms(COMMAND))
+            .connections(4)
     };
-    let client = bed.client_with(set).await;
-    let mut control = bed.control();
+    let client = server.client_with(set).await;
+    let mut control = server.control();
     // The first call of each script is an EVAL, which shows its source and not its name.
-    client.lock("a").lock().await.expect("free").unlock().await.expect("held");
-    let monitor = Monitor::start(bed.server.port);
+    client
+        .lock("a")
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    let monitor = Monitor::start(server.port);
     let mut guards = Vec::new();
     for nth in 0..NAMES {
         guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
     }
-    eventually("all are renewed", ms(2 * WATCHDOG), || client.stats().renewed_total >= NAMES as u64).await;
+    eventually("all are renewed", ms(2 * WATCHDOG), || {
+        client.stats().renewed_total >= NAMES as u64
+    })
+    .await;
     for guard in guards {
         guard.unlock().await.expect("held");
     }
     let seen = monitor.take(&mut control);
     // Whose commands a connection carried: `… [0 127.0.0.1:4711] "EVALSHA" "sha" "1" "a0" …`.
-    let mut connections = std::collections::BTreeMap::<String, std::collections::BTreeSet<&str>>::new();
+    let mut connections =
+        std::collections::BTreeMap::<String, std::collections::BTreeSet<&str>>::new();
     for line in seen.iter().filter(|line| line.contains("\"EVAL")) {
         let (_, rest) = line.split_once("[0 ").expect("an address");
         let (address, command) = rest.split_once(']').expect("an address");
@@ -317,27 +452,36 @@ async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_comman
             }
         }
     }
-    assert!(connections.len() == NAMES && connections.values().all(|of| of.len() == 1), "{connections:#?}");
+    assert!(
+        connections.len() == NAMES && connections.values().all(|of| of.len() == 1),
+        "{connections:#?}"
+    );
     let used: std::collections::BTreeSet<_> = connections.values().flatten().collect();
     assert!(used.len() > 1, "several connections are in use");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn every_harm_to_the_key_is_told_with_its_reason() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     type Harm = fn(&mut Control);
     let harms: [(&str, LossReason, Harm); 5] = [
-        ("deleted", LossReason::Gone, |control| drop(control.run(&["DEL", "a"]))),
-        ("flushed", LossReason::Gone, |control| drop(control.run(&["FLUSHALL"]))),
+        ("deleted", LossReason::Gone, |control| {
+            drop(control.run(&["DEL", "a"]))
+        }),
+        ("flushed", LossReason::Gone, |control| {
+            drop(control.run(&["FLUSHALL"]))
+        }),
         ("taken", LossReason::Taken, |control| {
             control.run(&["DEL", "a"]);
             control.run(&["HSET", "a", "java:1", "1"]);
             control.run(&["PEXPIRE", "a", "60000"]);
         }),
-        ("replaced", LossReason::Changed, |control| drop(control.run(&["SET", "a", "text"]))),
+        ("replaced", LossReason::Changed, |control| {
+            drop(control.run(&["SET", "a", "text"]))
+        }),
         ("field deleted", LossReason::Gone, |control| {
             let field = control.run(&["HKEYS", "a"]);
             control.run(&["HDEL", "a", &field]);
@@ -351,7 +495,11 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             let nested = lock.lock().await.expect("nested");
             harm(&mut control);
             let start = Instant::now();
-            assert_eq!(told(&guard, ms(2000)).await, reason, "{what}, lease {lease:?}");
+            assert_eq!(
+                told(&guard, ms(2000)).await,
+                reason,
+                "{what}, lease {lease:?}"
+            );
             assert!(
                 start.elapsed() < ms(PERIOD + COMMAND + SCHEDULING) + stalls(start),
                 "{what}: {:?}",
@@ -359,41 +507,54 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             );
             assert_eq!(told(&nested, ms(10)).await, reason);
             assert_eq!(guard.ended().await, Some(reason));
-            assert!(matches!(lock.try_lock().await, Err(Error::Lost { .. })), "a re-entry is an error");
-            assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason));
+            assert!(
+                matches!(lock.try_lock().await, Err(Error::Lost { .. })),
+                "a re-entry is an error"
+            );
+            assert!(
+                matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason)
+            );
             drop(nested);
             control.run(&["DEL", "a"]);
         }
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn an_unlock_after_the_key_is_gone_says_lost_also_without_a_renewal_between() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for (harm, reason) in [("DEL", LossReason::Gone), ("RENAME", LossReason::Gone)] {
         let guard = client.lock("a").lock().await.expect("free");
         match harm {
             "DEL" => control.run(&["DEL", "a"]),
             _ => control.run(&["RENAME", "a", "b"]),
         };
-        assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason));
+        assert!(
+            matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason)
+        );
         control.run(&["DEL", "b"]);
     }
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["SET", "a", "text"]);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: LossReason::Changed, .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            reason: LossReason::Changed,
+            ..
+        })
+    ));
     assert_eq!(control.run(&["GETDEL", "a"]), "text");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_live_on() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let mut guards = Vec::new();
     for nth in 0..100 {
         guards.push(client.lock(format!("a{nth}")).lock().await.expect("free"));
@@ -403,7 +564,11 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
     control.run(&["DEL", "a30"]);
     control.run(&["HSET", "a30", "java:1", "1"]);
     let start = Instant::now();
-    for (nth, reason) in [(10, LossReason::Changed), (20, LossReason::Gone), (30, LossReason::Taken)] {
+    for (nth, reason) in [
+        (10, LossReason::Changed),
+        (20, LossReason::Gone),
+        (30, LossReason::Taken),
+    ] {
         assert_eq!(told(&guards[nth], ms(WATCHDOG)).await, reason);
     }
     assert!(
@@ -412,34 +577,50 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
         start.elapsed()
     );
     tokio::time::sleep(ms(2 * WATCHDOG)).await;
-    let alive = guards.iter().filter(|guard| guard.state() == HoldState::Held).count();
+    let alive = guards
+        .iter()
+        .filter(|guard| guard.state() == HoldState::Held)
+        .count();
     assert_eq!(alive, 97);
-    let keys = (0..100).filter(|nth| control.pttl(&format!("a{nth}")) > (WATCHDOG / 2) as i64).count();
+    let keys = (0..100)
+        .filter(|nth| control.pttl(&format!("a{nth}")) > (WATCHDOG / 2) as i64)
+        .count();
     assert_eq!(keys, 97);
     for guard in guards {
         let _ = guard.unlock().await;
     }
     control.run(&["DEL", "a10", "a20", "a30"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(900))).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(900)))
+        .await;
+    let mut control = server.control();
     let mut holds = Vec::new();
     for nth in 0..20 {
         let lock = client.lock(format!("a{nth}"));
-        let lock = if nth % 2 == 0 { lock } else { lock.lease(ms(2800)) };
+        let lock = if nth % 2 == 0 {
+            lock
+        } else {
+            lock.lease(ms(2800))
+        };
         holds.push(lock.lock().await.expect("free"));
         tokio::time::sleep(ms(7)).await;
     }
-    let expiries: Vec<_> = (0..20).map(|nth| expiry(&mut control, &format!("a{nth}"))).collect();
-    bed.server.pause();
+    let expiries: Vec<_> = (0..20)
+        .map(|nth| expiry(&mut control, &format!("a{nth}")))
+        .collect();
+    server.pause();
     let deadlines: Vec<_> = holds.iter().map(LockGuard::valid_until).collect();
     for (deadline, expiry) in deadlines.iter().zip(&expiries) {
-        assert!(deadline <= expiry, "the local deadline lies before the server's own");
+        assert!(
+            deadline <= expiry,
+            "the local deadline lies before the server's own"
+        );
     }
     let mut watchers = tokio::task::JoinSet::new();
     for (nth, guard) in holds.iter().enumerate() {
@@ -448,7 +629,11 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
     }
     while let Some(watched) = watchers.join_next().await {
         let (nth, reason, at) = watched.expect("no panic");
-        let expected = if nth % 2 == 0 { LossReason::NotRenewed } else { LossReason::LeaseOver };
+        let expected = if nth % 2 == 0 {
+            LossReason::NotRenewed
+        } else {
+            LossReason::LeaseOver
+        };
         assert_eq!(reason, expected);
         assert!(
             at <= expiries[nth] + stalls(deadlines[nth]),
@@ -457,28 +642,32 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
         );
         assert!(holds[nth].valid_until() <= Instant::now());
     }
-    bed.server.resume();
+    server.resume();
     drop(holds);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_hold_is_at_risk_before_it_is_lost_and_safe_again_when_renewed() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(250))).await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(3000)).command_timeout(ms(250)))
+        .await;
     let guard = client.lock("a").lock().await.expect("free");
-    bed.server.pause();
+    server.pause();
     eventually("at risk", ms(2600), || guard.state() == HoldState::AtRisk).await;
-    bed.server.resume();
+    server.resume();
     eventually("renewed", ms(900), || guard.state() == HoldState::Held).await;
     guard.unlock().await.expect("held all the time");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_unlock_never_signals_a_loss() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(290))).await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(290)))
+        .await;
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..8 {
         let lock = client.lock(format!("a{nth}"));
@@ -486,7 +675,8 @@ async fn a_normal_unlock_never_signals_a_loss() {
             let start = Instant::now();
             let (mut hold, mut answered) = (0, 0);
             while start.elapsed() < ms(4000) {
-                // A busy machine may take longer than the command timeout: then there is no answer, and no loss either.
+                // A busy machine may take longer than the command timeout: then there is no answer,
+                // and no loss either.
                 let guard = match lock.lock().await {
                     Err(Error::NoAnswer { .. }) => continue,
                     taken => taken.expect("free"),
@@ -499,7 +689,10 @@ async fn a_normal_unlock_never_signals_a_loss() {
                     released => answered += released.map(|()| 1).expect("held"),
                 }
                 assert_eq!(ended.await, None);
-                assert!(tokio::time::timeout(Duration::ZERO, lost).await.is_err(), "never after an unlock");
+                assert!(
+                    tokio::time::timeout(Duration::ZERO, lost).await.is_err(),
+                    "never after an unlock"
+                );
             }
             assert!(answered >= 5, "{answered} unlocks were answered");
         });
@@ -508,14 +701,14 @@ async fn a_normal_unlock_never_signals_a_loss() {
         task.expect("no panic");
     }
     assert_eq!(client.stats().lost_total, 0);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn run_drops_its_body_when_the_lock_is_lost() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let (dropped, was_dropped) = std::sync::mpsc::channel();
     struct OnDrop(std::sync::mpsc::Sender<()>);
@@ -533,34 +726,54 @@ async fn run_drops_its_body_when_the_lock_is_lost() {
         control.run(&["DEL", "a"]);
     };
     let (ran, ()) = tokio::join!(run, harm);
-    assert!(matches!(ran, Err(Error::Lost { reason: LossReason::Gone, .. })));
+    assert!(matches!(
+        ran,
+        Err(Error::Lost {
+            reason: LossReason::Gone,
+            ..
+        })
+    ));
     was_dropped.try_recv().expect("the body was dropped");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let lock = client.lock("a");
     let guard = lock.lock().await.expect("free");
     let ended = guard.ended();
     guard.detach();
     control.run(&["DEL", "a"]);
     assert_eq!(ended.await, Some(LossReason::Gone));
-    assert!(matches!(lock.lock().await, Err(Error::Lost { .. })), "until it is asked for");
-    assert!(matches!(lock.unlock().await, Err(Error::Lost { reason: LossReason::Gone, .. })));
-    lock.lock().await.expect("free").unlock().await.expect("held");
-    bed.finish([client]).await;
+    assert!(
+        matches!(lock.lock().await, Err(Error::Lost { .. })),
+        "until it is asked for"
+    );
+    assert!(matches!(
+        lock.unlock().await,
+        Err(Error::Lost {
+            reason: LossReason::Gone,
+            ..
+        })
+    ));
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
-    let bed = Bed::new();
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
-    let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
     let client = LockClient::builder()
         .watchdog_timeout(ms(WATCHDOG))
         .command_timeout(ms(COMMAND))
@@ -573,7 +786,10 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
     }
     let bad = client.lock("bad").lock().await.expect("free");
     control.run(&["ACL", "SETUSER", "u", "resetkeys", "~a*"]);
-    assert_eq!(told(&bad, ms(WATCHDOG + SCHEDULING)).await, LossReason::NotRenewed);
+    assert_eq!(
+        told(&bad, ms(WATCHDOG + SCHEDULING)).await,
+        LossReason::NotRenewed
+    );
     tokio::time::sleep(ms(WATCHDOG)).await;
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
     control.run(&["ACL", "SETUSER", "u", "~*"]);
@@ -581,24 +797,30 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
         guard.unlock().await.expect("held");
     }
     drop(bad);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lease_that_an_operator_changed_is_repaired_by_the_next_renewal() {
-    let bed = Bed::new();
-    let client = brisk(&bed).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = brisk(&server).await;
+    let mut control = server.control();
     let guard = client.lock("a").lock().await.expect("free");
     for harm in [["PERSIST", "a", ""], ["PEXPIRE", "a", "700"]] {
         let words: Vec<&str> = harm.into_iter().filter(|word| !word.is_empty()).collect();
         control.run(&words);
         let valid_until = guard.valid_until();
-        assert!(valid_until > Instant::now(), "the local deadline is its own");
+        assert!(
+            valid_until > Instant::now(),
+            "the local deadline is its own"
+        );
         let renewed = 800..=WATCHDOG as i64;
-        eventually("repaired", ms(2 * PERIOD), || renewed.contains(&control.pttl("a"))).await;
+        eventually("repaired", ms(2 * PERIOD), || {
+            renewed.contains(&control.pttl("a"))
+        })
+        .await;
     }
     assert_eq!(guard.state(), HoldState::Held);
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }

@@ -1,15 +1,26 @@
-//! Each right of the documented recipe taken away, one at a time: which calls say so, and how they name it.
+//! Each right of the documented recipe taken away, one at a time: which calls say so, and how they
+//! name it.
 
-mod common;
-
-use common::{Bed, Control, eventually, ms};
-use redisson_lock::{Error, FenceState, LockClient};
+use redisson_lock::{ConnectionFence, Error, LockClient};
+use test_support::{Control, TestServer, eventually, ms};
 
 /// The words that make the user, as `docs/operations.md` has them.
 fn recipe() -> Vec<&'static str> {
     let page = include_str!("../docs/operations.md");
-    let recipe = page.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a recipe");
-    recipe.lines().flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace()).collect()
+    let recipe = page
+        .split("```acl\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a recipe");
+    recipe
+        .lines()
+        .flat_map(|line| {
+            line.split('#')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+        })
+        .collect()
 }
 
 /// Gives the user every right but one.
@@ -17,7 +28,12 @@ fn grant_all_but(control: &mut Control, missing: &str) {
     let words = recipe();
     assert_eq!(words[..3], ["ACL", "SETUSER", "locker"]);
     let words = words.iter().filter(|word| **word != missing).copied();
-    let words: Vec<&str> = words.clone().take(3).chain(["reset"]).chain(words.skip(3)).collect();
+    let words: Vec<&str> = words
+        .clone()
+        .take(3)
+        .chain(["reset"])
+        .chain(words.skip(3))
+        .collect();
     control.run(&words);
 }
 
@@ -25,14 +41,23 @@ fn grant_all_but(control: &mut Control, missing: &str) {
 fn said<T>(result: &Result<T, Error>) -> String {
     match result {
         Ok(_) => String::new(),
-        Err(Error::PermissionDenied { right, .. }) => right.clone(),
+        Err(Error::PermissionDenied { permission, .. }) => permission.clone(),
         Err(other) => format!("{other:?}"),
     }
 }
 
 /// Besides connecting.
-const CALLS: [&str; 9] =
-    ["lock", "lock again", "wait", "inspect", "extend", "unlock one", "unlock", "force_unlock", "new server"];
+const CALLS: [&str; 9] = [
+    "lock",
+    "lock again",
+    "wait",
+    "inspect",
+    "extend",
+    "unlock one",
+    "unlock",
+    "force_unlock",
+    "new server",
+];
 
 /// Has the server learn every script, so that no call but the first of a new server sends its text.
 async fn teach(client: &LockClient) {
@@ -41,13 +66,23 @@ async fn teach(client: &LockClient) {
     held.extend(ms(20_000)).await.expect("held");
     assert!(lock.force_unlock().await.expect("answered"));
     drop(held);
-    lock.lock().await.expect("free").unlock().await.expect("held");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
 }
 
 /// One call without one right. The state before it is made with all of them.
-async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient) -> String {
-    let mut control = bed.control();
-    let (mut ours, mut other) = (bed.control(), bed.control());
+async fn call_without(
+    missing: &str,
+    call: &str,
+    server: &TestServer,
+    client: &LockClient,
+) -> String {
+    let mut control = server.control();
+    let (mut ours, mut other) = (server.control(), server.control());
     let mut take_away = || grant_all_but(&mut ours, missing);
     let mut give_back = || grant_all_but(&mut other, "");
     // A name of its own: a channel is listened to for a while after its last waiter has left.
@@ -56,11 +91,14 @@ async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient)
     let said = match call {
         "connect" => {
             take_away();
-            let url = format!("redis://locker:SECRET@127.0.0.1:{}/1", bed.server.port);
-            let connected = LockClient::builder().command_timeout(ms(400)).connect(&url).await;
+            let url = format!("redis://locker:SECRET@127.0.0.1:{}/1", server.port);
+            let connected = LockClient::builder()
+                .command_timeout(ms(400))
+                .connect(&url)
+                .await;
             let said = match &connected {
-                Ok(client) if client.stats().fence != FenceState::InForce => {
-                    format!("{:?}", client.stats().fence)
+                Ok(client) if client.stats().connection_fence != ConnectionFence::Active => {
+                    format!("{:?}", client.stats().connection_fence)
                 }
                 connected => said(connected),
             };
@@ -128,26 +166,55 @@ async fn call_without(missing: &str, call: &str, bed: &Bed, client: &LockClient)
         other => unreachable!("{other}"),
     };
     give_back();
-    eventually("nothing under way", ms(5000), || client.stats().releasing + client.stats().held == 0).await;
+    eventually("nothing under way", ms(5000), || {
+        client.stats().releasing + client.stats().held == 0
+    })
+    .await;
     control.run(&["DEL", &name]);
     said
 }
 
-/// Which calls need which right. Those that no call needs are for other versions of the server, or not looked at by it.
+/// Which calls need which right. Those that no call needs are for other versions of the server, or
+/// not looked at by it.
 const NEEDED_BY: [(&str, &[&str]); 24] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
         "+hget",
-        &["lock", "lock again", "wait", "inspect", "unlock one", "unlock", "force_unlock", "new server"],
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "unlock one",
+            "unlock",
+            "force_unlock",
+            "new server",
+        ],
     ),
-    ("+hincrby", &["lock", "lock again", "unlock one", "new server"]),
+    (
+        "+hincrby",
+        &["lock", "lock again", "unlock one", "new server"],
+    ),
     ("+hlen", &["wait", "inspect", "force_unlock"]),
     ("+hkeys", &["wait", "inspect", "force_unlock"]),
     ("+hexists", &["extend", "force_unlock"]),
     ("+exists", &["lock", "wait", "new server"]),
-    ("+pttl", &["lock again", "wait", "inspect", "extend", "unlock one", "force_unlock"]),
-    ("+pexpire", &["lock", "lock again", "extend", "unlock one", "new server"]),
+    (
+        "+pttl",
+        &[
+            "lock again",
+            "wait",
+            "inspect",
+            "extend",
+            "unlock one",
+            "force_unlock",
+        ],
+    ),
+    (
+        "+pexpire",
+        &["lock", "lock again", "extend", "unlock one", "new server"],
+    ),
     ("+del", &["unlock", "force_unlock"]),
     ("+publish", &["unlock", "force_unlock"]),
     ("+subscribe", &["wait"]),
@@ -161,7 +228,10 @@ const NEEDED_BY: [(&str, &[&str]); 24] = [
     ("+select", &["connect"]),
     ("+info", &[]),
     ("~lock:*", &CALLS),
-    ("&redisson_lock__channel:{lock:*", &["wait", "unlock", "force_unlock"]),
+    (
+        "&redisson_lock__channel:{lock:*",
+        &["wait", "unlock", "force_unlock"],
+    ),
 ];
 
 /// Whether what was said names the right: a pattern by its kind, and the fence by its state.
@@ -176,18 +246,29 @@ fn names(said: &str, right: &str) -> bool {
 
 #[tokio::test]
 async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
-    let bed = Bed::new();
-    let rights: Vec<_> = recipe().into_iter().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    let server = TestServer::new();
+    let rights: Vec<_> = recipe()
+        .into_iter()
+        .filter(|word| word.starts_with(['+', '~', '&']))
+        .collect();
     let mut wrong = Vec::new();
     let with_all = ("no right at all", &[][..]);
     for (missing, needed_by) in std::iter::once(with_all).chain(NEEDED_BY) {
-        grant_all_but(&mut bed.control(), "");
-        let url = format!("redis://locker:SECRET@127.0.0.1:{}", bed.server.port);
-        let client = LockClient::builder().command_timeout(ms(400)).connect(&url).await.expect("permitted");
+        grant_all_but(&mut server.control(), "");
+        let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
+        let client = LockClient::builder()
+            .command_timeout(ms(400))
+            .connect(&url)
+            .await
+            .expect("permitted");
         teach(&client).await;
         for call in ["connect"].into_iter().chain(CALLS) {
-            let said = call_without(missing, call, &bed, &client).await;
-            let right = if needed_by.contains(&call) { names(&said, missing) } else { said.is_empty() };
+            let said = call_without(missing, call, &server, &client).await;
+            let right = if needed_by.contains(&call) {
+                names(&said, missing)
+            } else {
+                said.is_empty()
+            };
             if !right {
                 wrong.push(format!("{call} without {missing} says {said:?}"));
             }
@@ -195,6 +276,10 @@ async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
         client.close(ms(0)).await;
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(rights, NEEDED_BY.map(|(right, _)| right), "every right of the recipe was tried");
-    bed.finish([]).await;
+    assert_eq!(
+        rights,
+        NEEDED_BY.map(|(right, _)| right),
+        "every right of the recipe was tried"
+    );
+    server.finish([]).await;
 }

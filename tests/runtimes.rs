@@ -1,30 +1,34 @@
 //! Clients whose runtime is not the caller's: it ends, or nobody drives it.
 
-mod common;
-
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{Bed, ms};
 use redisson_lock::{Error, LockClient, LossReason};
+use test_support::{TestServer, ms};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 300;
 
 /// A client on `home`, with a command timeout that can be waited for.
-fn client_on(home: &Runtime) -> (Bed, LockClient) {
+fn client_on(home: &Runtime) -> (TestServer, LockClient) {
     home.block_on(async {
-        let bed = Bed::new();
-        let client = bed.client_with(|builder| builder.command_timeout(ms(COMMAND))).await;
-        (bed, client)
+        let server = TestServer::new();
+        let client = server
+            .client_with(|builder| builder.command_timeout(ms(COMMAND)))
+            .await;
+        (server, client)
     })
 }
 
 #[test]
 fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once() {
     let home = Runtime::new().expect("runtime");
-    let away = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("runtime");
-    let (bed, client) = client_on(&home);
+    let away = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let (server, client) = client_on(&home);
     let guard = home.block_on(client.lock("a").lock()).expect("free");
     let (told, tells) = mpsc::channel();
     let lost = guard.lost();
@@ -36,40 +40,77 @@ fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once(
         let (lock, told) = (client.lock("a"), told.clone());
         away.spawn(async move { told.send(format!("{:?}", lock.lock().await.map(drop))) });
     }
-    away.block_on(common::eventually("both are queued", ms(2000), || client.stats().waiting == 2));
+    away.block_on(test_support::eventually(
+        "both are queued",
+        ms(2000),
+        || client.stats().waiting == 2,
+    ));
     let start = Instant::now();
     home.shutdown_timeout(Duration::from_secs(1));
-    let mut all: Vec<String> =
-        (0..3).map(|_| tells.recv_timeout(Duration::from_secs(5)).expect("told")).collect();
+    let mut all: Vec<String> = (0..3)
+        .map(|_| tells.recv_timeout(Duration::from_secs(5)).expect("told"))
+        .collect();
     all.sort();
     assert_eq!(all, ["Closed", "Err(NoRuntime)", "Err(NoRuntime)"]);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(guard.state(), redisson_lock::HoldState::Lost(LossReason::Closed));
-    drop((guard, client, bed));
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(
+        guard.state(),
+        redisson_lock::HoldState::Lost(LossReason::Closed)
+    );
+    drop((guard, client, server));
 }
 
 #[test]
 fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() {
-    let home = Builder::new_current_thread().enable_all().build().expect("runtime");
-    let (bed, client) = client_on(&home);
+    let home = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let (server, client) = client_on(&home);
     let owner = client.owner();
-    let held = home.block_on(client.lock("held").owned_by(&owner).lock()).expect("free");
+    let held = home
+        .block_on(client.lock("held").owned_by(&owner).lock())
+        .expect("free");
     // No timers of its own.
     let away = Builder::new_current_thread().build().expect("runtime");
     away.block_on(async {
         let start = Instant::now();
-        assert!(matches!(client.lock("a").lock().await, Err(Error::NoRuntime)));
-        assert!(matches!(client.lock("a").is_locked().await, Err(Error::NoRuntime)));
-        assert!(matches!(client.lock("held").lock().await, Err(Error::NoRuntime)));
-        assert!(start.elapsed() >= ms(3 * COMMAND), "a slow answer is waited for: {:?}", start.elapsed());
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(matches!(
+            client.lock("a").lock().await,
+            Err(Error::NoRuntime)
+        ));
+        assert!(matches!(
+            client.lock("a").is_locked().await,
+            Err(Error::NoRuntime)
+        ));
+        assert!(matches!(
+            client.lock("held").lock().await,
+            Err(Error::NoRuntime)
+        ));
+        assert!(
+            start.elapsed() >= ms(3 * COMMAND),
+            "a slow answer is waited for: {:?}",
+            start.elapsed()
+        );
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
     });
     // A client that cannot send does not claim that nothing was held.
     let (other_bed, other) = client_on(&home);
     let other_guard = home.block_on(other.lock("a").lock()).expect("free");
     let report = away.block_on(other.close(ms(10)));
     assert_eq!(report.abandoned.len(), 1, "{report:?}");
-    assert_eq!(other_guard.state(), redisson_lock::HoldState::Lost(LossReason::Closed));
+    assert_eq!(
+        other_guard.state(),
+        redisson_lock::HoldState::Lost(LossReason::Closed)
+    );
     drop((other_guard, other, other_bed));
     // Driven again, it works off what was left, and serves calls from elsewhere, waits included.
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -82,10 +123,13 @@ fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() 
         let guard = lock.lock().await.expect("free again");
         guard.unlock().await.expect("held");
         let waited = client.lock("held").try_lock_for(ms(4 * COMMAND)).await;
-        assert!(waited.expect("answered").is_none(), "somebody else holds it, and the runtime runs");
+        assert!(
+            waited.expect("answered").is_none(),
+            "somebody else holds it, and the runtime runs"
+        );
     });
     drop(stop);
     let home = driver.join().expect("no panic");
     home.block_on(held.unlock()).expect("held");
-    home.block_on(bed.finish([client]));
+    home.block_on(server.finish([client]));
 }

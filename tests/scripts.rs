@@ -1,10 +1,7 @@
-//! Each Lua file alone, on a real server: the whole table of states, every row also with the script sent twice,
-//! and every right that a script needs taken away in every state.
+//! Each Lua file alone, on a real server: the whole table of states, every row also with the script
+//! sent twice, and every right that a script needs taken away in every state.
 
-mod common;
-
-use common::proxy::{ACQUIRE, FORCE_UNLOCK, INSPECT, RELEASE, RENEW};
-use common::{Control, Server, ms};
+use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, RELEASE, RENEW, Server, ms};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 
@@ -31,11 +28,28 @@ impl State {
 }
 
 fn acquire(control: &mut Control, target: u32, lease: &str) -> String {
-    shown(control.try_run(&["EVAL", ACQUIRE, "1", "k", "me:1", &target.to_string(), lease]))
+    shown(control.try_run(&[
+        "EVAL",
+        ACQUIRE,
+        "1",
+        "k",
+        "me:1",
+        &target.to_string(),
+        lease,
+    ]))
 }
 
 fn release(control: &mut Control, target: u32, lease: &str) -> String {
-    shown(control.try_run(&["EVAL", RELEASE, "1", "k", "me:1", &target.to_string(), lease, CHANNEL]))
+    shown(control.try_run(&[
+        "EVAL",
+        RELEASE,
+        "1",
+        "k",
+        "me:1",
+        &target.to_string(),
+        lease,
+        CHANNEL,
+    ]))
 }
 
 fn shown(answer: Result<String, redis::RedisError>) -> String {
@@ -69,7 +83,9 @@ fn acquire_goes_to_its_target_and_says_what_it_found_also_when_sent_twice() {
     for (state, target, lease, answer, after) in table {
         for copies in 1..=2 {
             state.set(control);
-            let mut answers: Vec<_> = (0..copies).map(|_| acquire(control, target, lease)).collect();
+            let mut answers: Vec<_> = (0..copies)
+                .map(|_| acquire(control, target, lease))
+                .collect();
             for answer in &mut answers {
                 // The time left in a busy answer, rounded to seconds.
                 if let Some((left, holder)) = answer.clone().split_once(' ') {
@@ -77,8 +93,16 @@ fn acquire_goes_to_its_target_and_says_what_it_found_also_when_sent_twice() {
                     *answer = format!("{} {holder}", (left + 999) / 1000);
                 }
             }
-            assert_eq!(answers, vec![answer; copies], "{state:?} acquire to {target}");
-            assert_eq!(seen(control), after, "{state:?} acquire to {target}, sent {copies} times");
+            assert_eq!(
+                answers,
+                vec![answer; copies],
+                "{state:?} acquire to {target}"
+            );
+            assert_eq!(
+                seen(control),
+                after,
+                "{state:?} acquire to {target}, sent {copies} times"
+            );
         }
     }
 }
@@ -106,16 +130,27 @@ fn release_goes_to_its_target_and_publishes_only_the_last_one() {
     ];
     for (state, target, lease, first, second, after, published) in table {
         state.set(control);
-        assert_eq!(release(control, target, lease), first, "{state:?} release to {target}");
+        assert_eq!(
+            release(control, target, lease),
+            first,
+            "{state:?} release to {target}"
+        );
         assert_eq!(seen(control), after, "{state:?} release to {target}");
-        assert_eq!(release(control, target, lease), second, "{state:?} release to {target} again");
+        assert_eq!(
+            release(control, target, lease),
+            second,
+            "{state:?} release to {target} again"
+        );
         assert_eq!(seen(control), after, "{state:?} release to {target} again");
         let mut heard = 0;
         while let Ok(message) = messages.get_message() {
             assert_eq!(message.get_payload::<String>().expect("text"), "0");
             heard += 1;
         }
-        assert_eq!(heard, published, "{state:?} release to {target}: messages of both copies");
+        assert_eq!(
+            heard, published,
+            "{state:?} release to {target}: messages of both copies"
+        );
     }
 }
 
@@ -123,7 +158,11 @@ fn release_goes_to_its_target_and_publishes_only_the_last_one() {
 fn renew_answers_for_each_key_and_never_shortens() {
     let server = Server::start();
     let control = &mut server.control();
-    for (key, field, ttl) in [("a", "me:1", "5000"), ("b", "me:1", "60000"), ("d", "you:1", "5000")] {
+    for (key, field, ttl) in [
+        ("a", "me:1", "5000"),
+        ("b", "me:1", "60000"),
+        ("d", "you:1", "5000"),
+    ] {
         control.run(&["HSET", key, field, "1"]);
         control.run(&["PEXPIRE", key, ttl]);
     }
@@ -136,7 +175,11 @@ fn renew_answers_for_each_key_and_never_shortens() {
     }
     assert_eq!(control.run(&words), "1 1 0 -1 -2 1");
     let left = ["a", "b", "d", "f"].map(|key| (control.pttl(key) + 999) / 1000);
-    assert_eq!(left, [30, 60, 5, 5], "raised, not lowered, not ours, looked at only");
+    assert_eq!(
+        left,
+        [30, 60, 5, 5],
+        "raised, not lowered, not ours, looked at only"
+    );
 }
 
 #[test]
@@ -145,12 +188,25 @@ fn force_unlock_frees_the_named_owner_only_and_inspect_shows_the_holder() {
     let control = &mut server.control();
     assert_eq!(control.run(&["EVAL", INSPECT, "1", "k"]), "(nil)");
     State::Ours(2).set(control);
-    assert!(control.run(&["EVAL", INSPECT, "1", "k"]).ends_with(" me:1 2"));
-    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "you:1", CHANNEL]), "0");
+    assert!(
+        control
+            .run(&["EVAL", INSPECT, "1", "k"])
+            .ends_with(" me:1 2")
+    );
+    assert_eq!(
+        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "you:1", CHANNEL]),
+        "0"
+    );
     assert_eq!(control.count("k"), 2);
-    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]), "1");
+    assert_eq!(
+        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]),
+        "1"
+    );
     assert_eq!(control.run(&["EXISTS", "k"]), "0");
-    assert_eq!(control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]), "0");
+    assert_eq!(
+        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]),
+        "0"
+    );
 }
 
 #[test]
@@ -165,16 +221,23 @@ fn what_is_no_lock_is_reported_and_left_alone() {
     control.run(&["DEL", "k"]);
     control.run(&["HSET", "k", "mode", "read", "java:1", "1"]);
     assert_eq!(acquire(control, 1, "5000"), "-3 a hash of another kind");
-    assert_eq!(control.run(&["EVAL", INSPECT, "1", "k"]), "-3 a hash of another kind");
+    assert_eq!(
+        control.run(&["EVAL", INSPECT, "1", "k"]),
+        "-3 a hash of another kind"
+    );
     assert_eq!(control.hash("k"), "mode read java:1 1");
 
     for count in ["many", "-1", "1.5", "99999999999999999999"] {
         control.run(&["DEL", "k"]);
         control.run(&["HSET", "k", "me:1", count]);
-        assert_eq!(acquire(control, 2, "5000"), "-3 a hold count that is no number");
+        assert_eq!(acquire(control, 2, "5000"), "-3 a non-numeric hold count");
         assert_eq!(release(control, 1, "5000"), "-3");
         assert_eq!(control.hash("k"), format!("me:1 {count}"));
-        assert_eq!(release(control, 0, "1"), "1", "the last release needs no count");
+        assert_eq!(
+            release(control, 0, "1"),
+            "1",
+            "the last release needs no count"
+        );
     }
 }
 
@@ -196,8 +259,10 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
 fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
     let server = Server::start();
     let admin = &mut server.control();
-    let rights =
-        ["hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del", "hexists"];
+    let rights = [
+        "hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del",
+        "hexists",
+    ];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
     let scripts: [(&str, Vec<&str>); 9] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
@@ -211,8 +276,14 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
         (INSPECT, vec![]),
     ];
     let (mut refused, mut runs) = (0, 0);
-    for missing in rights.map(|right| format!("-{right}")).into_iter().chain(["resetchannels".to_owned()]) {
-        admin.run(&["ACL", "SETUSER", "u", "reset", "on", "nopass", "~k", "&*", "+@all"]);
+    for missing in rights
+        .map(|right| format!("-{right}"))
+        .into_iter()
+        .chain(["resetchannels".to_owned()])
+    {
+        admin.run(&[
+            "ACL", "SETUSER", "u", "reset", "on", "nopass", "~k", "&*", "+@all",
+        ]);
         admin.run(&["ACL", "SETUSER", "u", &missing]);
         let user = &mut server.control();
         user.run(&["AUTH", "u", "x"]);
@@ -238,12 +309,21 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
                     after == before || after == complete || only_lease,
                     "{missing}, {state:?}, {args:?}: {before:?} became {after:?}, complete is {complete:?}"
                 );
-                assert!(answer.is_err() || after == complete, "{missing}, {state:?}, {args:?}: a false yes");
+                assert!(
+                    answer.is_err() || after == complete,
+                    "{missing}, {state:?}, {args:?}: a false yes"
+                );
                 if !after.is_empty() {
-                    assert!(admin.pttl("k") > 0, "{missing}, {state:?}, {args:?}: a lock without a lease");
+                    assert!(
+                        admin.pttl("k") > 0,
+                        "{missing}, {state:?}, {args:?}: a lock without a lease"
+                    );
                 }
             }
         }
     }
-    assert!(refused > runs / 6, "the test bites: {refused} of {runs} runs were refused");
+    assert!(
+        refused > runs / 6,
+        "the test bites: {refused} of {runs} runs were refused"
+    );
 }

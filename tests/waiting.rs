@@ -1,20 +1,17 @@
 //! Waiting: wake-ups, deadlines, subscriptions, and the local queue.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::proxy::{ACQUIRE, Fate, Proxy, is_script};
-use common::{Bed, eventually, ms, stalls};
 use redisson_lock::{Error, LockClient};
+use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls};
 
 #[tokio::test]
 async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let mut control = server.control();
     for _ in 0..20 {
         let guard = theirs.lock("a").lock().await.expect("free");
         let waiter = tokio::spawn({
@@ -22,24 +19,32 @@ async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
             async move { lock.lock().await.expect("taken").unlock().await }
         });
         eventually("subscribed", ms(2000), || {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
         })
         .await;
         let start = Instant::now();
         guard.unlock().await.expect("held");
         waiter.await.expect("no panic").expect("held");
-        assert!(start.elapsed() < ms(250) + stalls(start), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < ms(250) + stalls(start),
+            "{:?}",
+            start.elapsed()
+        );
     }
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn a_message_between_attempt_and_subscription_is_not_missed() {
     // The unlock comes while SUBSCRIBE is on its way: its message is told to nobody.
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
-    let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
+    let ours = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
     let waiter = tokio::spawn({
@@ -48,23 +53,38 @@ async fn a_message_between_attempt_and_subscription_is_not_missed() {
     });
     eventually("it subscribes", ms(2000), || proxy.stuck() == 1).await;
     guard.unlock().await.expect("held");
-    assert_eq!(bed.control().run(&["PUBSUB", "CHANNELS"]), "", "nobody has heard of it");
+    assert_eq!(
+        server.control().run(&["PUBSUB", "CHANNELS"]),
+        "",
+        "nobody has heard of it"
+    );
     let start = Instant::now();
     proxy.let_commands_go();
     waiter.await.expect("no panic").expect("held");
-    assert!(start.elapsed() < ms(1000) + stalls(start), "{:?}", start.elapsed());
-    let attempts = proxy.script_calls().iter().filter(|words| is_script(words, ACQUIRE)).count();
-    assert_eq!(attempts, 2, "one before the subscription, one after it is in force");
+    assert!(
+        start.elapsed() < ms(1000) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
+    let attempts = proxy
+        .script_calls()
+        .iter()
+        .filter(|words| is_script(words, ACQUIRE))
+        .count();
+    assert_eq!(
+        attempts, 2,
+        "one before the subscription, one after it is in force"
+    );
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_of_one_client_all_get_it_once() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     let first = client.lock("a").lock().await.expect("free");
     let (inside, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
@@ -87,14 +107,17 @@ async fn a_thousand_waiters_of_one_client_all_get_it_once() {
     }
     assert_eq!(done.load(Ordering::SeqCst), 1000);
     let calls = control.calls("evalsha") - before;
-    assert!(calls <= 2050, "only the head talks to Redis: {calls} script calls for 1000 sections");
-    bed.finish([client]).await;
+    assert!(
+        calls <= 2050,
+        "only the head talks to Redis: {calls} script calls for 1000 sections"
+    );
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
-    let bed = Bed::new();
-    let clients = [bed.client().await, bed.client().await];
+    let server = TestServer::new();
+    let clients = [server.client().await, server.client().await];
     let slowest = Arc::new(std::sync::Mutex::new(Duration::ZERO));
     let turns = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
@@ -124,16 +147,23 @@ async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
         slowest < Duration::from_secs(2) + stalls(start),
         "a lost wake-up would wait for the lease: {slowest:?}"
     );
-    bed.finish(clients).await;
+    server.finish(clients).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     const NAMES: usize = 5000;
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.command_timeout(Duration::from_secs(9))).await;
-    let mut control = bed.control();
-    let each = |what: &str| format!("for n = 0, {} do local key = 'a' .. n {what} end", NAMES - 1);
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
+        .await;
+    let mut control = server.control();
+    let each = |what: &str| {
+        format!(
+            "for n = 0, {} do local key = 'a' .. n {what} end",
+            NAMES - 1
+        )
+    };
     let take = each("redis.call('hset', key, 'java:1', 1) redis.call('pexpire', key, 60000)");
     control.run(&["EVAL", &take, "0"]);
     let connections = control.connections();
@@ -142,7 +172,10 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
         let lock = client.lock(format!("a{nth}"));
         tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
     }
-    eventually("all want a channel", Duration::from_secs(30), || client.stats().subscriptions == NAMES).await;
+    eventually("all want a channel", Duration::from_secs(30), || {
+        client.stats().subscriptions == NAMES
+    })
+    .await;
     eventually("all are subscribed", Duration::from_secs(30), || {
         let last = format!("redisson_lock__channel:{{a{}}}", NAMES - 1);
         control.run(&["PUBSUB", "NUMSUB", &last]).ends_with('1')
@@ -155,14 +188,14 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic").expect("held");
     }
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_crashed_holder_is_waited_out_by_its_lease() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["HSET", "a", "dead:1", "1"]);
     control.run(&["PEXPIRE", "a", "700"]);
     let start = Instant::now();
@@ -170,14 +203,16 @@ async fn a_crashed_holder_is_waited_out_by_its_lease() {
     let took = start.elapsed();
     assert!(took > ms(600) && took < ms(950) + stalls(start), "{took:?}");
     guard.unlock().await.expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
-    let bed = Bed::new();
-    let client = bed.client_with(|builder| builder.watchdog_timeout(ms(600)).command_timeout(ms(150))).await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(600)).command_timeout(ms(150)))
+        .await;
+    let mut control = server.control();
     control.run(&["HSET", "a", "strange:1", "1"]);
     let waiter = tokio::spawn({
         let lock = client.lock("a");
@@ -188,15 +223,19 @@ async fn a_key_without_expiry_is_looked_at_every_watchdog_timeout() {
     control.run(&["DEL", "a"]);
     let start = Instant::now();
     waiter.await.expect("no panic").expect("held");
-    assert!(start.elapsed() < ms(900) + stalls(start), "{:?}", start.elapsed());
-    bed.finish([client]).await;
+    assert!(
+        start.elapsed() < ms(900) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_reconnect_of_the_subscriber_wakes_everyone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     for name in ["a", "b", "c"] {
         control.run(&["HSET", name, "java:1", "1"]);
         control.run(&["PEXPIRE", name, "60000"]);
@@ -206,8 +245,12 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
         let lock = client.lock(name);
         tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
     }
-    eventually("all wait", ms(2000), || control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == 3).await;
-    // The holders vanish in silence while the subscriber is away: only the wake-up after it can help.
+    eventually("all wait", ms(2000), || {
+        control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == 3
+    })
+    .await;
+    // The holders vanish in silence while the subscriber is away: only the wake-up after it can
+    // help.
     control.run(&["MULTI"]);
     control.run(&["DEL", "a", "b", "c"]);
     control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -216,29 +259,38 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic").expect("held");
     }
-    assert!(start.elapsed() < ms(1500) + stalls(start), "{:?}", start.elapsed());
-    bed.finish([client]).await;
+    assert!(
+        start.elapsed() < ms(1500) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_lagging_message_stream_wakes_everyone() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
-    let names = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded"];
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let names = [
+        "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded",
+    ];
     let mut waiters = Vec::new();
     for name in names {
         control.run(&["HSET", name, "java:1", "1"]);
         control.run(&["PEXPIRE", name, "60000"]);
         let lock = client.lock(name);
-        waiters.push(tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await }));
+        waiters.push(tokio::spawn(async move {
+            lock.lock().await.expect("taken").unlock().await
+        }));
     }
     eventually("all wait", ms(2000), || {
         control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == names.len()
     })
     .await;
-    // One thread runs everything here: while it is busy the stream overflows with messages for one channel. Among
-    // them is a single message for each of the others, and some of those are thrown away.
+    // One thread runs everything here: while it is busy the stream overflows with messages for one
+    // channel. Among them is a single message for each of the others, and some of those are thrown
+    // away.
     let flood = "for n = 0, 19999 do \
                    redis.call('publish', 'redisson_lock__channel:{flooded}', '0') \
                    if n % 2000 == 1000 then \
@@ -254,18 +306,22 @@ async fn a_lagging_message_stream_wakes_everyone() {
         waiter.await.expect("no panic").expect("held");
     }
     // A message that was lost for good would be made up for after the watchdog timeout.
-    assert!(start.elapsed() < ms(10_000) + stalls(start), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < ms(10_000) + stalls(start),
+        "{:?}",
+        start.elapsed()
+    );
     control.run(&["DEL", "flooded"]);
     control.run(&["PUBLISH", "redisson_lock__channel:{flooded}", "0"]);
     flooded.await.expect("no panic").expect("held");
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn false_messages_neither_hand_out_the_lock_nor_end_the_wait() {
-    let bed = Bed::new();
-    let client = bed.client().await;
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
     control.run(&["HSET", "a", "java:1", "1"]);
     control.run(&["PEXPIRE", "a", "60000"]);
     let lock = client.lock("a");
@@ -278,13 +334,13 @@ async fn false_messages_neither_hand_out_the_lock_nor_end_the_wait() {
     assert!(waiter.await.expect("no panic").expect("asked").is_none());
     assert!(start.elapsed() >= ms(400) && start.elapsed() < ms(500) + stalls(start));
     control.run(&["DEL", "a"]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let owners: Vec<_> = (0..6).map(|_| client.owner()).collect();
     let first = lock.owned_by(&owners[0]).lock().await.expect("free");
@@ -299,20 +355,24 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
         });
         eventually("queued", ms(1000), || client.stats().waiting == nth).await;
     }
-    let nested = lock.owned_by(&owners[0]).lock().await.expect("a re-entry passes the queue");
+    let nested = lock
+        .owned_by(&owners[0])
+        .lock()
+        .await
+        .expect("a re-entry passes the queue");
     nested.unlock().await.expect("held");
     first.unlock().await.expect("held");
     while let Some(task) = tasks.join_next().await {
         task.expect("no panic");
     }
     assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let first = lock.lock().await.expect("free");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -332,7 +392,8 @@ async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time()
         let (lock, tried) = (lock.clone(), Arc::clone(&tried));
         async move {
             loop {
-                // It may well get in between; it must not change who comes next, nor keep them from it.
+                // It may well get in between; it must not change who comes next, nor keep them from
+                // it.
                 if let Some(guard) = lock.try_lock().await.expect("asked") {
                     guard.unlock().await.expect("held");
                 }
@@ -342,17 +403,19 @@ async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time()
     });
     eventually("it tries", ms(2000), || tried.load(Ordering::SeqCst) >= 10).await;
     first.unlock().await.expect("held");
-    tokio::time::timeout(Duration::from_secs(20), tasks.join_all()).await.expect("all of them are served");
+    tokio::time::timeout(Duration::from_secs(20), tasks.join_all())
+        .await
+        .expect("all of them are served");
     poller.abort();
     let _ = poller.await;
     assert_eq!(*order.lock().expect("unpoisoned"), [1, 2, 3, 4, 5]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn when_an_owner_gets_the_lock_its_other_callers_are_served_next() {
-    let bed = Bed::new();
-    let client = bed.client().await;
+    let server = TestServer::new();
+    let client = server.client().await;
     let lock = client.lock("a");
     let (a, b) = (client.owner(), client.owner());
     let first = lock.owned_by(&b).lock().await.expect("free");
@@ -375,13 +438,13 @@ async fn when_an_owner_gets_the_lock_its_other_callers_are_served_next() {
         task.expect("no panic");
     }
     assert_eq!(*order.lock().expect("unpoisoned"), [0, 2, 1]);
-    bed.finish([client]).await;
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn a_waiter_that_goes_away_leaves_its_turn_to_the_next() {
-    let bed = Bed::new();
-    let (ours, theirs) = (bed.client().await, bed.client().await);
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
     for _ in 0..20 {
         let guard = theirs.lock("a").lock().await.expect("free");
         let (head, next) = (ours.lock("a"), ours.lock("a"));
@@ -393,45 +456,60 @@ async fn a_waiter_that_goes_away_leaves_its_turn_to_the_next() {
         head.abort();
         let start = Instant::now();
         next.await.expect("no panic").expect("held");
-        assert!(start.elapsed() < ms(1000) + stalls(start), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < ms(1000) + stalls(start),
+            "{:?}",
+            start.elapsed()
+        );
         let _ = head.await;
     }
-    bed.finish([ours, theirs]).await;
+    server.finish([ours, theirs]).await;
 }
 
 #[tokio::test]
 async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
-    let ours = LockClient::connect(&proxy.url()).await.expect("the server answers");
-    let mut control = bed.control();
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
+    let ours = LockClient::connect(&proxy.url())
+        .await
+        .expect("the server answers");
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    eventually("it waits", ms(2000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits", ms(2000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     proxy.refuse(true);
     proxy.cut_all();
     tokio::time::sleep(ms(500)).await;
     assert!(!waiter.is_finished());
     proxy.refuse(false);
-    eventually("it waits again", ms(4000), || !control.run(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    eventually("it waits again", ms(4000), || {
+        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
+    })
+    .await;
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("held");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replacement() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
-    let mut control = bed.control();
+    let mut control = server.control();
     let guard = theirs.lock("a").lock().await.expect("free");
     // From its first SUBSCRIBE on, the old connection swallows everything, in both directions.
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
@@ -439,50 +517,70 @@ async fn a_call_that_comes_to_a_silent_subscriber_connection_waits_on_its_replac
     let start = Instant::now();
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
     eventually("it waits", command_timeout + stalls(start), || {
-        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+        control
+            .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+            .ends_with('1')
     })
     .await;
-    assert!(start.elapsed() >= command_timeout / 2, "the first connection was silent");
+    assert!(
+        start.elapsed() >= command_timeout / 2,
+        "the first connection was silent"
+    );
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("taken");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connections_get_rarer() {
-    let bed = Bed::new();
-    let mut control = bed.control();
-    for (missing, named) in
-        [("-ping", "+ping"), ("-subscribe", "+subscribe"), ("resetchannels", "&redisson_lock__channel:{a}")]
-    {
-        control.run(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"]);
-        let url = format!("redis://u:p@127.0.0.1:{}", bed.server.port);
+    let server = TestServer::new();
+    let mut control = server.control();
+    for (missing, named) in [
+        ("-ping", "+ping"),
+        ("-subscribe", "+subscribe"),
+        ("resetchannels", "&redisson_lock__channel:{a}"),
+    ] {
+        control.run(&[
+            "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all",
+        ]);
+        let url = format!("redis://u:p@127.0.0.1:{}", server.port);
         let client = LockClient::connect(&url).await.expect("the server answers");
         control.run(&["ACL", "SETUSER", "u", missing]);
         control.run(&["HSET", "a", "java:1", "1"]);
-        let connections = |control: &mut common::Control| {
+        let connections = |control: &mut test_support::Control| {
             let info = control.run(&["INFO", "stats"]);
-            let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-            line.and_then(|number| number.trim().parse::<usize>().ok()).expect("a number")
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix("total_connections_received:"));
+            line.and_then(|number| number.trim().parse::<usize>().ok())
+                .expect("a number")
         };
         let before = connections(&mut control);
         let start = Instant::now();
         while start.elapsed() < ms(2500) {
             match client.lock("a").lock().await.map(drop) {
-                Err(Error::PermissionDenied { right, .. }) => assert_eq!(right, named, "{missing}"),
+                Err(Error::PermissionDenied { permission, .. }) => {
+                    assert_eq!(permission, named, "{missing}")
+                }
                 other => panic!("{missing}: {other:?}"),
             }
         }
         let made = connections(&mut control) - before;
-        assert!(made <= 15, "{missing}: {made} connections in {:?}", start.elapsed());
+        assert!(
+            made <= 15,
+            "{missing}: {made} connections in {:?}",
+            start.elapsed()
+        );
         // Granted again, it waits; and an unlock wakes it.
         control.run(&["ACL", "SETUSER", "u", "+@all", "&*"]);
         let lock = client.lock("a");
         let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
         eventually("it waits", ms(2500) + stalls(start), || {
-            control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
         })
         .await;
         control.run(&["DEL", "a"]);
@@ -490,106 +588,162 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
         waiter.await.expect("no panic").expect("held");
         client.close(Duration::ZERO).await;
     }
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn clients_that_lost_a_server_together_do_not_come_back_together() {
     const CLIENTS: usize = 20;
-    let bed = Bed::new();
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(LockClient::connect(&proxy.url()).await.expect("the server answers"));
+        clients.push(
+            LockClient::connect(&proxy.url())
+                .await
+                .expect("the server answers"),
+        );
     }
     let before = proxy.arrivals().len();
     proxy.refuse(true);
     let start = Instant::now();
     proxy.cut_all();
     // Eight attempts a connection, of which the last are a second apart at most.
-    eventually("eight rounds", Duration::from_secs(30), || proxy.arrivals().len() - before >= 16 * CLIENTS)
-        .await;
+    eventually("eight rounds", Duration::from_secs(30), || {
+        proxy.arrivals().len() - before >= 16 * CLIENTS
+    })
+    .await;
     let arrivals = proxy.arrivals();
     // The first attempts follow each other too closely to tell.
-    let late = arrivals.iter().skip(before).map(|at| *at - start).filter(|after| *after > ms(600));
+    let late = arrivals
+        .iter()
+        .skip(before)
+        .map(|at| *at - start)
+        .filter(|after| *after > ms(600));
     let moments: std::collections::BTreeSet<_> = late.map(|after| after.as_millis() / 20).collect();
-    // In step they come in three bursts, which fall into some thirty of these moments; scattered, into seventy.
-    assert!(moments.len() >= 45, "{} moments of 20 ms: {moments:?}", moments.len());
+    // In step they come in three bursts, which fall into some thirty of these moments; scattered,
+    // into seventy.
+    assert!(
+        moments.len() >= 45,
+        "{} moments of 20 ms: {moments:?}",
+        moments.len()
+    );
     proxy.refuse(false);
     for client in &clients {
-        eventually("back", Duration::from_secs(10), || client.stats().reconnects_total > 0).await;
+        eventually("back", Duration::from_secs(10), || {
+            client.stats().reconnects_total > 0
+        })
+        .await;
     }
     for client in clients {
         client.close(Duration::ZERO).await;
     }
     proxy.stop().await;
-    bed.finish([]).await;
+    server.finish([]).await;
 }
 
 #[tokio::test]
 async fn a_silent_subscriber_connection_whose_waiters_left_costs_no_later_call_its_time() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = proxy.arrivals().len();
-    // The only waiter leaves before the silence is noticed, so nobody asks anything of the replacement.
+    // The only waiter leaves before the silence is noticed, so nobody asks anything of the
+    // replacement.
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
-    assert!(ours.lock("a").try_lock_for(ms(200)).await.expect("answered").is_none());
-    eventually("it is replaced", ms(5000), || proxy.arrivals().len() > before).await;
-    eventually("nothing is listened to", ms(5000), || ours.stats().subscriptions == 0).await;
+    assert!(
+        ours.lock("a")
+            .try_lock_for(ms(200))
+            .await
+            .expect("answered")
+            .is_none()
+    );
+    eventually("it is replaced", ms(5000), || {
+        proxy.arrivals().len() > before
+    })
+    .await;
+    eventually("nothing is listened to", ms(5000), || {
+        ours.stats().subscriptions == 0
+    })
+    .await;
     // Long after that the replacement falls silent as well.
     tokio::time::sleep(2 * command_timeout).await;
     proxy.rule(Fate::Silence, 1, |words| words[0] == "SUBSCRIBE");
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
-    let mut control = bed.control();
+    let mut control = server.control();
     eventually("it waits or has failed", ms(5000), || {
         waiter.is_finished()
-            || control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+            || control
+                .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+                .ends_with('1')
     })
     .await;
     guard.unlock().await.expect("held");
-    waiter.await.expect("no panic").expect("it waited on the next connection");
+    waiter
+        .await
+        .expect("no panic")
+        .expect("it waited on the next connection");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }
 
 #[tokio::test]
 async fn a_subscriber_connection_that_is_only_slow_gets_the_whole_command_timeout() {
-    let bed = Bed::new();
-    let theirs = bed.client().await;
-    let proxy = Proxy::start(bed.server.port).await;
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
     let command_timeout = ms(1000);
-    let ours = LockClient::builder().command_timeout(command_timeout).connect(&proxy.url()).await;
+    let ours = LockClient::builder()
+        .command_timeout(command_timeout)
+        .connect(&proxy.url())
+        .await;
     let ours = ours.expect("the server answers");
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = proxy.arrivals().len();
     proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
-    let error = ours.lock("a").lock().await.expect_err("nothing is confirmed");
+    let error = ours
+        .lock("a")
+        .lock()
+        .await
+        .expect_err("nothing is confirmed");
     assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
-    // The first got half of the time, the second, which got all of it, had nobody left to wait for it.
-    eventually("two replacements", ms(5000), || proxy.arrivals().len() == before + 2).await;
+    // The first got half of the time, the second, which got all of it, had nobody left to wait for
+    // it.
+    eventually("two replacements", ms(5000), || {
+        proxy.arrivals().len() == before + 2
+    })
+    .await;
     let start = Instant::now();
     let lock = ours.lock("a");
     let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
     tokio::time::sleep(command_timeout * 3 / 4).await;
     let arrivals = proxy.arrivals();
-    let early = arrivals.iter().skip(before + 2).filter(|at| **at - start < command_timeout * 9 / 10).count();
+    let early = arrivals
+        .iter()
+        .skip(before + 2)
+        .filter(|at| **at - start < command_timeout * 9 / 10)
+        .count();
     assert_eq!(early, 0, "replaced before its time");
     proxy.let_commands_go();
-    let mut control = bed.control();
+    let mut control = server.control();
     eventually("it waits", ms(5000), || {
-        control.run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"]).ends_with('1')
+        control
+            .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+            .ends_with('1')
     })
     .await;
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("taken");
     ours.close(Duration::ZERO).await;
     proxy.stop().await;
-    bed.finish([theirs]).await;
+    server.finish([theirs]).await;
 }

@@ -1,191 +1,88 @@
 //! The one acquire loop: attempt, subscribe and have it confirmed, attempt again, wait.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::inspect::not_a_lock;
-use super::{LEASE_MAX, Lock, check_lease};
-use crate::entry::{EntryRef, Place, sleep_until};
+use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
+use crate::entry::{Entry, HoldStatus};
 use crate::error::Error;
-use crate::guard::LockGuard;
-use crate::hold::Mode;
-use crate::owner::Owner;
-use crate::refusal;
-use crate::script::{self, Acquired};
-use crate::shared::{Shared, Totals};
-use crate::slot::local_end;
+use crate::event::event;
+use crate::owner::{Origin, Owner};
+use crate::script::{self, Acquired, CallError};
+use crate::server_error;
+use crate::shared::{LEASE_MAX, Shared, Totals, check_lease};
 use crate::wait::Subscription;
 use crate::wire;
 
-impl Lock {
-    pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
-        // The owner is the caller's, so it is looked up before the client's own runtime is entered.
-        let owner = self.current_owner();
-        self.client.shared.drive(pin!(self.acquire_as(owner, wait))).await
-    }
+use super::waiter::{Waiter, rejection, sleep_until};
 
-    /// Takes the lock for `owner`. `None`: the deadline came first.
-    async fn acquire_as(&self, owner: Result<Owner, Error>, wait: Wait) -> Result<Option<LockGuard>, Error> {
-        let owner = owner?;
-        let (lease, _) = self.terms()?;
-        let entry = self.entry()?;
-        let deadline = wait.deadline();
-        let mut turn = entry.queue_up(&owner, lease, matches!(wait, Wait::Never));
-        let mut subscription: Option<Subscription> = None;
-        loop {
-            let Some(place) = turn.next(deadline).await? else { return Ok(None) };
-            // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-            let heard = subscription.as_ref().map_or(0, Subscription::heard);
-            let left = match self.attempt(&entry, &owner, place).await? {
-                Attempt::Taken(guard) => return Ok(Some(guard)),
-                Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
-                Attempt::Busy { left } => left,
-            };
-            let Some(listening) = subscription.as_ref().filter(|listening| !listening.is_refused()) else {
-                // Attempt again after subscribing: an unlock between the attempt above and the subscription
-                // was told to nobody.
-                Totals::add(&self.client.shared.totals.contended, 1);
-                match Box::pin(self.subscribe(&entry, deadline)).await? {
-                    Some(confirmed) => subscription = Some(confirmed),
-                    None => return Ok(None),
-                }
-                continue;
-            };
-            let watchdog_timeout = self.client.shared.config.watchdog_timeout;
-            let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
-            let again = Instant::now() + lease_over.min(watchdog_timeout);
-            let limit = deadline.map_or(again, |deadline| deadline.min(again));
-            turn.worth_trying(listening, heard, limit).await;
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Ok(None);
-            }
-        }
-    }
+/// A hold that was just taken.
+pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 
-    /// One run of `acquire.lua`, one more if a ghost of this client stood in the way.
-    async fn attempt(&self, entry: &EntryRef, owner: &Owner, place: Place) -> Result<Attempt, Error> {
-        let shared = &self.client.shared;
-        let (lease, mode) = self.terms()?;
-        let mut ghosts = 0;
-        loop {
-            let answer =
-                script::ask(&shared.redis, entry.lane, "acquiring", shared.patience(), &place.sent, || {
-                    script::acquire(&entry.name, &place.field, place.target, lease)
-                })
-                .await;
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(unanswered) => {
-                    place.leave_unknown(unanswered.perhaps);
-                    return Err(unanswered.error);
-                }
-            };
-            match &answer.value {
-                Acquired::Taken => {
-                    let ticket = place.take(&answer, lease, |sent_at| mode.begin(sent_at, lease))?;
-                    let client = Arc::clone(&self.client);
-                    let guard = LockGuard::new(client, entry.clone(), owner.clone(), ticket);
-                    return Ok(Attempt::Taken(guard));
-                }
-                Acquired::Lost => return Err(place.leave_lost()),
-                Acquired::NotALock(found) => {
-                    place.leave();
-                    return Err(not_a_lock(entry, found));
-                }
-                Acquired::Busy { holder, .. } if ghosts == 0 && is_ghost(shared, entry, holder) => {
-                    ghosts += 1;
-                    Box::pin(self.give_back_ghost(entry, holder)).await;
-                }
-                Acquired::Busy { left, .. } => {
-                    let left = *left;
-                    place.leave();
-                    return Ok(Attempt::Busy { left });
-                }
-            }
-        }
-    }
-
-    /// Frees the lock from a field of this client that nobody holds: a late copy from a connection that was
-    /// replaced without a fence.
-    async fn give_back_ghost(&self, entry: &EntryRef, holder: &str) {
-        let shared = &self.client.shared;
-        let field: Arc<str> = holder.into();
-        let sent = AtomicBool::new(false);
-        let patience = shared.patience();
-        let released = script::ask(&shared.redis, entry.lane, "releasing", patience, &sent, || {
-            script::release(&entry.name, &field, 0, Duration::from_millis(1))
-        });
-        let released = released.await.is_ok();
-        tracing::info!(
-            target: "redisson_lock",
-            lock = %self.given, owner = holder, released,
-            "outcome reconciled: a late copy of an earlier hold was given back"
-        );
-    }
-
-    /// Subscribes and has it confirmed. `None`: the deadline came first.
-    async fn subscribe(
-        &self,
-        entry: &EntryRef,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Subscription>, Error> {
-        let shared = &self.client.shared;
-        let timeout = Instant::now() + shared.config.command_timeout;
-        let refused = |text: &str| {
-            let right = format!("&{}", entry.name.channel());
-            refusal::explain_plain("subscribing", &right, text)
+/// Takes the lock for `owner`. `None`: the deadline came first.
+pub(crate) async fn acquire(
+    entry: &Arc<Entry>,
+    owner: &Owner,
+    terms: Terms,
+    wait: Wait,
+) -> Result<Option<Taken>, Error> {
+    let shared = entry.shared();
+    let deadline = wait.deadline();
+    let mut waiter = Waiter::new(entry, owner, terms, wait.order());
+    let mut subscription: Option<Subscription> = None;
+    loop {
+        let Some(permit) = waiter.next(deadline).await? else {
+            return Ok(None);
         };
-        let subscription = shared.waits.subscribe(entry.name.channel());
-        tokio::select! {
-            biased;
-            confirmed = subscription.confirmed() => match confirmed {
-                Ok(()) => {}
-                Err(text) => return Err(refused(&text)),
-            },
-            // Nobody is left to confirm it.
-            () = shared.gone.cancelled() => return Err(Error::Closed),
-            () = sleep_until(deadline) => return Ok(None),
-            () = tokio::time::sleep_until(timeout) => {
-                let trouble = shared.waits.trouble();
-                return Err(refused(trouble.as_deref().unwrap_or("the subscription was not confirmed")));
-            }
-        }
-        Ok(Some(subscription))
-    }
-
-    /// The lease to ask for, and what becomes of the hold.
-    pub(super) fn terms(&self) -> Result<(Duration, Terms), Error> {
-        let watchdog_timeout = self.client.shared.config.watchdog_timeout;
-        let limit = self.max_hold;
-        if let Some(limit) = limit {
-            check_lease("max_hold", limit)?;
-        }
-        let (lease, fixed) = match self.lease {
-            Some(lease) => {
-                check_lease("lease", lease)?;
-                (lease, true)
-            }
-            None => (watchdog_timeout, false),
+        // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
+        let seen = subscription.as_ref().map_or(0, Subscription::version);
+        let left = match AcquirePermit::new(Arc::clone(entry), permit)
+            .attempt(owner)
+            .await?
+        {
+            Attempt::Taken(taken) => return Ok(Some(taken)),
+            Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
+            Attempt::Busy { left } => left,
         };
-        Ok((limit.map_or(lease, |limit| limit.min(lease)), Terms { fixed, limit }))
+        let Some(listening) = subscription
+            .as_ref()
+            .filter(|listening| !listening.is_refused())
+        else {
+            // Attempt again after subscribing: an unlock between the attempt above and the
+            // subscription was announced to nobody.
+            Totals::add(&shared.totals.contended, 1);
+            match Box::pin(subscribe(entry, deadline)).await? {
+                Some(confirmed) => subscription = Some(confirmed),
+                None => return Ok(None),
+            }
+            continue;
+        };
+        let watchdog_timeout = shared.watchdog_timeout();
+        let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
+        let again = Instant::now() + lease_over.min(watchdog_timeout);
+        let limit = deadline.map_or(again, |deadline| deadline.min(again));
+        waiter.until_retry(listening, seen, limit).await;
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Ok(None);
+        }
     }
 }
 
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wait {
+pub(crate) enum Wait {
     Never,
     Until(Instant),
     Forever,
 }
 
 impl Wait {
-    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one without end.
-    pub(super) fn of(wait: Duration) -> Self {
+    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one
+    /// without end.
+    pub(crate) fn of(wait: Duration) -> Self {
         match wait {
             Duration::ZERO => Self::Never,
             wait if wait < LEASE_MAX => Self::Until(Instant::now() + wait),
@@ -199,34 +96,195 @@ impl Wait {
             Self::Never | Self::Forever => None,
         }
     }
+
+    fn order(self) -> Order {
+        match self {
+            Self::Never => Order::AtOnce,
+            Self::Until(_) | Self::Forever => Order::Queued,
+        }
+    }
+}
+
+/// What a call asks for: a fixed lease, or the watchdog's.
+pub(crate) fn terms(
+    shared: &Shared,
+    lease: Option<Duration>,
+    limit: Option<Duration>,
+) -> Result<Terms, Error> {
+    limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
+    lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
+    let kind = if lease.is_some() {
+        LeaseKind::Fixed
+    } else {
+        LeaseKind::Watchdog
+    };
+    let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
+    let lease = limit.map_or(asked, |limit| limit.min(asked));
+    Ok(Terms { lease, kind, limit })
+}
+
+/// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
+/// its script was sent, it leaves the rest to a job.
+struct AcquirePermit {
+    entry: Arc<Entry>,
+    permit: Permit,
+    sent: AtomicBool,
+    open: bool,
 }
 
 enum Attempt {
-    Taken(LockGuard),
+    Taken(Taken),
     Busy { left: Option<Duration> },
 }
 
-/// What becomes of a hold after it was taken.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    fixed: bool,
-    limit: Option<Duration>,
+impl AcquirePermit {
+    fn new(entry: Arc<Entry>, permit: Permit) -> Self {
+        Self {
+            entry,
+            permit,
+            sent: AtomicBool::new(false),
+            open: true,
+        }
+    }
+
+    /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
+    async fn attempt(mut self, owner: &Owner) -> Result<Attempt, Error> {
+        let entry = Arc::clone(&self.entry);
+        let shared = entry.shared();
+        if self.permit.target > 1 && owner.origin() == Origin::Task {
+            let lock = entry.name.given();
+            event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
+        }
+        let mut strays = 0;
+        loop {
+            let Permit {
+                field,
+                target,
+                terms,
+                ..
+            } = &self.permit;
+            let call = || script::acquire(&entry.name, field, *target, terms.lease);
+            let answer =
+                script::call_noting(entry.route(), "acquiring", shared.retry(), &self.sent, call)
+                    .await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(CallError {
+                    error,
+                    maybe_executed,
+                }) => {
+                    let unknown = if maybe_executed {
+                        Untaken::Unknown
+                    } else {
+                        Untaken::NotExecuted
+                    };
+                    self.untaken(unknown);
+                    return Err(error);
+                }
+            };
+            match &answer.value {
+                Acquired::Taken => return self.taken(shared.clock.time(answer.sent_at)),
+                Acquired::Lost => {
+                    let rejected = self.untaken(Untaken::OuterGone);
+                    return Err(rejection(&entry, rejected));
+                }
+                Acquired::NotALock(found) => {
+                    self.untaken(Untaken::NotExecuted);
+                    return Err(Error::not_a_lock(entry.name.key(), found));
+                }
+                Acquired::Busy { holder, .. } if strays == 0 && is_stray_hold(&entry, holder) => {
+                    strays += 1;
+                    Box::pin(release_stray_hold(&entry, holder)).await;
+                }
+                Acquired::Busy { left, .. } => {
+                    self.untaken(Untaken::NotExecuted);
+                    return Ok(Attempt::Busy { left: *left });
+                }
+            }
+        }
+    }
+
+    fn taken(mut self, sent_at: Time) -> Result<Attempt, Error> {
+        self.open = false;
+        let (entry, permit) = (&self.entry, &self.permit);
+        let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
+        taken
+            .map(Attempt::Taken)
+            .map_err(|rejected| rejection(entry, rejected))
+    }
+
+    fn untaken(&mut self, outcome: Untaken) -> Rejected {
+        self.open = false;
+        let permit = &self.permit;
+        self.entry
+            .step(|core, now, out| core.untaken(now, permit, outcome, out))
+    }
 }
 
-impl Terms {
-    fn begin(self, sent_at: Instant, lease: Duration) -> Mode {
-        let limit = self.limit.map(|limit| local_end(sent_at, limit));
-        if self.fixed {
-            Mode::Fixed { until: local_end(sent_at, lease), limit }
-        } else {
-            Mode::Watchdog { limit }
+impl Drop for AcquirePermit {
+    fn drop(&mut self) {
+        // Cancel safety: a script that was handed over is executed although nobody waits for it any
+        // more.
+        if self.open {
+            let sent = self.sent.load(Ordering::Acquire);
+            self.untaken(if sent {
+                Untaken::Unknown
+            } else {
+                Untaken::NotExecuted
+            });
         }
     }
 }
 
 /// Whether a busy lock is held by a field of this client that nobody holds or works with.
-fn is_ghost(shared: &Shared, entry: &EntryRef, holder: &str) -> bool {
-    shared.redis.unfenced(entry.lane) > 0
+fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
+    let shared = entry.shared();
+    entry.route().unfenced() > 0
         && wire::is_field_of(&shared.client_id, holder)
-        && !entry.knows_field(holder)
+        && entry.read(|core, _| core.owner_of(holder).is_none())
+}
+
+/// Frees the lock from a field of this client that nobody holds: a late send from a connection that
+/// was replaced without a fence.
+async fn release_stray_hold(entry: &Entry, holder: &str) {
+    let shared = entry.shared();
+    let field: Arc<str> = holder.into();
+    let call = || script::release(&entry.name, &field, 0, Duration::from_millis(1));
+    let released = script::call(entry.route(), "releasing", shared.retry(), call)
+        .await
+        .is_ok();
+    let lock = entry.name.given();
+    event!(
+        INFO, %lock, owner = holder, released,
+        "outcome reconciled: a late send of an earlier hold was released"
+    );
+}
+
+/// Subscribes and has it confirmed. `None`: the deadline came first.
+async fn subscribe(
+    entry: &Entry,
+    deadline: Option<Instant>,
+) -> Result<Option<Subscription>, Error> {
+    let shared = entry.shared();
+    let timeout = Instant::now() + shared.command_timeout();
+    let refused = |text: &str| {
+        let permission = format!("&{}", entry.name.channel());
+        server_error::of_connection("subscribing", &permission, text)
+    };
+    let subscription = shared.subscriptions.subscribe(entry.name.channel());
+    tokio::select! {
+        biased;
+        confirmed = subscription.confirmed() => match confirmed {
+            Ok(()) => {}
+            Err(text) => return Err(refused(&text)),
+        },
+        // Nobody is left to confirm it.
+        () = shared.gone.cancelled() => return Err(Error::Closed),
+        () = sleep_until(deadline) => return Ok(None),
+        () = tokio::time::sleep_until(timeout) => {
+            let problem = shared.subscriptions.problem();
+            return Err(refused(problem.as_deref().unwrap_or("the subscription was not confirmed")));
+        }
+    }
+    Ok(Some(subscription))
 }

@@ -1,28 +1,28 @@
-//! The verbs that look at a lock from outside, and the one that forces it open.
+//! The methods that inspect a lock from outside, and `force_unlock`.
 
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::Lock;
-use crate::entry::EntryRef;
+use crate::entry::Entry;
 use crate::error::{Error, LossReason};
 use crate::script::{self, Inspected};
 
 impl Lock {
-    /// Frees the lock whoever holds it, and wakes a waiter. `true`: it was locked.
+    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
     ///
-    /// The holder is told by its next renewal, at the latest within a third of its watchdog timeout. The holder
-    /// is read first and named to the script, which is never sent twice: a holder that comes later is not hit.
+    /// The loss is reported to the holder by its next renewal, within a third of its watchdog
+    /// timeout. The holder is read first and passed to the script, which is never sent twice: a
+    /// later holder is not affected.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if the answer is lost: the lock may or may not be free. Otherwise the refusals of
-    /// [`lock`](Self::lock).
+    /// [`Error::NoAnswer`] if the reply is lost: the lock may or may not be free. Otherwise the
+    /// refusals of [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may or may not have freed the lock.
+    /// If the future is dropped, the lock may or may not have been freed.
     ///
     /// # Examples
     ///
@@ -32,49 +32,53 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
                 for _ in 0..FORCE_ATTEMPTS {
-                    let Inspected::Held { field, .. } = self.look(&entry).await? else {
+                    let Inspected::Held { field, .. } = self.inspect_once(&entry).await? else {
                         return Ok(false);
                     };
-                    let patience = script::Patience { copies: 1, ..shared.patience() };
-                    let sent = AtomicBool::new(false);
                     let mut meant = None;
-                    let forced = script::ask(&shared.redis, entry.lane, "forcing", patience, &sent, || {
+                    let call = || {
                         // A field of this client is text.
-                        meant = std::str::from_utf8(&field).ok().and_then(|field| entry.taking_of(field));
+                        let text = std::str::from_utf8(&field).ok();
+                        meant = text.and_then(|field| entry.read(|core, _| core.owner_of(field)));
                         script::force_unlock(&entry.name, &field)
-                    })
-                    .await;
+                    };
+                    let retry = shared.no_retry();
+                    let forced = script::call(entry.route(), "forcing", retry, call).await;
                     let forced = match forced {
                         Ok(forced) => forced.value,
                         Err(unanswered) => {
-                            if unanswered.perhaps {
-                                // Once this is answered, by the same connection or by one behind the fence, the
-                                // copy without an answer cannot be executed any more.
-                                let _ = self.look(&entry).await;
+                            if unanswered.maybe_executed {
+                                // Once this is answered, by the same connection or by one behind
+                                // the fence, the send without a reply can no longer be executed.
+                                let _ = self.inspect_once(&entry).await;
                             }
                             return Err(unanswered.error);
                         }
                     };
                     if forced {
-                        // By now the same owner may have taken the lock anew.
+                        // By now the same owner may have acquired the lock again.
                         if let Some((owner, generation)) = meant {
-                            entry.lose_owner(owner, Some(generation), LossReason::Gone);
+                            let (generation, reason) = (Some(generation), LossReason::Gone);
+                            entry.step(|core, now, out| {
+                                core.lose_owner(now, owner, generation, reason, out);
+                            });
                         }
                         return Ok(true);
                     }
                 }
-                // It changed hands at every look, be it between takings of one owner: whoever was meant has given it back.
+                // The lock changed hands after every look, possibly between acquisitions of one
+                // owner: the holder that was meant has released it.
                 Ok(true)
             }))
             .await
     }
 
-    /// Whether anybody holds the lock. Asks Redis.
+    /// Whether the lock is held, by any owner. Asks Redis.
     ///
     /// # Errors
     ///
@@ -116,7 +120,7 @@ impl Lock {
         Ok(self.hold_count().await? > 0)
     }
 
-    /// How often the current owner holds the lock. Asks Redis.
+    /// The current owner's hold count. Asks Redis.
     ///
     /// # Errors
     ///
@@ -134,13 +138,14 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn hold_count(&self) -> Result<u32, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
-                let own = entry.field_in_redis(&owner);
-                Ok(match self.look(&entry).await? {
+                let own = entry.read(|core, _| core.field(owner.id()));
+                let own = own.unwrap_or_else(|| owner.field());
+                Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
                 })
@@ -148,7 +153,7 @@ impl Lock {
             .await
     }
 
-    /// How long the lease runs still; `None` if the lock is free, or has no expiry. Asks Redis.
+    /// Time left on the lease; `None` if the lock is free, or has no expiry. Asks Redis.
     ///
     /// # Errors
     ///
@@ -169,7 +174,7 @@ impl Lock {
         Ok(self.inspect().await?.and_then(|holder| holder.lease_left))
     }
 
-    /// Who holds the lock, Java's owners too. Asks Redis.
+    /// The holder of the lock, in Rust or Java; `None` if it is free. Asks Redis.
     ///
     /// # Errors
     ///
@@ -189,14 +194,18 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
-        let shared = &self.client.shared;
+        let shared = self.client.shared();
         shared
-            .drive(pin!(async {
+            .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
-                Ok(match self.look(&entry).await? {
+                Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { left, field, count } => {
                         let owner = String::from_utf8_lossy(&field).into_owned();
-                        Some(Holder { owner, hold_count: count, lease_left: left })
+                        Some(Holder {
+                            owner,
+                            hold_count: count,
+                            lease_left: left,
+                        })
                     }
                     Inspected::Free | Inspected::NotALock(_) => None,
                 })
@@ -205,29 +214,22 @@ impl Lock {
     }
 
     /// One run of `inspect.lua`.
-    async fn look(&self, entry: &EntryRef) -> Result<Inspected, Error> {
-        let shared = &self.client.shared;
+    async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {
+        let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let sent = AtomicBool::new(false);
         let call = || script::inspect(&entry.name);
-        let inspected = script::ask(&shared.redis, entry.lane, "inspecting", shared.patience(), &sent, call)
-            .await
-            .map_err(|unanswered| unanswered.error)?
-            .value;
+        let answer = script::call(entry.route(), "inspecting", shared.retry(), call).await;
+        let inspected = answer.map_err(|failed| failed.error)?.value;
         match inspected {
-            Inspected::NotALock(found) => Err(not_a_lock(entry, &found)),
+            Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), &found)),
             inspected => Ok(inspected),
         }
     }
 }
 
-pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
-    Error::NotALock { key: entry.name.key().to_string(), found: found.to_owned() }
-}
-
-/// Who holds a lock, as Redis has it.
+/// The holder of a lock, as stored in Redis.
 ///
 /// # Examples
 ///
@@ -239,14 +241,14 @@ pub(super) fn not_a_lock(entry: &EntryRef, found: &str) -> Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`; written by Rust or Java, and not taken apart. What is not UTF-8 in the
-    /// field of another program is shown as `\u{fffd}`.
+    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed. Bytes that
+    /// are not UTF-8 in another program's field are shown as `\u{fffd}`.
     pub owner: String,
-    /// How often it holds the lock.
+    /// Its hold count.
     pub hold_count: u32,
-    /// How long the lease runs still; `None` if the key has no expiry.
+    /// Time left on the lease; `None` if the key has no expiry.
     pub lease_left: Option<Duration>,
 }
 
-/// A lock that changes hands at each of so many looks is in lively use.
+/// How often `force_unlock` tries again when the lock changes hands between reading and forcing.
 const FORCE_ATTEMPTS: u32 = 8;

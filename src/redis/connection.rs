@@ -1,10 +1,12 @@
-//! One connection as the rest of this room sees it: commands with a timeout, channels, messages, an end.
+//! One connection as the rest of `redis/` sees it: commands with a timeout, channels, messages, its
+//! end.
 //!
-//! Besides the settings this is the only file that knows fred. What comes back is ours: a [`Reply`], or a
-//! [`Trouble`] that tells a server that said no from a connection that said nothing.
+//! Besides the settings, only this file uses fred. It returns our own types: a [`Reply`], or a
+//! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
+//! reply.
 
-use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,61 +20,69 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::settings::{Settings, Target};
-use super::{Reply, Role};
-use crate::script::Arg;
+use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
+#[cfg(feature = "test-util")]
+use super::transport::{BoxFuture, TransportConnection};
+use crate::error::Error;
+use crate::server_error;
 
-/// One connection to a server, or to a simulated one.
+/// One connection to a server, or to what a test has in its place.
 pub(super) enum Connection {
     Fred(Client),
-    #[cfg(test)]
-    Simulated(crate::sim::Connection),
+    #[cfg(feature = "test-util")]
+    Custom(Box<dyn TransportConnection>),
 }
 
 impl Connection {
     /// Connects within the command timeout. The connection lives as long as its task.
-    pub(super) async fn open(settings: &Settings, role: Role) -> Result<(Self, Task), Trouble> {
+    pub(super) async fn open(
+        settings: &Settings,
+        role: Role,
+    ) -> Result<(Self, Task), ConnectionError> {
         match &settings.target {
             Target::Server(server) => {
                 let client = server.client(role)?;
                 let task = init(&client, settings.command_timeout).await?;
                 Ok((Self::Fred(client), task))
             }
-            #[cfg(test)]
-            Target::Simulated(world) => {
-                let (connection, task) = world.open(role, settings.command_timeout).await?;
-                Ok((Self::Simulated(connection), Task(Some(task))))
+            #[cfg(feature = "test-util")]
+            Target::Custom(transport) => {
+                let connection = transport.open(role, settings.command_timeout).await?;
+                let task = Task(Some(Driver::Custom(connection.closed())));
+                Ok((Self::Custom(connection), task))
             }
         }
     }
 
-    /// Sends one command, once, and waits for its answer. Handed over by the first poll, it is executed even if
-    /// this future is dropped; not written by then, it is not written after the timeout either.
+    /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on
+    /// it is executed even if this future is dropped. If it is not written by the timeout, it is
+    /// not written later either.
     pub(super) async fn command(
         &self,
         name: &'static str,
         args: Vec<Arg>,
         timeout: Duration,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, ConnectionError> {
         match self {
             Self::Fred(client) => {
-                let args: Vec<Value> = args.into_iter().map(Value::from).collect();
+                let args: Vec<Value> = args.into_iter().map(value).collect();
                 let options = options(timeout);
                 let command = CustomCommand::new_static(name, None::<u16>, false);
                 let answer: Value = client.with_options(&options).custom(command, args).await?;
                 Ok(answer.into())
             }
-            #[cfg(test)]
-            Self::Simulated(connection) => connection.command(name, args, timeout).await,
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => connection.command(name, args, timeout).await,
         }
     }
 
-    /// Sends a change of the channels and a PING in one pipeline; answers with what the PING brought back.
+    /// Sends a change of the channels and a PING in one pipeline; returns the PING's echo.
     pub(super) async fn barrier(
         &self,
         change: Change,
         nonce: String,
         timeout: Duration,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, ConnectionError> {
         match self {
             Self::Fred(client) => {
                 let options = options(timeout);
@@ -90,91 +100,44 @@ impl Connection {
                 };
                 Ok(echo.unwrap_or_default())
             }
-            #[cfg(test)]
-            Self::Simulated(connection) => connection.barrier(change, nonce, timeout).await,
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => connection.barrier(change, nonce, timeout).await,
         }
     }
 
-    /// What is heard on this connection's channels from now on.
+    /// Messages on this connection's channels from now on.
     pub(super) fn messages(&self) -> Messages {
         match self {
             Self::Fred(client) => Messages::Fred(client.message_rx()),
-            #[cfg(test)]
-            Self::Simulated(connection) => Messages::Simulated(connection.messages()),
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => Messages::Custom(connection.messages()),
         }
     }
 }
 
-/// A change of the channels that a connection listens to.
-pub(crate) enum Change {
-    None,
-    Subscribe(Vec<Arc<str>>),
-    Unsubscribe(Vec<Arc<str>>),
-}
-
-/// What a connection hears.
+/// The message stream of a connection.
 pub(super) enum Messages {
     Fred(Receiver<Message>),
-    #[cfg(test)]
-    Simulated(tokio::sync::mpsc::UnboundedReceiver<Heard>),
+    #[cfg(feature = "test-util")]
+    Custom(tokio::sync::mpsc::UnboundedReceiver<PubSubEvent>),
 }
 
 impl Messages {
-    /// The next message, or what hid one.
-    pub(super) async fn next(&mut self) -> Heard {
+    /// The next message, or a gap.
+    pub(super) async fn next(&mut self) -> PubSubEvent {
         match self {
             Self::Fred(receiver) => match receiver.recv().await {
-                Ok(message) => Heard::Message(message.channel.to_string()),
-                Err(RecvError::Lagged(count)) => Heard::Missed(count),
-                Err(RecvError::Closed) => Heard::End,
+                Ok(message) => PubSubEvent::Message(message.channel.to_string()),
+                Err(RecvError::Lagged(count)) => PubSubEvent::Missed(count),
+                Err(RecvError::Closed) => PubSubEvent::End,
             },
-            #[cfg(test)]
-            Self::Simulated(receiver) => receiver.recv().await.unwrap_or(Heard::End),
+            #[cfg(feature = "test-util")]
+            Self::Custom(receiver) => receiver.recv().await.unwrap_or(PubSubEvent::End),
         }
     }
 }
 
-/// Something that was heard.
-pub(crate) enum Heard {
-    /// A message on this channel.
-    Message(String),
-    /// So many messages came faster than they were read.
-    Missed(u64),
-    End,
-}
-
-/// Why a command has no reply.
-#[derive(Debug, Clone)]
-pub(crate) enum Trouble {
-    /// The server said no, in these words.
-    Refused(String),
-    /// No answer in time.
-    Timeout(String),
-    /// The connection is gone, or was never there.
-    Lost(String),
-    /// The runtime has no sockets.
-    NoSockets,
-}
-
-impl Trouble {
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
-            Self::NoSockets => self.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
-            Self::NoSockets => "the runtime has no sockets",
-        })
-    }
-}
-
-impl From<fred::error::Error> for Trouble {
+impl From<fred::error::Error> for ConnectionError {
     fn from(error: fred::error::Error) -> Self {
         let text = error.details().to_owned();
         match error.kind() {
@@ -185,54 +148,61 @@ impl From<fred::error::Error> for Trouble {
     }
 }
 
-/// Whether these are the server's own words: its errors open with a word in capitals; fred's own never do.
+/// Whether the text is the server's: its errors start with an upper-case word; fred's never do.
 fn is_from_server(text: &str) -> bool {
     let word = text.split(' ').next().unwrap_or_default();
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// How fred's task of a connection ends. Only that it does is of interest.
-#[cfg(test)]
-pub(crate) type End = Result<(), fred::error::Error>;
-
 /// What drives a connection. It ends with the connection, and dropping it ends the connection.
-pub(super) struct Task(Option<ConnectHandle>);
+pub(super) struct Task(Option<Driver>);
+
+enum Driver {
+    Fred(ConnectHandle),
+    #[cfg(feature = "test-util")]
+    Custom(BoxFuture<'static, ()>),
+}
 
 impl Task {
     /// Waits for the end of the connection.
     pub(super) async fn ended(&mut self) {
-        if let Some(task) = &mut self.0 {
-            let _ = task.await;
-            self.0 = None;
+        match &mut self.0 {
+            Some(Driver::Fred(task)) => _ = task.await,
+            #[cfg(feature = "test-util")]
+            Some(Driver::Custom(closed)) => closed.await,
+            None => {}
         }
+        self.0 = None;
     }
 
-    /// Waits for the end of a task that tokio refuses a socket. It says so by a panic, and there is no way to ask before.
-    async fn panicked(&mut self) -> Trouble {
-        let ended = match &mut self.0 {
-            Some(task) => task.await,
-            None => return std::future::pending().await,
+    /// Waits for a task to which tokio refuses a socket. tokio panics then, and there is no way to
+    /// check beforehand.
+    async fn panicked(&mut self) -> ConnectionError {
+        let Some(Driver::Fred(task)) = &mut self.0 else {
+            return std::future::pending().await;
         };
+        let ended = task.await;
         self.0 = None;
         match ended {
-            Err(error) if error.is_panic() => Trouble::NoSockets,
-            // Whoever waits for the connection is told by fred.
+            Err(error) if error.is_panic() => ConnectionError::NoSockets,
+            // fred notifies those who wait for the connection.
             Ok(_) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// Ends the connection, and waits until its socket is closed: that is when the task is dropped.
+    /// Ends the connection, and waits until its socket is closed, which happens when fred's task is
+    /// dropped.
     pub(super) async fn end(mut self) {
-        if let Some(task) = &self.0 {
+        if let Some(Driver::Fred(task)) = &self.0 {
             task.abort();
+            self.ended().await;
         }
-        self.ended().await;
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
+        if let Some(Driver::Fred(task)) = &self.0 {
             task.abort();
         }
     }
@@ -240,27 +210,31 @@ impl Drop for Task {
 
 /// Connects and starts the task that drives the connection, within `limit`.
 ///
-/// fred's own `init` leaves its task behind when it is dropped.
-async fn init(client: &Client, limit: Duration) -> Result<Task, Trouble> {
+/// fred's own `init` leaves its task running when it is dropped.
+async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError> {
     let mut connected = std::pin::pin!(client.wait_for_connect());
-    // Its first poll registers for the outcome; a connection that is quicker than that would not be heard of.
+    // Its first poll registers for the outcome; the outcome of a faster connection would be missed.
     let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
     debug_assert!(early.is_pending(), "nothing is connected yet");
-    let mut task = Task(Some(client.connect()));
+    let mut task = Task(Some(Driver::Fred(client.connect())));
     tokio::select! {
         biased;
         connected = tokio::time::timeout(limit, connected) => match connected {
             Ok(Ok(())) => Ok(task),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(Trouble::Timeout("connecting took too long".to_owned())),
+            Err(_) => Err(ConnectionError::Timeout("connecting took too long".to_owned())),
         },
-        trouble = task.panicked() => Err(trouble),
+        problem = task.panicked() => Err(problem),
     }
 }
 
 /// One write, and a timeout that also stops a late first write.
 fn options(timeout: Duration) -> Options {
-    Options { max_attempts: Some(1), timeout: Some(timeout), ..Options::default() }
+    Options {
+        max_attempts: Some(1),
+        timeout: Some(timeout),
+        ..Options::default()
+    }
 }
 
 pub(super) fn slot_of(key: &str) -> u16 {
@@ -271,14 +245,12 @@ fn names(channels: &[Arc<str>]) -> Vec<String> {
     channels.iter().map(|channel| channel.to_string()).collect()
 }
 
-impl From<Arg> for Value {
-    fn from(arg: Arg) -> Self {
-        match arg {
-            Arg::Text(text) => (&*text).into(),
-            Arg::Bytes(bytes) => (&*bytes).into(),
-            Arg::Fixed(text) => Self::from_static_str(text),
-            Arg::Number(number) => number.into(),
-        }
+fn value(arg: Arg) -> Value {
+    match arg {
+        Arg::Text(text) => (&*text).into(),
+        Arg::Bytes(bytes) => (&*bytes).into(),
+        Arg::Fixed(text) => Value::from_static_str(text),
+        Arg::Number(number) => number.into(),
     }
 }
 
@@ -295,5 +267,71 @@ impl From<Value> for Reply {
             },
             other => Self::Other(format!("{other:?}")),
         }
+    }
+}
+
+/// Why the first connection could not be made.
+pub(super) fn connect_error(problem: ConnectionError) -> Error {
+    match problem {
+        ConnectionError::Refused(text) => {
+            server_error::of_connection("connecting", "+@connection", &text)
+        }
+        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
+            Error::no_answer("connecting", text)
+        }
+        ConnectionError::NoSockets => Error::NoRuntime,
+    }
+}
+
+/// The pause between two attempts to connect: it doubles up to a second.
+pub(super) struct Backoff {
+    pause: Duration,
+    scattered: bool,
+}
+
+impl Backoff {
+    pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            pause: Duration::from_millis(20),
+            scattered: settings.is_scattered(),
+        }
+    }
+
+    pub(super) async fn wait(&mut self) {
+        let dice = if self.scattered { dice() } else { u32::MAX };
+        tokio::time::sleep(scattered(self.pause, dice)).await;
+        self.pause = (self.pause * 2).min(Self::LONGEST);
+    }
+}
+
+/// Between half of the pause and all of it: clients that lost a server at the same time come back
+/// at different times.
+fn scattered(pause: Duration, dice: u32) -> Duration {
+    let half = pause / 2;
+    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+fn dice() -> u32 {
+    // Each state has keys of its own.
+    RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_scattered_over_its_second_half() {
+        let pause = Duration::from_millis(1_000);
+        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
+        assert_eq!(scattered(pause, u32::MAX), pause);
+        let mut tenths = [0; 10];
+        for _ in 0..1_000 {
+            let after_half = scattered(pause, dice()).as_millis() - 500;
+            tenths[(after_half as usize / 50).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
     }
 }

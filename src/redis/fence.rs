@@ -1,36 +1,36 @@
-//! The fence: `CLIENT KILL` for the connection before, so that nothing of it is executed after its repetition.
+//! The connection fence: `CLIENT KILL` for the previous connection, so that none of its commands is
+//! executed after a resend.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::Reply;
-use super::connection::{Connection, Trouble};
-use crate::script::Arg;
+use super::connection::Connection;
+use super::transport::{Arg, ConnectionError, Reply};
 
-/// Whether commands of a lost connection are known to be over before its replacement is used.
+/// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum FenceState {
+pub enum ConnectionFence {
     /// Every lost connection is killed at the server before scripts go over the next one.
     #[default]
-    InForce,
-    /// Switched off with [`LockClientBuilder::fence`](crate::LockClientBuilder::fence).
+    Active,
+    /// Switched off with [`connection_fence`](crate::LockClientBuilder::connection_fence).
     Off,
-    /// The server does not know, or does not allow, `CLIENT INFO` and `CLIENT KILL`.
+    /// The server does not support, or does not permit, `CLIENT INFO` and `CLIENT KILL`.
     NotPermitted,
 }
 
-impl fmt::Display for FenceState {
+impl fmt::Display for ConnectionFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::InForce => "in force",
+            Self::Active => "active",
             Self::Off => "switched off",
             Self::NotPermitted => "not permitted",
         })
     }
 }
 
-/// What a connection is called at the server. Ids start again when a server restarts, hence the address.
+/// The identity of a connection at the server. Ids restart with the server, hence the address.
 #[derive(Clone)]
 pub(super) struct Identity {
     id: i64,
@@ -38,8 +38,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix socket's clients is the
-    /// socket's path, which may contain spaces: it ends where the next field begins, by its place `laddr`.
+    /// Parses a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix
+    /// socket's clients is the socket's path, which may contain spaces: it ends where the next
+    /// field begins, normally `laddr`.
     fn read(line: &str) -> Option<Self> {
         let line = line.trim_end();
         let after = |name: &str| {
@@ -49,11 +50,16 @@ impl Identity {
         };
         let id = after("id=")?.split(' ').next()?.parse().ok()?;
         let rest = after("addr=")?;
-        let end = rest.find(" laddr=").or_else(|| next_field(rest)).unwrap_or(rest.len());
+        let end = rest
+            .find(" laddr=")
+            .or_else(|| next_field(rest))
+            .unwrap_or(rest.len());
         let address = rest[..end].to_owned();
-        // Killing by a wrong address is answered like killing somebody who is gone; so better no name than half one.
+        // A kill by a wrong address gets the same reply as a kill of a client that is gone, so no
+        // identity is better than a partial one.
         let (_, port) = address.rsplit_once(':')?;
-        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(Self { id, address })
+        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+            .then_some(Self { id, address })
     }
 }
 
@@ -61,18 +67,23 @@ impl Identity {
 fn next_field(text: &str) -> Option<usize> {
     let is_field = |word: &str| {
         word.split_once('=').is_some_and(|(name, _)| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
         })
     };
-    text.match_indices(' ').map(|(at, _)| at).find(|&at| is_field(&text[at + 1..]))
+    text.match_indices(' ')
+        .map(|(at, _)| at)
+        .find(|&at| is_field(&text[at + 1..]))
 }
 
-/// Kills a connection. The answer, 0 or 1, says that nothing of it is executed any more.
+/// Kills a connection. After the reply, 0 or 1, none of its commands is executed any more.
 pub(super) async fn kill(
     connection: &Connection,
     who: &Identity,
     timeout: Duration,
-) -> Result<FenceState, Trouble> {
+) -> Result<ConnectionFence, ConnectionError> {
     let args = vec![
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
@@ -81,32 +92,38 @@ pub(super) async fn kill(
         Arg::Text(who.address.as_str().into()),
     ];
     match connection.command("CLIENT", args, timeout).await {
-        Ok(Reply::Number(_)) => Ok(FenceState::InForce),
-        Ok(_) | Err(Trouble::Refused(_)) => Ok(FenceState::NotPermitted),
-        Err(trouble) => Err(trouble),
+        Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
+        Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
+        Err(problem) => Err(problem),
     }
 }
 
-/// What this connection is called at the server. `None`: it does not tell.
+/// The identity of this connection at the server; `None` if the server does not report it.
 pub(super) async fn identify(
     connection: &Connection,
     timeout: Duration,
-) -> Result<Option<Identity>, Trouble> {
-    let text = match connection.command("CLIENT", vec![Arg::Fixed("INFO")], timeout).await {
+) -> Result<Option<Identity>, ConnectionError> {
+    let text = match connection
+        .command("CLIENT", vec![Arg::Fixed("INFO")], timeout)
+        .await
+    {
         Ok(Reply::Text(text)) => text,
-        Ok(_) | Err(Trouble::Refused(_)) => return Ok(None),
-        Err(trouble) => return Err(trouble),
+        Ok(_) | Err(ConnectionError::Refused(_)) => return Ok(None),
+        Err(problem) => return Err(problem),
     };
     Ok(Identity::read(&text))
 }
 
-/// Asks for the right to kill before it is needed, by killing nobody.
+/// Tests the permission to kill before it is needed, with a kill that matches no client.
 pub(super) async fn may_kill(
     connection: &Connection,
     own: &Identity,
     timeout: Duration,
-) -> Result<FenceState, Trouble> {
-    let nobody = Identity { id: own.id, address: "0.0.0.0:0".to_owned() };
+) -> Result<ConnectionFence, ConnectionError> {
+    let nobody = Identity {
+        id: own.id,
+        address: "0.0.0.0:0".to_owned(),
+    };
     kill(connection, &nobody, timeout).await
 }
 
@@ -119,18 +136,41 @@ mod tests {
         let rest = "name= age=0 idle=0 flags=N db=0 sub=0 psub=0 cmd=client|info user=default";
         let table = [
             // Redis 6.2, 7 and 8, Valkey: the order of the first three fields is the same.
-            (format!("id=7 addr=127.0.0.1:52555 laddr=127.0.0.1:6379 fd=8 {rest}\n"), "127.0.0.1:52555"),
-            (format!("id=7 addr=[::1]:52555 laddr=[::1]:6379 fd=8 {rest} redir=-1 resp=2\n"), "[::1]:52555"),
-            (format!("id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0 fd=8 {rest}\n"), "/run/r.sock:0"),
             (
-                format!("id=7 addr=/run/my redis/r.sock:0 laddr=/run/my redis/r.sock:0 fd=8 {rest}\n"),
+                format!("id=7 addr=127.0.0.1:52555 laddr=127.0.0.1:6379 fd=8 {rest}\n"),
+                "127.0.0.1:52555",
+            ),
+            (
+                format!("id=7 addr=[::1]:52555 laddr=[::1]:6379 fd=8 {rest} redir=-1 resp=2\n"),
+                "[::1]:52555",
+            ),
+            (
+                format!("id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0 fd=8 {rest}\n"),
+                "/run/r.sock:0",
+            ),
+            (
+                format!(
+                    "id=7 addr=/run/my redis/r.sock:0 laddr=/run/my redis/r.sock:0 fd=8 {rest}\n"
+                ),
                 "/run/my redis/r.sock:0",
             ),
-            (format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"), "/a  b c=d/s:0"),
-            // Servers that only speak like Redis may leave `laddr` out, or put a field in between.
-            (format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"), "/run/my redis/s:0"),
-            (format!("id=7 addr=10.0.0.1:1 fd=8 {rest} lib-name= lib-ver=\n"), "10.0.0.1:1"),
-            ("id=7 laddr=1.1.1.1:1 addr=10.0.0.1:1".to_owned(), "10.0.0.1:1"),
+            (
+                format!("id=7 addr=/a  b c=d/s:0 laddr=/a  b c=d/s:0 fd=8 {rest}\n"),
+                "/a  b c=d/s:0",
+            ),
+            // Servers compatible with Redis may omit `laddr`, or put a field in between.
+            (
+                format!("id=7 addr=/run/my redis/s:0 fd=8 {rest}\n"),
+                "/run/my redis/s:0",
+            ),
+            (
+                format!("id=7 addr=10.0.0.1:1 fd=8 {rest} lib-name= lib-ver=\n"),
+                "10.0.0.1:1",
+            ),
+            (
+                "id=7 laddr=1.1.1.1:1 addr=10.0.0.1:1".to_owned(),
+                "10.0.0.1:1",
+            ),
         ];
         for (line, address) in table {
             let identity = Identity::read(&line).unwrap_or_else(|| panic!("{line}"));
@@ -140,9 +180,14 @@ mod tests {
 
     #[test]
     fn what_is_no_name_is_no_identity() {
-        for line in
-            ["", "id=7", "id=x addr=127.0.0.1:1", "addr=127.0.0.1:1", "id=7 addr= laddr=1", "id=7 laddr=a:1"]
-        {
+        for line in [
+            "",
+            "id=7",
+            "id=x addr=127.0.0.1:1",
+            "addr=127.0.0.1:1",
+            "id=7 addr= laddr=1",
+            "id=7 laddr=a:1",
+        ] {
             assert!(Identity::read(line).is_none(), "{line}");
         }
     }

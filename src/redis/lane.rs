@@ -1,12 +1,13 @@
-//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used again.
+//! A lane: one command connection at a time, replaced when its task ends, fenced before it is used
+//! again.
 //!
-//! Invariant: a script is handed to a connection only after every predecessor of that connection was killed at
-//! the server (or the fence is known not to be in force). A command left unanswered on a lost connection can
-//! therefore not be executed after its repetition.
+//! Invariant: a script is handed to a connection only after every predecessor of that connection
+//! was killed at the server (or the connection fence is known not to be active). A command left
+//! unanswered on a lost connection can therefore not be executed after its resend.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,12 +15,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{Connection, Task, Trouble};
-use super::fence::{self, FenceState, Identity};
-use super::link::{Limit, Link};
-use super::{Backoff, Failure, Reply, Role, Settings, Tasks, connect_error};
+use super::connection::{Backoff, Connection, Task, connect_error};
+use super::fence::{self, ConnectionFence, Identity};
+use super::link::{Link, SendError};
+use super::settings::Settings;
+use super::transport::{ConnectionError, Role};
 use crate::error::Error;
-use crate::script::Call;
+use crate::event::event;
+use crate::runtime::Tasks;
 
 pub(super) struct Lane {
     current: Arc<Current>,
@@ -45,30 +48,13 @@ impl Lane {
         };
         let opened = supervisor.open().await.map_err(connect_error)?;
         let first = supervisor.take_over(opened).await.map_err(connect_error)?;
-        let current = Arc::new(Current { state: Mutex::new(State::Down(None)), changed: Notify::new() });
-        let last_word = LastWord(Arc::clone(&current));
-        tasks.spawn(supervisor.run(first, last_word, stop.clone()));
+        let current = Arc::new(Current {
+            state: Mutex::new(State::Down(None)),
+            changed: Notify::new(),
+        });
+        let gone_on_drop = GoneOnDrop(Arc::clone(&current));
+        tasks.spawn(supervisor.run(first, gone_on_drop, stop.clone()));
         Ok(Self { current, figures })
-    }
-
-    pub(super) async fn ready(&self, limit: Instant) -> Result<(), Failure> {
-        self.link(limit).await.map(|_| ())
-    }
-
-    pub(super) async fn run<T>(
-        &self,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
-        let link = self.link(limit.until).await?;
-        match link.send("EVALSHA", call.script.sha(), call, limit, sent).await {
-            // Not executed, so the same copy may go out again; EVAL also loads the script for the next call.
-            Err(Failure::Refused(text)) if text.starts_with("NOSCRIPT") => {
-                Box::pin(link.send("EVAL", call.script.source, call, limit, sent)).await
-            }
-            answered => answered,
-        }
     }
 
     pub(super) fn unfenced(&self) -> u64 {
@@ -79,25 +65,27 @@ impl Lane {
         self.figures.reconnects.load(Ordering::Relaxed)
     }
 
-    pub(super) fn fence(&self) -> FenceState {
+    pub(super) fn fence(&self) -> ConnectionFence {
         *self.figures.fence.lock()
     }
 
-    /// The connection that is up, waiting for one until `limit`.
-    async fn link(&self, limit: Instant) -> Result<Arc<Link>, Failure> {
-        if let Some(link) = self.current.look() {
+    /// The current connection, waiting for one until `limit`.
+    pub(super) async fn ready(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
+        if let Some(link) = self.current.now() {
             return link;
         }
-        tokio::time::timeout_at(limit, self.current.wait()).await.unwrap_or_else(|_| {
-            Err(match &*self.current.state.lock() {
-                State::Down(Some(text)) => Failure::NotAccepted(text.clone()),
-                _ => Failure::NotSent("not connected".into()),
+        tokio::time::timeout_at(limit, self.current.wait())
+            .await
+            .unwrap_or_else(|_| {
+                Err(match &*self.current.state.lock() {
+                    State::Down(Some(text)) => SendError::NotAccepted(text.clone()),
+                    _ => SendError::NotSent("not connected".into()),
+                })
             })
-        })
     }
 }
 
-/// The connection of a lane as those who want to send see it. Who waits longest is told first.
+/// The connection of a lane as senders see it. The longest waiter is notified first.
 struct Current {
     state: Mutex<State>,
     changed: Notify,
@@ -109,22 +97,22 @@ impl Current {
         self.changed.notify_waiters();
     }
 
-    /// `None`: there is no connection right now.
-    fn look(&self) -> Option<Result<Arc<Link>, Failure>> {
+    /// `None`: there is no connection at the moment.
+    fn now(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
             State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
             State::Up(_) | State::Down(_) => None,
-            State::Stopped => Some(Err(Failure::Closed)),
-            State::Gone => Some(Err(Failure::NoRuntime)),
+            State::Stopped => Some(Err(SendError::Closed)),
+            State::Gone => Some(Err(SendError::NoRuntime)),
         }
     }
 
-    async fn wait(&self) -> Result<Arc<Link>, Failure> {
+    async fn wait(&self) -> Result<Arc<Link>, SendError> {
         loop {
             let mut changed = pin!(self.changed.notified());
-            // Registered before the look, so that no change falls in between.
+            // Registered before the check, so that no change is missed in between.
             changed.as_mut().enable();
-            if let Some(link) = self.look() {
+            if let Some(link) = self.now() {
                 return link;
             }
             changed.await;
@@ -132,10 +120,10 @@ impl Current {
     }
 }
 
-/// A supervisor that is dropped without a word went with its runtime.
-struct LastWord(Arc<Current>);
+/// A supervisor dropped without a stop was dropped with its runtime.
+struct GoneOnDrop(Arc<Current>);
 
-impl Drop for LastWord {
+impl Drop for GoneOnDrop {
     fn drop(&mut self) {
         if !matches!(*self.0.state.lock(), State::Stopped) {
             self.0.set(State::Gone);
@@ -147,12 +135,12 @@ impl Drop for LastWord {
 struct Figures {
     reconnects: AtomicU64,
     unfenced: AtomicU64,
-    fence: Mutex<FenceState>,
+    fence: Mutex<ConnectionFence>,
 }
 
 enum State {
     Up(Arc<Link>),
-    /// There is no connection, perhaps because the server said no in these words.
+    /// There is no connection; with the server's message if it refused one.
     Down(Option<String>),
     Stopped,
     Gone,
@@ -163,29 +151,42 @@ struct Supervisor {
     settings: Arc<Settings>,
     nth: usize,
     figures: Arc<Figures>,
-    /// The connection before, as long as its end is not confirmed. `Some(None)` has no name at the server.
+    /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
+    /// server is unknown.
     predecessor: Option<Option<Identity>>,
-    /// Told when the connection led to the wrong place.
+    /// Notified when the connection led to the wrong server.
     moved: Arc<Notify>,
 }
 
 impl Supervisor {
-    async fn run(mut self, first: Connected, current: LastWord, stop: CancellationToken) {
+    async fn run(mut self, first: Connected, current: GoneOnDrop, stop: CancellationToken) {
         let mut connected = first;
-        let mut misplaced = Backoff::default();
+        let mut misplaced = Backoff::new(&self.settings);
         loop {
-            let Connected { link, mut task, _ended } = connected;
+            let Connected {
+                link,
+                mut task,
+                _ended,
+            } = connected;
             current.0.set(State::Up(Arc::clone(&link)));
             let successor = tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
                 successor = self.watch(&link, &mut task, &mut misplaced) => Some(successor),
             };
-            current.0.set(if successor.is_none() { State::Stopped } else { State::Down(None) });
+            current.0.set(if successor.is_none() {
+                State::Stopped
+            } else {
+                State::Down(None)
+            });
             drop(_ended);
             task.end().await;
             let Some(successor) = successor else { return };
-            tracing::warn!(target: "redisson_lock", lane = self.nth, "command connection lost, reconnecting");
+            event!(
+                WARN,
+                lane = self.nth,
+                "command connection lost, reconnecting"
+            );
             self.predecessor = Some(link.identity.clone());
             drop(link);
             let replacement = tokio::select! {
@@ -197,20 +198,20 @@ impl Supervisor {
                 replacement = self.reconnect(successor, &current.0) => replacement,
             };
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(
-                target: "redisson_lock",
-                lane = self.nth,
-                fence = %*self.figures.fence.lock(),
+            let connection_fence = *self.figures.fence.lock();
+            event!(INFO, lane = self.nth,
+                %connection_fence,
                 "command connection replaced"
             );
             connected = replacement;
         }
     }
 
-    /// Waits until a connection is to be replaced. Answers with its successor if there is one already.
+    /// Waits until a connection must be replaced. Returns its successor if there is one already.
     async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
-        // A connection that is only silent stays in use until another one has shown that the server answers: a
-        // server that stands still is not met by everybody's new connections at the moment when it goes on.
+        // A connection that is only silent stays in use until another one has shown that the server
+        // answers: a server that stalls does not get new connections from every client when it
+        // resumes.
         let doubted = async {
             loop {
                 link.doubt.notified().await;
@@ -221,13 +222,13 @@ impl Supervisor {
         };
         let misplaced = async {
             link.misplaced.notified().await;
-            if link.opened_at.elapsed() > SETTLED {
-                *misplaced = Backoff::default();
+            if link.opened_at.elapsed() > STABLE_AFTER {
+                *misplaced = Backoff::new(&self.settings);
             }
             loop {
                 misplaced.wait().await;
                 if let Ok(opened) = self.open().await {
-                    // Messages came from the same place.
+                    // The subscriber was connected to the same server.
                     self.moved.notify_one();
                     return opened;
                 }
@@ -242,9 +243,9 @@ impl Supervisor {
         }
     }
 
-    /// Opens a second connection beside one that is silent. `None`: the first one has spoken.
+    /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         while link.is_doubted() {
             match self.open().await {
                 Ok(opened) if link.is_doubted() => return Some(opened),
@@ -256,7 +257,7 @@ impl Supervisor {
     }
 
     async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         let mut opened = successor.map(Ok);
         loop {
             let next = match opened.take() {
@@ -265,21 +266,21 @@ impl Supervisor {
             };
             let connected = match next {
                 Ok(opened) => self.take_over(opened).await,
-                Err(trouble) => Err(trouble),
+                Err(problem) => Err(problem),
             };
             match connected {
                 Ok(connected) => return connected,
-                Err(trouble) => {
-                    tracing::debug!(
-                        target: "redisson_lock",
-                        lane = self.nth,
-                        error = %trouble,
+                Err(problem) => {
+                    event!(DEBUG, lane = self.nth,
+                        error = %problem,
                         "reconnect failed"
                     );
-                    // Whoever waits for a connection is told what the server says against it.
-                    current.set(State::Down(match trouble {
-                        Trouble::Refused(text) => Some(text),
-                        Trouble::Timeout(_) | Trouble::Lost(_) | Trouble::NoSockets => None,
+                    // Callers waiting for a connection get the server's reason for refusing it.
+                    current.set(State::Down(match problem {
+                        ConnectionError::Refused(text) => Some(text),
+                        ConnectionError::Timeout(_)
+                        | ConnectionError::Lost(_)
+                        | ConnectionError::NoSockets => None,
                     }));
                     backoff.wait().await;
                 }
@@ -287,59 +288,77 @@ impl Supervisor {
         }
     }
 
-    /// Opens a connection and learns its name at the server, which shows that the server answers.
-    async fn open(&self) -> Result<Opened, Trouble> {
+    /// Opens a connection and reads its identity, which shows that the server answers.
+    async fn open(&self) -> Result<Opened, ConnectionError> {
         let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
         let identity = match self.settings.fence {
             true => fence::identify(&connection, self.settings.command_timeout).await?,
             false => None,
         };
-        Ok(Opened { connection, task, identity })
+        Ok(Opened {
+            connection,
+            task,
+            identity,
+        })
     }
 
-    /// Makes sure that the predecessor of a connection is over, and that it can itself be killed one day.
-    async fn take_over(&mut self, opened: Opened) -> Result<Connected, Trouble> {
-        let Opened { connection, task, identity } = opened;
+    /// Makes sure that the predecessor of a connection has ended, and that the connection can
+    /// itself be killed later.
+    async fn take_over(&mut self, opened: Opened) -> Result<Connected, ConnectionError> {
+        let Opened {
+            connection,
+            task,
+            identity,
+        } = opened;
         let fence = match (self.fence(&connection).await?, &identity) {
-            (FenceState::InForce, Some(identity)) => {
+            (ConnectionFence::Active, Some(identity)) => {
                 fence::may_kill(&connection, identity, self.settings.command_timeout).await?
             }
-            (FenceState::InForce, None) => FenceState::NotPermitted,
+            (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
-        if fence != FenceState::InForce && (was != fence || self.predecessor.is_none()) {
-            tracing::warn!(
-                target: "redisson_lock",
-                lane = self.nth,
-                %fence,
-                "the fence is not in force: see docs/guarantees.md for what remains"
+        if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
+            event!(WARN, lane = self.nth,
+                connection_fence = %fence,
+                "the connection fence is not active: docs/guarantees.md lists the remaining risks"
             );
         }
         self.predecessor = None;
         let link = Arc::new(Link::new(connection, identity));
         let ended = link.ended.clone().drop_guard();
-        Ok(Connected { link, task, _ended: ended })
+        Ok(Connected {
+            link,
+            task,
+            _ended: ended,
+        })
     }
 
-    /// Kills the predecessor at the server. Its answer, 0 or 1, says that nothing of it is executed any more.
-    async fn fence(&mut self, connection: &Connection) -> Result<FenceState, Trouble> {
+    /// Kills the predecessor at the server. After the reply, 0 or 1, none of its commands is
+    /// executed any more.
+    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
         let Some(predecessor) = &self.predecessor else {
-            return Ok(if self.settings.fence { FenceState::InForce } else { FenceState::Off });
+            return Ok(if self.settings.fence {
+                ConnectionFence::Active
+            } else {
+                ConnectionFence::Off
+            });
         };
         let fence = match predecessor {
-            _ if !self.settings.fence => FenceState::Off,
-            None => FenceState::NotPermitted,
-            Some(identity) => fence::kill(connection, identity, self.settings.command_timeout).await?,
+            _ if !self.settings.fence => ConnectionFence::Off,
+            None => ConnectionFence::NotPermitted,
+            Some(identity) => {
+                fence::kill(connection, identity, self.settings.command_timeout).await?
+            }
         };
-        if fence != FenceState::InForce {
+        if fence != ConnectionFence::Active {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
         }
         Ok(fence)
     }
 }
 
-/// A connection that works, and may not carry scripts yet.
+/// A connection that works, but may not carry scripts yet.
 struct Opened {
     connection: Connection,
     task: Task,
@@ -350,9 +369,10 @@ struct Opened {
 struct Connected {
     link: Arc<Link>,
     task: Task,
-    /// Dropped with the supervisor, also when its runtime goes: whoever waits on the link is told.
+    /// Dropped with the supervisor, also when its runtime ends: callers waiting on the link are
+    /// notified.
     _ended: DropGuard,
 }
 
-/// A connection that was used for so long led to the right place.
-const SETTLED: Duration = Duration::from_secs(5);
+/// A connection that was used for this long led to the right server.
+const STABLE_AFTER: Duration = Duration::from_secs(5);

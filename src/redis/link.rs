@@ -1,4 +1,5 @@
-//! One connection that carries scripts: a copy goes out once, and its answer is told from a silence.
+//! One connection that carries scripts: sends each command once, and distinguishes a slow reply
+//! from a dead connection.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,37 +9,56 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Trouble};
+use super::connection::Connection;
 use super::fence::Identity;
-use super::{Failure, Reply};
-use crate::refusal;
-use crate::script::{Arg, Call};
+use super::transport::{Arg, ConnectionError, Reply};
+use crate::error::Source;
+use crate::script::Call;
+use crate::server_error;
 
 /// A connection that may carry scripts.
-pub(super) struct Link {
+pub(crate) struct Link {
     connection: Connection,
     pub(super) identity: Option<Identity>,
-    /// Answers read so far. While it moves, a missing answer is a slow one.
-    heard: AtomicU64,
-    /// What `heard` was when a caller last found the connection silent.
+    /// Replies read so far. While this grows, a missing reply is only slow.
+    replies: AtomicU64,
+    /// The value of `replies` when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
     pub(super) doubt: Notify,
-    /// A command was told that the connection is gone.
+    /// A command found that the connection is gone.
     pub(super) broken: Notify,
-    /// The server said that it takes no writes: the connection leads to the wrong place.
+    /// The server reported that it accepts no writes: the connection leads to the wrong server.
     pub(super) misplaced: Notify,
     pub(super) opened_at: Instant,
-    /// The connection is over, as far as its callers are concerned.
+    /// The connection has ended for its callers.
     pub(super) ended: CancellationToken,
 }
 
-/// How long a copy may take.
+/// Why a send has no reply.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// It was never handed over, so it is not executed.
+    NotSent(Source),
+    /// Not handed over either: the server refuses the connection with this error.
+    NotAccepted(String),
+    /// It may have been executed, and until the fence it may still be.
+    Unknown {
+        source: Source,
+        sent_at: Instant,
+    },
+    /// The server answered with this error.
+    Refused(String),
+    Closed,
+    NoRuntime,
+}
+
+/// How long a send may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Nobody waits for the answer any longer than this.
+    /// No caller waits for the reply beyond this.
     pub(crate) until: Instant,
-    /// A connection on which nothing was heard for so long is doubted.
+    /// A connection that is silent for this long is doubted.
     pub(crate) silence: Duration,
 }
 
@@ -47,7 +67,7 @@ impl Link {
         Self {
             connection,
             identity,
-            heard: AtomicU64::new(0),
+            replies: AtomicU64::new(0),
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -57,79 +77,113 @@ impl Link {
         }
     }
 
-    /// Whether nothing was heard since a caller doubted this connection.
+    /// Whether no reply came since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
-        self.heard.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
+        self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn send<T>(
+    /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
+    ///
+    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    pub(crate) async fn run<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        match self
+            .send("EVALSHA", call.script.sha(), call, limit, sent)
+            .await
+        {
+            // Not executed, so the same script may go out again; EVAL also loads it for the next
+            // call.
+            Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
+                Box::pin(self.send("EVAL", call.script.source, call, limit, sent)).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn send<T>(
         &self,
         command: &'static str,
         script: &'static str,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), Failure> {
+    ) -> Result<(Reply, Instant), SendError> {
         let sent_at = Instant::now();
         if limit.until <= sent_at {
-            return Err(Failure::NotSent("no time left to send".into()));
+            return Err(SendError::NotSent("no time left to send".into()));
         }
         let mut args = Vec::with_capacity(2 + call.keys.len() + call.args.len());
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
-        // The next poll hands the command over; from then on it is executed whatever becomes of this future.
+        // The next poll hands the command over; from then on it is executed whatever happens to
+        // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |source: String| Err(Failure::Unknown { source: source.into(), sent_at });
+        let unknown = |source: String| {
+            Err(SendError::Unknown {
+                source: source.into(),
+                sent_at,
+            })
+        };
         match self.exchange(command, args, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
-            Err(Trouble::Refused(text)) => {
-                let fatal = refusal::may_end_the_connection(&text);
-                // A client library that ends a connection for such an error hands the same error to every command
-                // in flight on it, executed or not. If the connection is still there, the error was meant for this one.
+            Err(ConnectionError::Refused(text)) => {
+                let fatal = server_error::may_end_the_connection(&text);
+                // A client library that ends a connection because of such an error returns the same
+                // error for every command in flight on it, executed or not. If the connection is
+                // still alive, the error was meant for this command.
                 if fatal && !self.is_alive(limit).await {
                     return unknown(text);
                 }
-                if refusal::is_misplaced(&text) {
+                if server_error::is_misplaced(&text) {
                     self.misplaced.notify_one();
                 }
-                Err(Failure::Refused(text))
+                Err(SendError::Refused(text))
             }
-            Err(trouble) => unknown(trouble.into_text()),
+            Err(problem) => unknown(problem.into_text()),
         }
     }
 
-    /// One command and its answer. Whoever waits in vain for a while has the supervisor look after the connection,
-    /// and goes on waiting: the answer may only be slow.
-    async fn exchange(&self, command: &'static str, args: Vec<Arg>, limit: Limit) -> Result<Reply, Trouble> {
+    /// One command and its reply. A caller that has waited for a while makes the supervisor check
+    /// the connection, and keeps waiting: the reply may only be slow.
+    async fn exchange(
+        &self,
+        command: &'static str,
+        args: Vec<Arg>,
+        limit: Limit,
+    ) -> Result<Reply, ConnectionError> {
         let timeout = limit.until.saturating_duration_since(Instant::now());
         if timeout.is_zero() {
-            // To fred that is no timeout at all.
-            return Err(Trouble::Timeout("no time left".to_owned()));
+            // fred treats zero as no timeout.
+            return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
         let mut answer = pin!(self.connection.command(command, args, timeout));
-        let mut heard = self.heard.load(Ordering::Relaxed);
+        let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = Instant::now() + limit.silence;
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut answer => break answer,
-                () = self.ended.cancelled() => return Err(Trouble::Lost("connection lost".to_owned())),
+                () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
                 () = tokio::time::sleep_until(doubt_at), if doubt_at < limit.until => {
-                    heard = self.look_doubtful(heard, doubt_at);
+                    replies = self.look_doubtful(replies, doubt_at);
                     doubt_at = Instant::now() + limit.silence;
                 }
             }
         };
         match &answer {
-            Ok(_) | Err(Trouble::Refused(_)) => {
-                self.heard.fetch_add(1, Ordering::Relaxed);
+            Ok(_) | Err(ConnectionError::Refused(_)) => {
+                self.replies.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Trouble::Timeout(_)) => {
-                self.look_doubtful(heard, limit.until);
+            Err(ConnectionError::Timeout(_)) => {
+                self.look_doubtful(replies, limit.until);
             }
-            Err(Trouble::Lost(_) | Trouble::NoSockets) => {
-                // A repetition on it would be lost too.
+            Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
+                // A resend on it would be lost too.
                 self.broken.notify_one();
                 self.ended.cancelled().await;
             }
@@ -137,24 +191,24 @@ impl Link {
         answer
     }
 
-    /// Nothing was answered until `due`. That speaks against the connection only if nobody else was answered either,
-    /// and if this process did not itself stand still. Answers what was heard by now.
+    /// No reply came until `due`. That casts doubt on the connection only if no other call got a
+    /// reply either, and if this process did not stall itself. Returns the replies so far.
     fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
-        let heard = self.heard.load(Ordering::Relaxed);
+        let replies = self.replies.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;
-        if heard == before && !late {
-            self.doubted_at.store(heard, Ordering::Relaxed);
+        if replies == before && !late {
+            self.doubted_at.store(replies, Ordering::Relaxed);
             self.doubt.notify_one();
         }
-        heard
+        replies
     }
 
     /// Whether the connection still answers. A refusal is an answer.
     async fn is_alive(&self, limit: Limit) -> bool {
         let ping = self.exchange("PING", Vec::new(), limit).await;
-        matches!(ping, Ok(_) | Err(Trouble::Refused(_)))
+        matches!(ping, Ok(_) | Err(ConnectionError::Refused(_)))
     }
 }
 
-/// A timer that fires so late says more about this process than about the server.
+/// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);

@@ -1,11 +1,12 @@
-//! The subscriber connection: which channels are listened to, with proof, and what is heard.
+//! The subscriber connection: confirmed subscriptions, and the messages on them.
 //!
-//! One task owns the connection. SUBSCRIBE travels with a `PING nonce` in one pipeline whose last answer is
-//! awaited: only that tells a refused subscription from a confirmed one. One such barrier is under way at a
-//! time. Whenever messages may have been missed (a new connection, a lagging stream) everybody is told.
+//! One task owns the connection. SUBSCRIBE is sent with a `PING nonce` in one pipeline whose last
+//! reply is awaited: only that distinguishes a refused subscription from a confirmed one. One such
+//! barrier is in flight at a time. Whenever messages may have been missed (a new connection, a
+//! lagging stream), every waiter is woken.
 //!
-//! Half of the command timeout is for noticing that a connection is dead, the other half for its replacement: a
-//! call that waits for its subscription survives one silent connection.
+//! Half of the command timeout is for detecting that a connection is dead, the other half for its
+//! replacement: a call that waits for its subscription survives one silent connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,23 +16,31 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Change, Connection, Heard, Messages, Task, Trouble};
-use super::{Backoff, Role, Settings, Tasks, connect_error};
+use super::connection::{Backoff, Connection, Messages, Task, connect_error};
+use super::settings::Settings;
+use super::transport::{Change, ConnectionError, PubSubEvent, Role};
 use crate::error::Error;
-use crate::refusal;
-use crate::wait::Waits;
+use crate::event::event;
+use crate::runtime::Tasks;
+use crate::server_error;
+use crate::wait::Subscriptions;
 
-/// Opens the subscriber connection, and starts the task that works off what `waits` wants.
+/// Opens the subscriber connection, and starts the task that serves `subscriptions`.
 ///
-/// Whoever learns that the server is no longer the right one tells `moved`: the connection is replaced.
+/// `moved` is notified when the server is no longer the right one: the connection is then replaced.
 pub(super) async fn open(
     settings: &Arc<Settings>,
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
     stop: &CancellationToken,
     tasks: &Tasks,
 ) -> Result<(), Error> {
-    let actor = Actor { settings: Arc::clone(settings), waits, moved, slow: AtomicBool::new(false) };
+    let actor = Actor {
+        settings: Arc::clone(settings),
+        subscriptions,
+        moved,
+        slow: AtomicBool::new(false),
+    };
     let first = actor.connect().await.map_err(connect_error)?;
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -46,9 +55,9 @@ pub(super) async fn open(
 
 struct Actor {
     settings: Arc<Settings>,
-    waits: Arc<Waits>,
+    subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
-    /// The last answer took longer than half of the command timeout, or did not come within it.
+    /// The last reply took longer than half of the command timeout, or did not come within it.
     slow: AtomicBool,
 }
 
@@ -62,21 +71,21 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.settings);
         loop {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
-            self.waits.disconnected();
-            tracing::warn!(target: "redisson_lock", "subscriber connection lost, reconnecting");
+            self.subscriptions.disconnected();
+            event!(WARN, "subscriber connection lost, reconnecting");
             drop(session);
-            // A connection that is made but serves nobody would otherwise be made again without a pause.
+            // Otherwise a connection that is made but useless would be replaced without a pause.
             if served || since.elapsed() >= Backoff::LONGEST {
-                backoff = Backoff::default();
+                backoff = Backoff::new(&self.settings);
             } else {
                 backoff.wait().await;
             }
             session = self.reconnect(&mut backoff).await;
-            tracing::info!(target: "redisson_lock", "subscriber connection replaced");
+            event!(INFO, "subscriber connection replaced");
         }
     }
 
@@ -85,101 +94,118 @@ impl Actor {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
-                    tracing::debug!(target: "redisson_lock", %error, "subscriber reconnect failed");
-                    self.waits.set_trouble(Some(error.into_text()));
+                    event!(DEBUG, %error, "subscriber reconnect failed");
+                    self.subscriptions.set_problem(Some(error.into_text()));
                     backoff.wait().await;
                 }
             }
         }
     }
 
-    async fn connect(&self) -> Result<Session, Trouble> {
+    async fn connect(&self) -> Result<Session, ConnectionError> {
         let (connection, task) = Connection::open(&self.settings, Role::Messages).await?;
         let messages = connection.messages();
-        Ok(Session { connection, messages, task })
+        Ok(Session {
+            connection,
+            messages,
+            task,
+        })
     }
 
-    /// Serves one connection until it ends or must be replaced. Answers whether it was of use.
+    /// Serves one connection until it ends or must be replaced. Returns whether it was of use.
     async fn serve(&self, session: &mut Session) -> bool {
-        let Session { connection, messages, task } = session;
-        let desk = Desk { actor: self, connection, served: AtomicBool::new(false) };
+        let Session {
+            connection,
+            messages,
+            task,
+        } = session;
+        let worker = ChannelWorker {
+            actor: self,
+            connection,
+            served: AtomicBool::new(false),
+        };
         tokio::select! {
             biased;
             () = task.ended() => {}
-            // However well it served: it is the wrong server, and the next may be wrong as well.
+            // However well it served, it is the wrong server, and the next may be wrong as well.
             () = self.moved.notified() => return false,
             () = self.listen(messages) => {}
-            OutOfStep(refusal) = desk.work() => self.waits.set_trouble(refusal),
+            OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
         }
-        desk.served.load(Ordering::Relaxed)
+        worker.served.load(Ordering::Relaxed)
     }
 
-    /// How long an answer may take before the connection counts as dead.
-    fn patience(&self) -> Duration {
+    /// How long a reply may take before the connection counts as dead.
+    fn answer_timeout(&self) -> Duration {
         let timeout = self.settings.command_timeout;
-        if self.slow.load(Ordering::Relaxed) { timeout } else { timeout / 2 }
+        if self.slow.load(Ordering::Relaxed) {
+            timeout
+        } else {
+            timeout / 2
+        }
     }
 
-    /// Hands messages on. Never waits for anything else, so that it lags only under a real flood.
+    /// Forwards messages. Never waits for anything else, so that it lags only under a real flood.
     async fn listen(&self, messages: &mut Messages) {
         loop {
             match messages.next().await {
-                Heard::Message(channel) => self.waits.message(&channel),
-                Heard::Missed(count) => {
-                    tracing::warn!(target: "redisson_lock", count, "unlock messages were missed, waking everyone");
-                    self.waits.missed();
+                PubSubEvent::Message(channel) => self.subscriptions.message(&channel),
+                PubSubEvent::Missed(count) => {
+                    self.subscriptions.missed();
+                    event!(WARN, count, "unlock messages were missed, waking everyone");
                 }
-                Heard::End => return,
+                PubSubEvent::End => return,
             }
         }
     }
 }
 
 /// Subscribes and unsubscribes on one connection.
-struct Desk<'a> {
+struct ChannelWorker<'a> {
     actor: &'a Actor,
     connection: &'a Connection,
-    /// A barrier came back.
+    /// A barrier was answered.
     served: AtomicBool,
 }
 
-impl Desk<'_> {
-    /// Ends when the connection is out of step and must be replaced.
+impl ChannelWorker<'_> {
+    /// Returns when the connection is out of step and must be replaced.
     async fn work(&self) -> OutOfStep {
-        let waits = &self.actor.waits;
+        let subscriptions = &self.actor.subscriptions;
         loop {
-            let wanted = waits.take_wanted(BATCH);
+            let wanted = subscriptions.take_wanted(BATCH);
             if !wanted.is_empty() {
                 if let Err(out_of_step) = self.subscribe(wanted).await {
                     return out_of_step;
                 }
                 continue;
             }
-            let unwanted = waits.take_unwanted(BATCH);
+            let unwanted = subscriptions.take_unwanted(BATCH);
             if !unwanted.is_empty() {
                 if let Err(out_of_step) = self.unsubscribe(unwanted).await {
                     return out_of_step;
                 }
                 continue;
             }
-            let next_unwanted = waits.next_unwanted();
+            let next_unwanted = subscriptions.next_unwanted();
             let linger_over = async {
                 match next_unwanted {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
-            // While there is something to miss, a silent connection is found out by a heartbeat. And one heartbeat shows
-            // whether a new connection is as slow as the last one was, before anybody waits for it.
+            // While there are messages to miss, a heartbeat detects a silent connection. And one
+            // heartbeat shows whether a new connection is as slow as the last one, before any
+            // caller waits for it.
             let heartbeat = async {
-                if waits.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
+                if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
                 }
                 tokio::time::sleep(self.actor.settings.command_timeout).await;
             };
             tokio::select! {
                 biased;
-                () = waits.changed() => {}
+                () = subscriptions.changed() => {}
                 () = linger_over => {}
                 () = heartbeat => {
                     if let Err(out_of_step) = self.in_step().await {
@@ -190,13 +216,14 @@ impl Desk<'_> {
         }
     }
 
-    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be replaced.
+    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be
+    /// replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
-        let waits = &self.actor.waits;
+        let subscriptions = &self.actor.subscriptions;
         let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
             Barrier::Passed => {
                 for channel in &channels {
-                    waits.subscribed(channel);
+                    subscriptions.subscribed(channel);
                 }
                 return Ok(());
             }
@@ -204,17 +231,21 @@ impl Desk<'_> {
             Barrier::Refused(text) => text,
         };
         if let Err(out_of_step) = self.in_step().await {
-            // What is refused for want of a right is refused until somebody grants it: the callers are told now.
-            // Anything else may pass; they wait for the next connection.
-            if let Some(text) = out_of_step.0.as_ref().filter(|text| refusal::is_permission(text)) {
+            // A missing permission stays missing until it is granted: the callers get the error
+            // now. Anything else may be temporary; they wait for the next connection.
+            if let Some(text) = out_of_step
+                .0
+                .as_ref()
+                .filter(|text| server_error::is_permission(text))
+            {
                 for channel in &channels {
-                    waits.refused(channel, text);
+                    subscriptions.refused(channel, text);
                 }
             }
             return Err(out_of_step);
         }
         if let [channel] = channels.as_slice() {
-            waits.refused(channel, &text);
+            subscriptions.refused(channel, &text);
             return Ok(());
         }
         // One refused channel refuses its whole batch.
@@ -227,34 +258,38 @@ impl Desk<'_> {
     async fn unsubscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         match self.barrier(Change::Unsubscribe(channels)).await? {
             Barrier::Passed => Ok(()),
-            // Without the right to unsubscribe messages keep coming, and nobody listens to them.
+            // Without the permission to unsubscribe, messages keep coming and are ignored.
             Barrier::Refused(_) | Barrier::Shifted => self.in_step().await,
         }
     }
 
-    /// Makes sure that the next answer belongs to the next command: after a refusal the PONG of that barrier may
-    /// still be on its way. `Err`: it does not, or not even a PING is allowed.
+    /// Makes sure that the next reply belongs to the next command: after a refusal the PONG of that
+    /// barrier may still be in flight. `Err`: it does not, or not even PING is permitted.
     async fn in_step(&self) -> Result<(), OutOfStep> {
-        let mut refusal = None;
+        let mut refused_with = None;
         for pause in STRAY {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
-                Barrier::Refused(text) => refusal = Some(text),
-                // It is dropped if it arrives while nobody waits for an answer.
+                Barrier::Refused(text) => refused_with = Some(text),
+                // It is dropped if it arrives while no reply is awaited.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
         }
-        Err(OutOfStep(refusal))
+        Err(OutOfStep(refused_with))
     }
 
     /// Sends a change and a PING in one pipeline and waits for the PONG.
     async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
         let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
-        let Self { actor, connection, served } = self;
-        let patience = actor.patience();
+        let Self {
+            actor,
+            connection,
+            served,
+        } = self;
+        let answer_timeout = actor.answer_timeout();
         let since = Instant::now();
-        let exchange = connection.barrier(change, nonce.clone(), patience);
-        let answer = tokio::time::timeout(patience, exchange).await;
+        let exchange = connection.barrier(change, nonce.clone(), answer_timeout);
+        let answer = tokio::time::timeout(answer_timeout, exchange).await;
         let slow = since.elapsed() > actor.settings.command_timeout / 2;
         match answer {
             Ok(Ok(echo)) => {
@@ -263,13 +298,13 @@ impl Desk<'_> {
                     return Ok(Barrier::Shifted);
                 }
                 served.store(true, Ordering::Relaxed);
-                actor.waits.set_trouble(None);
+                actor.subscriptions.set_problem(None);
                 Ok(Barrier::Passed)
             }
-            Ok(Err(Trouble::Refused(text))) => Ok(Barrier::Refused(text)),
-            Ok(Err(Trouble::Lost(_) | Trouble::NoSockets)) => Err(OutOfStep(None)),
-            // If it was not dead but slow, its successor gets more time.
-            Ok(Err(Trouble::Timeout(_))) | Err(_) => {
+            Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),
+            Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
+            // If it was slow rather than dead, its successor gets more time.
+            Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
                 actor.slow.store(true, Ordering::Relaxed);
                 Err(OutOfStep(None))
             }
@@ -280,20 +315,24 @@ impl Desk<'_> {
 /// How a barrier was answered.
 enum Barrier {
     Passed,
-    /// The server said no, to the change or to the PING.
+    /// The server refused the change or the PING.
     Refused(String),
-    /// With the answer to an earlier one.
+    /// With the reply to an earlier one.
     Shifted,
 }
 
-/// The answers of the connection no longer match its commands, it does not answer, or it refuses even a PING with
-/// these words.
+/// The replies on the connection no longer match its commands, it does not answer, or it refuses
+/// even PING, with this message.
 struct OutOfStep(Option<String>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 
-/// How long an answer too many may still be on its way, one try after the other.
-const STRAY: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
+/// How long to wait for a stray reply that may still be in flight, one try after the other.
+const STRAY: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+];
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;

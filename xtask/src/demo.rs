@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a server of its own, the example program, and nothing else.
+//! `cargo xtask demo`: a server of its own, the demo, and nothing else.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,17 +8,24 @@ use crate::{Problem, interop, java};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let with_java = arguments.contains(&"--with-java");
-    let rest: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--with-java").collect();
+    let rest: Vec<&str> = arguments
+        .iter()
+        .copied()
+        .filter(|word| *word != "--with-java")
+        .collect();
     let server = tools::redis_server(install)?;
     let mut command = Command::new(build()?);
     if with_java {
-        // Half of the sellers are JVMs with the newest Redisson, in the one way that they share with us.
+        // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
+        // with us.
         let newest = interop::VERSIONS[interop::VERSIONS.len() - 1];
         let java = java::find(install)?;
         java.build(newest)?;
         java.apply(&mut command);
         println!("every other seller process is a JVM with Redisson {newest}");
-        command.env("DEMO_JAVA", java::classes(newest)).args(["--only", "redisson-lock"]);
+        command
+            .env("DEMO_JAVA", java::classes(newest))
+            .args(["--only", "redisson-lock"]);
     }
     let server = Server::start(&server)?;
     let status = command.args(["--url", &server.url]).args(rest).status();
@@ -30,17 +37,17 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
 }
 
-/// Builds the library and the example; answers where the program is.
+/// Builds the library and the demo; answers where the program is.
 pub fn build() -> Result<PathBuf, Problem> {
     println!("building the demo (the first time takes a minute or two)");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--example", "demo", "--package", "redisson-lock"])
+        .args(["build", "--quiet", "--package", "demo"])
         .current_dir(tools::root())
         .status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(Problem::failed("the demo does not build"));
     }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| tools::root().join("target"), PathBuf::from);
-    Ok(target.join("debug/examples/demo"))
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| tools::root().join("target"), PathBuf::from);
+    Ok(target.join("debug/demo"))
 }

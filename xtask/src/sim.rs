@@ -8,8 +8,12 @@ const USAGE: &str = "usage: cargo xtask sim [--seeds N] [--seed S] [--seconds T]
 const SEEDS: &str = "10000";
 
 pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    let mut command = cargo(&["test", "--quiet", "--package", "redisson-lock", "--lib", TEST]);
-    command.args(["--", "--exact", "--nocapture"]).env("RUST_BACKTRACE", "0").env("SIM_SEEDS", SEEDS);
+    let mut command = cargo(&["test", "--quiet"]);
+    command
+        .args(BUILD)
+        .args([TEST, "--", "--exact", "--nocapture"])
+        .env("RUST_BACKTRACE", "0")
+        .env("SIM_SEEDS", SEEDS);
     for pair in arguments.chunks(2) {
         let (name, number) = match *pair {
             ["--seeds", number] => ("SIM_SEEDS", number),
@@ -24,12 +28,49 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     }
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => {
-            Err(Problem::failed("a promise was broken: docs/testing.md says how to read the history above"))
-        }
+        Ok(_) => Err(Problem::failed(
+            "a promise was broken: docs/testing.md says how to read the history above",
+        )),
         Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
     }
 }
 
+/// What is built: the simulator, with a profile of its own.
+pub const BUILD: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "sim"];
+
 /// The test that runs the schedules.
-pub const TEST: &str = "sim::every_schedule_keeps_the_promises";
+pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
+
+/// The explorer of the core, with the same profile.
+pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];
+
+/// Real threads at one lock, with the same profile.
+pub const THREADS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "threads"];
+
+const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
+
+/// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.
+pub fn explore(arguments: &[&str]) -> Result<(), Problem> {
+    let mut command = match *arguments {
+        [] => cargo(&["test", "--quiet"]),
+        ["--deep"] => cargo(&["test", "--quiet"]),
+        ["--browse", world] => {
+            let mut command = cargo(&["run", "--quiet", "--profile", "sim", "--package", "sim"]);
+            command.args(["--bin", "explore", "--", world]);
+            command
+        }
+        _ => return Err(Problem::to_do(EXPLORE_USAGE)),
+    };
+    if !matches!(arguments, ["--browse", _]) {
+        command.args(EXPLORER).args(["--", "--nocapture"]);
+        let deep = arguments == ["--deep"];
+        command.args(if deep { &["--ignored"][..] } else { &[] });
+    }
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Problem::failed(
+            "a world has a state that must not be: see above",
+        )),
+        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
+    }
+}

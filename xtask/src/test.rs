@@ -1,114 +1,127 @@
 //! `cargo xtask test`: what CI runs, part by part, each with its time and its counts.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+mod busy;
+mod quick;
+mod report;
+mod times;
 
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use self::busy::BusyLoops;
+use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, cargo, demo, interop, mutants};
+use crate::{Problem, cargo, demo, interop, mutants, sim};
 
-/// What the parts have shown so far.
-#[derive(Default)]
-struct Report {
-    lines: Vec<String>,
-    passed: u32,
-    failed: u32,
+struct Options {
+    long: bool,
+    with_java: bool,
+    /// How many busy loops run beside the tests.
+    busy: usize,
+    /// Whether the page with the times is written.
+    record: bool,
+}
+
+impl Options {
+    fn parse(arguments: &[&str]) -> Result<Self, Problem> {
+        let (mut long, mut with_java, mut busy, mut record) = (false, true, 0, false);
+        let mut rest = arguments;
+        while !rest.is_empty() {
+            rest = match rest {
+                ["--long", rest @ ..] => {
+                    long = true;
+                    rest
+                }
+                ["--record", rest @ ..] => {
+                    record = true;
+                    rest
+                }
+                ["--without", "java", rest @ ..] => {
+                    with_java = false;
+                    rest
+                }
+                ["--busy", loops, rest @ ..]
+                    if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) =>
+                {
+                    busy = loops.parse().unwrap_or(0);
+                    rest
+                }
+                _ => return Err(Problem::to_do(USAGE)),
+            };
+        }
+        Ok(Self {
+            long,
+            with_java,
+            busy,
+            record,
+        })
+    }
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let (mut long, mut with_java, mut busy) = (false, true, 0);
-    let mut rest = arguments;
-    while !rest.is_empty() {
-        rest = match rest {
-            ["--long", rest @ ..] => {
-                long = true;
-                rest
-            }
-            ["--without", "java", rest @ ..] => {
-                with_java = false;
-                rest
-            }
-            ["--busy", loops, rest @ ..] if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) => {
-                busy = loops.parse().unwrap_or(0);
-                rest
-            }
-            _ => return Err(Problem::to_do(USAGE)),
-        };
+    if arguments == ["--quick"] {
+        return quick::run();
     }
+    let Options {
+        long,
+        with_java,
+        busy,
+        record,
+    } = Options::parse(arguments)?;
     let server = tools::redis_server(install)?;
-    let java = if with_java { Some(java::find(install)?) } else { None };
+    let java = if with_java {
+        Some(java::find(install)?)
+    } else {
+        None
+    };
     println!("testing with {}\n", server.display());
     let start = Instant::now();
     let mut report = Report::default();
-    report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
-    report.check(
-        "lints",
-        &mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-    );
-    let mut docs = cargo(&["doc", "--no-deps", "--quiet", "--package", "redisson-lock"]);
-    report.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
-    report.check("package builds from its own tarball", &mut package());
+    report.sources();
     report.planted_bugs();
     // Compiling promises nothing about time: the loops begin with the tests.
-    report.check("tests build", &mut cargo(&["test", "--no-run", "--quiet", "--workspace"]));
+    report.builds();
     let busy_loops = BusyLoops::start(busy);
-    report.tests("unit tests", &server, &["--workspace", "--lib", "--bins", "--", "--skip", "sim::"], &[]);
-    let simulator = ["--package", "redisson-lock", "--lib", "sim::", "--", "--nocapture"];
-    report.tests("simulator: schedules, traces, polls", &server, &simulator, &[("SIM_SEEDS", SCHEDULES)]);
-    for (name, binaries) in PARTS {
-        let selected: Vec<&str> = binaries.iter().flat_map(|binary| ["--test", binary]).collect();
-        report.tests(name, &server, &selected, &[]);
-    }
-    report.tests("doc tests", &server, &["--doc", "--package", "redisson-lock"], &[]);
+    report.without_java(&server);
     if let Some(java) = &java {
         report.java(java, &server);
     }
     let seconds = if long { "60" } else { "12" };
-    report.tests("alone", &server, &["--test", "alone"], &[("HEAVY_SECS", seconds)]);
+    report.tests(
+        "alone",
+        &server,
+        &["--package", "redisson-lock", "--test", "alone"],
+        &[("HEAVY_SECS", seconds)],
+    );
     drop(busy_loops);
     report.demo_without_its_lock(&server);
 
-    println!("\n{}", report.lines.join("\n"));
-    println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
-    let left_out = if with_java { "" } else { "; the tests with Java (jvm_*) were left out" };
-    let beside = if busy > 0 { format!("; the tests beside {busy} busy loops") } else { String::new() };
-    println!("{} passed, {} failed{left_out}{beside}", report.passed, report.failed);
-    if report.failed > 0 { Err(Problem::failed("not everything passed")) } else { Ok(()) }
-}
-
-const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--no-install]";
-
-/// Threads that do nothing, as fast as they can, until they are dropped: what a test promises about time, it promises
-/// on a busy machine.
-struct BusyLoops {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl BusyLoops {
-    fn start(count: usize) -> Self {
-        if count > 0 {
-            println!("beside {count} busy loops\n");
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        let spin = |stop: Arc<AtomicBool>| move || while !stop.load(Ordering::Relaxed) {};
-        let threads = (0..count).map(|_| std::thread::spawn(spin(Arc::clone(&stop)))).collect();
-        Self { stop, threads }
+    let left_out = if with_java {
+        ""
+    } else {
+        "; the tests with Java (jvm_*) were left out"
+    };
+    let beside = if busy > 0 {
+        format!("; the tests beside {busy} busy loops")
+    } else {
+        String::new()
+    };
+    let left_out = format!("{left_out}{beside}");
+    let seconds = start.elapsed().as_secs_f64();
+    report.reported(start, &left_out)?;
+    if record {
+        times::record(&report, &server, seconds, &left_out)?;
     }
+    Ok(())
 }
 
-impl Drop for BusyLoops {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
+const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without java] [--record] [--no-install]\n       \
+                     cargo xtask test --quick";
+
+/// Behind what clippy is given.
+const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
 
 /// More is a slip of the finger.
 const BUSY_MAX: usize = 64;
@@ -118,58 +131,96 @@ const SCHEDULES: &str = "2000";
 
 /// Which test files belong together; each file runs its tests side by side.
 const PARTS: [(&str, &[&str]); 4] = [
-    ("facts about fred, public surface, scripts", &["fred_facts", "api", "scripts", "leaks"]),
+    (
+        "facts about fred, public surface, scripts",
+        &["fred_facts", "api", "scripts", "leaks"],
+    ),
     (
         "behaviour",
-        &["lock", "owners", "runtimes", "moved", "waiting", "renewal", "cluster_node", "from_fred", "events"],
+        &[
+            "lock",
+            "owners",
+            "runtimes",
+            "moved",
+            "waiting",
+            "renewal",
+            "cluster_node",
+            "from_fred",
+            "events",
+        ],
     ),
     ("errors, bad inputs, rights", &["errors", "rights"]),
-    ("hostile: outcomes, cancellation, storms", &["outcomes", "cancellation", "storm"]),
+    (
+        "hostile: outcomes, cancellation, storms",
+        &["outcomes", "cancellation", "storm"],
+    ),
 ];
 
 impl Report {
-    /// A part that passes or fails as a whole.
-    fn check(&mut self, name: &str, command: &mut Command) {
-        println!("== {name}");
-        let start = Instant::now();
-        let passed = command.status().is_ok_and(|status| status.success());
-        self.passed += u32::from(passed);
-        self.failed += u32::from(!passed);
-        self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
+    /// What can be said without running a test.
+    fn sources(&mut self) {
+        self.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
+        let mut lints = cargo(&["clippy", "--workspace", "--all-targets"]);
+        self.check("lints", lints.args(DENY));
+        // In the workspace the library has its feature `test-util`, as its users do not.
+        let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
+        self.check("lints of the library alone", alone.args(DENY));
+        let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
+        docs.args([
+            "--package",
+            "redisson-lock",
+            "--package",
+            "redisson-lock-test",
+        ]);
+        self.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
+        self.check("package builds from its own tarball", &mut package());
     }
 
-    /// A part that cargo test counts.
-    fn tests(&mut self, name: &str, server: &Path, selected: &[&str], variables: &[(&str, &str)]) {
-        println!("== {name}");
-        let start = Instant::now();
-        let output = cargo(&["test", "--no-fail-fast"])
-            .args(selected)
-            .env("REDIS_SERVER_BIN", server)
-            .env("RUST_BACKTRACE", "0")
-            .envs(variables.iter().copied())
-            .stderr(Stdio::inherit())
-            .output();
-        let (passed, failed) = match &output {
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                let (passed, failed) = counts(&text);
-                text.lines().filter(|line| line.contains(" schedules, ")).for_each(|line| println!("{line}"));
-                if !output.status.success() {
-                    println!("{text}");
-                }
-                // A part that broke off before it could count has failed all the same.
-                (passed, failed.max(u32::from(!output.status.success())))
-            }
-            Err(error) => {
-                println!("cargo does not run: {error}");
-                (0, 1)
-            }
-        };
-        // A part that ran nothing proves nothing.
-        let failed = failed.max(u32::from(passed == 0));
-        self.passed += passed;
-        self.failed += failed;
-        self.line(name, start.elapsed(), &format!("{passed} passed, {failed} failed"));
+    /// The library with its tests and benches by itself, without `test-util`; then the rest.
+    fn builds(&mut self) {
+        let no_run = ["test", "--no-run", "--quiet"];
+        let mut alone = cargo(&no_run);
+        alone.args(["--package", "redisson-lock", "--all-targets"]);
+        self.check("the library alone builds", &mut alone);
+        let mut rest = cargo(&no_run);
+        rest.args(["--workspace", "--lib", "--bins"]);
+        self.check("tests build", &mut rest);
+        self.check("the simulator builds", cargo(&no_run).args(sim::BUILD));
+    }
+
+    /// Every test that needs no Java, but those that run alone.
+    fn without_java(&mut self, server: &Path) {
+        let units = ["--workspace", "--lib", "--bins"];
+        self.tests("unit tests", server, &units, &[]);
+        let alone = ["--package", "redisson-lock", "--lib"];
+        self.tests("unit tests of the library alone", server, &alone, &[]);
+        let simulator = [&sim::BUILD[..], &["--", "--nocapture"]].concat();
+        let schedules = [("SIM_SEEDS", SCHEDULES)];
+        self.tests(
+            "simulator: schedules, traces, cancellation",
+            server,
+            &simulator,
+            &schedules,
+        );
+        self.tests("explorer", server, &sim::EXPLORER, &[]);
+        self.tests("real threads at one lock", server, &sim::THREADS, &[]);
+        for (name, files) in PARTS {
+            let mut selected = vec!["--package", "redisson-lock"];
+            selected.extend(files.iter().flat_map(|file| ["--test", file]));
+            self.tests(name, server, &selected, &[]);
+        }
+        let kit = ["--package", "redisson-lock-test", "--tests"];
+        self.tests("test kit", server, &kit, &[]);
+        let docs = [
+            "--doc",
+            "--package",
+            "redisson-lock",
+            "--package",
+            "test-support",
+            "--package",
+            "redisson-lock-test",
+        ];
+        self.tests("doc tests", server, &docs, &[]);
     }
 
     /// A few bugs are planted, and must be found.
@@ -196,7 +247,10 @@ impl Report {
         let name = "Java peers";
         println!("== {name}");
         let start = Instant::now();
-        let (oldest, newest) = (interop::VERSIONS[0], interop::VERSIONS[interop::VERSIONS.len() - 1]);
+        let (oldest, newest) = (
+            interop::VERSIONS[0],
+            interop::VERSIONS[interop::VERSIONS.len() - 1],
+        );
         let short: Vec<&str> = interop::VERSIONS
             .into_iter()
             .filter(|version| *version != oldest && *version != newest)
@@ -206,7 +260,9 @@ impl Report {
             .try_for_each(|version| java.build(version))
             .and_then(|()| interop::play(java, server, &interop::VERSIONS, &short));
         let (passed, planned) = match &played {
-            Ok(cells) => cells.iter().fold((0, 0), |sum, cell| (sum.0 + cell.passed, sum.1 + cell.planned)),
+            Ok(cells) => cells.iter().fold((0, 0), |sum, cell| {
+                (sum.0 + cell.passed, sum.1 + cell.planned)
+            }),
             Err(problem) => {
                 println!("{}", problem.text);
                 (0, 1)
@@ -214,7 +270,11 @@ impl Report {
         };
         self.passed += passed;
         self.failed += planned - passed;
-        self.line(name, start.elapsed(), &format!("{passed} passed, {} failed", planned - passed));
+        self.line(
+            name,
+            start.elapsed(),
+            &format!("{passed} passed, {} failed", planned - passed),
+        );
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.
@@ -226,7 +286,13 @@ impl Report {
             let program = demo::build()?;
             let server = Server::start(server)?;
             let output = Command::new(program)
-                .args(["--url", &server.url, "--only", "redisson-lock", "--take-out-the-lock"])
+                .args([
+                    "--url",
+                    &server.url,
+                    "--only",
+                    "redisson-lock",
+                    "--take-out-the-lock",
+                ])
                 .output()
                 .map_err(|error| Problem::failed(error.to_string()))?;
             let said = String::from_utf8_lossy(&output.stderr);
@@ -237,48 +303,15 @@ impl Report {
         self.failed += u32::from(!passed);
         self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
     }
-
-    fn line(&mut self, name: &str, took: Duration, result: &str) {
-        self.lines.push(format!("{name:<42} {:>7.1} s  {result}", took.as_secs_f64()));
-    }
-}
-
-/// Adds up the lines `test result: ok. 5 passed; 0 failed; …`.
-fn counts(output: &str) -> (u32, u32) {
-    let number = |line: &str, word: &str| -> u32 {
-        let before = line.split(word).next().unwrap_or_default();
-        before.split_whitespace().last().and_then(|number| number.parse().ok()).unwrap_or(0)
-    };
-    output.lines().filter(|line| line.starts_with("test result:")).fold((0, 0), |(passed, failed), line| {
-        (passed + number(line, " passed"), failed + number(line, " failed"))
-    })
 }
 
 fn package() -> Command {
     // Packages what is in the working tree, also before it is committed.
-    cargo(&["package", "--quiet", "--allow-dirty", "--package", "redisson-lock"])
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::{BusyLoops, counts};
-
-    #[test]
-    fn busy_loops_end_when_they_are_dropped() {
-        let loops = BusyLoops::start(2);
-        let stop = Arc::clone(&loops.stop);
-        assert_eq!(Arc::strong_count(&stop), 4, "two threads have it");
-        drop(loops);
-        assert_eq!(Arc::strong_count(&stop), 1);
-    }
-
-    #[test]
-    fn results_of_several_binaries_are_added_up() {
-        let output =
-            "test result: ok. 5 passed; 0 failed; 1 ignored\nnoise\ntest result: FAILED. 7 passed; 2 failed;";
-        assert_eq!(counts(output), (12, 2));
-        assert_eq!(counts("error: could not compile"), (0, 0));
-    }
+    cargo(&[
+        "package",
+        "--quiet",
+        "--allow-dirty",
+        "--package",
+        "redisson-lock",
+    ])
 }

@@ -38,7 +38,8 @@ pub enum Plan {
     Tell(String),
 }
 
-/// The variable wins, then the PATH, then `target/tools`; what is missing is installed where that is safe.
+/// The variable wins, then the PATH, then `target/tools`; what is missing is installed where that
+/// is safe.
 pub fn plan(found: &Found, install: bool) -> Plan {
     match &found.variable {
         Some((path, true)) => return Plan::Use(path.clone()),
@@ -61,7 +62,9 @@ pub fn plan(found: &Found, install: bool) -> Plan {
         (System::Debian, true) => Plan::Install("redis-server"),
         (System::Debian, false) => missing("apt-get install redis-server   (as root)"),
         (System::MacOs, _) => missing("brew install redis"),
-        (System::Other, _) => missing("your system's package manager, for the package redis or valkey"),
+        (System::Other, _) => {
+            missing("your system's package manager, for the package redis or valkey")
+        }
     }
 }
 
@@ -74,19 +77,24 @@ fn missing(command: &str) -> Plan {
 
 /// Finds a server, installing it if that is the plan.
 pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
-    match plan(&look(), install) {
+    match plan(&search(), install) {
         Plan::Use(path) => Ok(path),
         Plan::Tell(text) => Err(Problem::to_do(text)),
         Plan::Install(package) => {
-            println!("installing the system package {package} with apt-get (--no-install forbids it)");
-            // The package starts a server of its own unless it is told not to; the tests never use that one.
+            println!(
+                "installing the system package {package} with apt-get (--no-install forbids it)"
+            );
+            // The package starts a server of its own unless it is told not to; the tests never use
+            // that one.
             apt_install(&[package])?;
             // Where the package puts it, in case the PATH does not lead there.
             let installed = PathBuf::from("/usr/bin/redis-server");
-            match plan(&look(), false) {
+            match plan(&search(), false) {
                 Plan::Use(path) => Ok(path),
                 _ if installed.is_file() => Ok(installed),
-                _ => Err(Problem::failed(format!("{package} is installed, but there is no redis-server"))),
+                _ => Err(Problem::failed(format!(
+                    "{package} is installed, but there is no redis-server"
+                ))),
             }
         }
     }
@@ -95,7 +103,13 @@ pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
 /// Installs packages of the system.
 pub fn apt_install(packages: &[&str]) -> Result<(), Problem> {
     apt_get(&["update", "-qq"])?;
-    apt_get(&[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat())
+    apt_get(
+        &[
+            &["install", "-y", "-qq", "--no-install-recommends"],
+            packages,
+        ]
+        .concat(),
+    )
 }
 
 fn apt_get(words: &[&str]) -> Result<(), Problem> {
@@ -108,24 +122,33 @@ fn apt_get(words: &[&str]) -> Result<(), Problem> {
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Problem::failed(format!("apt-get {} ended with {status}", words.join(" ")))),
+        Ok(status) => Err(Problem::failed(format!(
+            "apt-get {} ended with {status}",
+            words.join(" ")
+        ))),
         Err(error) => Err(Problem::failed(format!("apt-get does not run: {error}"))),
     }
 }
 
-fn look() -> Found {
+fn search() -> Found {
     let file = |path: &Path| path.is_file();
     let variable = std::env::var_os("REDIS_SERVER_BIN").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let on_path = |name: &'static str| {
-        let found = folders.iter().map(|folder| folder.join(name)).find(|path| file(path));
+        let found = folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| file(path));
         found.map(|path| (name, path))
     };
     let tools = root().join("target/tools/redis-server");
     Found {
         variable: variable.map(|path| (path.clone(), file(&path))),
-        on_path: ["redis-server", "valkey-server"].into_iter().filter_map(on_path).collect(),
+        on_path: ["redis-server", "valkey-server"]
+            .into_iter()
+            .filter_map(on_path)
+            .collect(),
         in_tools: Some(tools).filter(|path| file(path)),
         system: system().0,
         root: system().1,
@@ -178,8 +201,13 @@ impl Server {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .spawn()
-                .map_err(|error| Problem::failed(format!("{} does not start: {error}", binary.display())))?;
-            let mut server = Self { child, url: format!("redis://127.0.0.1:{port}") };
+                .map_err(|error| {
+                    Problem::failed(format!("{} does not start: {error}", binary.display()))
+                })?;
+            let mut server = Self {
+                child,
+                url: format!("redis://127.0.0.1:{port}"),
+            };
             let limit = Instant::now() + Duration::from_secs(10);
             while Instant::now() < limit && matches!(server.child.try_wait(), Ok(None)) {
                 if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
@@ -188,7 +216,10 @@ impl Server {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        Err(Problem::failed(format!("{} does not get ready on any free port", binary.display())))
+        Err(Problem::failed(format!(
+            "{} does not get ready on any free port",
+            binary.display()
+        )))
     }
 }
 
@@ -204,37 +235,62 @@ mod tests {
     use super::*;
 
     fn nothing(system: System, root: bool) -> Found {
-        Found { system, root, ..Found::default() }
+        Found {
+            system,
+            root,
+            ..Found::default()
+        }
     }
 
     fn says(plan: &Plan, text: &str) -> bool {
-        matches!(plan, Plan::Tell(told) if told.contains(text))
+        matches!(plan, Plan::Tell(reported) if reported.contains(text))
     }
 
     #[test]
     fn nothing_there_as_root_on_debian_installs_the_package() {
-        assert_eq!(plan(&nothing(System::Debian, true), true), Plan::Install("redis-server"));
+        assert_eq!(
+            plan(&nothing(System::Debian, true), true),
+            Plan::Install("redis-server")
+        );
     }
 
     #[test]
     fn nothing_there_without_root_or_with_no_install_tells_the_command() {
-        assert!(says(&plan(&nothing(System::Debian, false), true), "apt-get install redis-server"));
-        assert!(says(&plan(&nothing(System::Debian, true), false), "apt-get install redis-server"));
-        assert!(says(&plan(&nothing(System::Other, true), true), "package manager"));
+        assert!(says(
+            &plan(&nothing(System::Debian, false), true),
+            "apt-get install redis-server"
+        ));
+        assert!(says(
+            &plan(&nothing(System::Debian, true), false),
+            "apt-get install redis-server"
+        ));
+        assert!(says(
+            &plan(&nothing(System::Other, true), true),
+            "package manager"
+        ));
     }
 
     #[test]
     fn on_macos_nothing_is_installed_whoever_asks() {
-        assert!(says(&plan(&nothing(System::MacOs, true), true), "brew install redis"));
+        assert!(says(
+            &plan(&nothing(System::MacOs, true), true),
+            "brew install redis"
+        ));
     }
 
     #[test]
     fn only_valkey_is_good_enough_and_redis_is_preferred() {
         let valkey = ("valkey-server", PathBuf::from("/v/valkey-server"));
         let redis = ("redis-server", PathBuf::from("/r/redis-server"));
-        let only = Found { on_path: vec![valkey.clone()], ..nothing(System::Debian, true) };
+        let only = Found {
+            on_path: vec![valkey.clone()],
+            ..nothing(System::Debian, true)
+        };
         assert_eq!(plan(&only, true), Plan::Use(valkey.1.clone()));
-        let both = Found { on_path: vec![valkey, redis.clone()], ..Found::default() };
+        let both = Found {
+            on_path: vec![valkey, redis.clone()],
+            ..Found::default()
+        };
         assert_eq!(plan(&both, true), Plan::Use(redis.1));
     }
 
@@ -247,13 +303,21 @@ mod tests {
             ..Found::default()
         };
         assert_eq!(plan(&there(true), true), Plan::Use(PathBuf::from("/mine")));
-        assert!(says(&plan(&there(false), true), "REDIS_SERVER_BIN names /mine"));
+        assert!(says(
+            &plan(&there(false), true),
+            "REDIS_SERVER_BIN names /mine"
+        ));
     }
 
     #[test]
     fn unpacked_tools_come_last() {
-        let tools =
-            Found { in_tools: Some(PathBuf::from("/t/redis-server")), ..nothing(System::Debian, true) };
-        assert_eq!(plan(&tools, true), Plan::Use(PathBuf::from("/t/redis-server")));
+        let tools = Found {
+            in_tools: Some(PathBuf::from("/t/redis-server")),
+            ..nothing(System::Debian, true)
+        };
+        assert_eq!(
+            plan(&tools, true),
+            Plan::Use(PathBuf::from("/t/redis-server"))
+        );
     }
 }

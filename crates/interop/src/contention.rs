@@ -1,0 +1,162 @@
+//! Many workers of both sides on one lock, with a counter that a lost exclusion would spoil.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use crate::fixture::{Fixture, Load, Scenario};
+use crate::party::Party;
+use test_support::{Control, ms};
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario::new("mixed_workers", mixed_workers).load(Load::Processor),
+        Scenario::new("a_few_mixed_workers", a_few_mixed_workers).short(),
+        Scenario::new("lk03_testSubscriptionsPerConnection", lk03),
+        Scenario::new("lk23_testConcurrency_SingleInstance", lk23),
+        Scenario::new("lk24_testConcurrencyLoop_MultiInstance", lk24).load(Load::Processor),
+        Scenario::new("lk25_testConcurrency_MultiInstance", lk25).load(Load::Processor),
+    ]
+}
+
+async fn mixed_workers(fixture: Fixture) {
+    let parties = [(fixture.first.clone(), 16), (fixture.second.clone(), 16)];
+    sections(&fixture, &parties, 5_000).await;
+}
+
+async fn a_few_mixed_workers(fixture: Fixture) {
+    let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
+    sections(&fixture, &parties, 200).await;
+}
+
+/// 32 workers on five names, with one subscriber connection for each side; one that has room for
+/// all five.
+async fn lk03(fixture: Fixture) {
+    let mut tasks = tokio::task::JoinSet::new();
+    let settings = [("channels", "5".to_owned())];
+    let inside: Arc<[AtomicI64; 5]> = Arc::default();
+    let parties = [
+        fixture
+            .first
+            .another(fixture.url(), Duration::from_secs(30), &settings)
+            .await,
+        fixture
+            .second
+            .another(fixture.url(), Duration::from_secs(30), &settings)
+            .await,
+    ];
+    for nth in 0..32 {
+        let worker = parties[nth % 2].worker();
+        let (inside, base) = (Arc::clone(&inside), fixture.name.clone());
+        tasks.spawn(async move {
+            for round in 0..16 {
+                let key = (nth + round * 3) % 5;
+                let name = format!("{base} {key}");
+                worker.lock(&name, None).await.expect("in the end");
+                assert_eq!(
+                    inside[key].fetch_add(1, Ordering::AcqRel),
+                    0,
+                    "somebody else is inside"
+                );
+                tokio::time::sleep(ms((nth + round) as u64 % 20)).await;
+                inside[key].fetch_sub(1, Ordering::AcqRel);
+                worker.unlock(&name).await.expect("held");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    for party in parties {
+        party.close().await;
+    }
+}
+
+async fn lk23(fixture: Fixture) {
+    sections(
+        &fixture,
+        &[(fixture.first.clone(), 15), (fixture.second.clone(), 15)],
+        30,
+    )
+    .await;
+}
+
+/// Many clients, each with many sections.
+async fn lk24(fixture: Fixture) {
+    many_clients(&fixture, 8, 800).await;
+}
+
+/// Many clients, a few sections each.
+async fn lk25(fixture: Fixture) {
+    many_clients(&fixture, 10, 50).await;
+}
+
+async fn many_clients(fixture: &Fixture, clients: usize, total: i64) {
+    let mut parties = Vec::new();
+    for nth in 0..clients {
+        let side = if nth % 2 == 0 {
+            &fixture.first
+        } else {
+            &fixture.second
+        };
+        let party = side
+            .another(fixture.url(), Duration::from_secs(30), &[])
+            .await;
+        parties.push((party, 1));
+    }
+    sections(fixture, &parties, total).await;
+    for (party, _) in parties {
+        party.close().await;
+    }
+}
+
+/// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read,
+/// and written later: a second worker inside would be seen, and its update would be lost.
+async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
+    let inside = Arc::new(AtomicI64::new(0));
+    let left = Arc::new(AtomicI64::new(total));
+    let counter = format!("counter {}", fixture.name);
+    let mut tasks = tokio::task::JoinSet::new();
+    for (party, workers) in parties {
+        for _ in 0..*workers {
+            let worker = party.worker();
+            let (inside, left) = (Arc::clone(&inside), Arc::clone(&left));
+            let (name, counter, mut control) =
+                (fixture.name.clone(), counter.clone(), fixture.control());
+            tasks.spawn(async move {
+                while left.fetch_sub(1, Ordering::Relaxed) > 0 {
+                    worker.lock(&name, None).await.expect("in the end");
+                    assert_eq!(
+                        inside.fetch_add(1, Ordering::AcqRel),
+                        0,
+                        "somebody else is inside"
+                    );
+                    add_one(&mut control, &counter).await;
+                    inside.fetch_sub(1, Ordering::AcqRel);
+                    worker.unlock(&name).await.expect("held");
+                }
+            });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert_eq!(
+        fixture.control().run(&["GET", &counter]),
+        total.to_string(),
+        "no update was lost"
+    );
+    assert_eq!(fixture.control().hash(&fixture.name), "", "nothing is left");
+}
+
+async fn add_one(control: &mut Control, counter: &str) {
+    let found = control.run(&["GET", counter]);
+    let found: i64 = if found == "(nil)" {
+        0
+    } else {
+        found.parse().expect("a number")
+    };
+    // Long enough for anybody who is not kept out.
+    tokio::time::sleep(ms(1)).await;
+    control.run(&["SET", counter, &(found + 1).to_string()]);
+}

@@ -1,0 +1,348 @@
+//! What a scenario is, and what it plays with.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::party::Party;
+use crate::wire;
+use crate::worker::Worker;
+use test_support::peer::{Build, Peer};
+use test_support::{Control, Server, ms, stalls};
+
+type Play = Arc<dyn Fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// Something that two parties do.
+#[derive(Clone)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub play: Play,
+    /// It belongs to the short run.
+    pub short: bool,
+    pub load: Load,
+    /// Versions of Redisson that cannot be the first party; `docs/protocol.md` says why.
+    pub not_first: &'static [&'static str],
+    /// Versions that cannot be the second.
+    pub not_second: &'static [&'static str],
+}
+
+impl Scenario {
+    pub fn new<F: Future<Output = ()> + Send + 'static>(
+        name: &'static str,
+        play: fn(Fixture) -> F,
+    ) -> Self {
+        let play: Play = Arc::new(move |fixture| Box::pin(play(fixture)));
+        Self {
+            name,
+            play,
+            short: false,
+            load: Load::IsWaitedFor,
+            not_first: &[],
+            not_second: &[],
+        }
+    }
+
+    pub fn short(self) -> Self {
+        Self {
+            short: true,
+            ..self
+        }
+    }
+
+    pub fn load(self, load: Load) -> Self {
+        Self { load, ..self }
+    }
+
+    pub fn not_first(self, versions: &'static [&'static str]) -> Self {
+        Self {
+            not_first: versions,
+            ..self
+        }
+    }
+
+    pub fn not_second(self, versions: &'static [&'static str]) -> Self {
+        Self {
+            not_second: versions,
+            ..self
+        }
+    }
+}
+
+/// What a scenario does to the machine. Loads run one after the other, so that who burns the
+/// processor does not run beside who measures time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Most of the time it waits.
+    IsWaitedFor,
+    /// It starts a process of its own.
+    Process,
+    /// It burns the processor.
+    Processor,
+}
+
+impl Load {
+    /// All of them, with how many scenarios run side by side.
+    pub const ALL: [(Self, usize); 3] = [
+        (Self::IsWaitedFor, 16),
+        (Self::Process, 6),
+        (Self::Processor, 4),
+    ];
+}
+
+/// A scenario with its two parties.
+pub struct Job {
+    pub scenario: Scenario,
+    first_is_rust: bool,
+    second_is_rust: bool,
+}
+
+impl Job {
+    /// How many there are of a scenario.
+    pub const PAIRINGS: usize = 4;
+
+    /// Each kind of party in each part, as far as this version of Redisson can do it.
+    pub fn pairings(scenario: Scenario, version: &str) -> Vec<Self> {
+        let pairs: [_; Self::PAIRINGS] =
+            [(true, true), (true, false), (false, true), (false, false)];
+        pairs
+            .into_iter()
+            .filter(|(first_is_rust, _)| *first_is_rust || !scenario.not_first.contains(&version))
+            .filter(|(_, second_is_rust)| {
+                *second_is_rust || !scenario.not_second.contains(&version)
+            })
+            .map(|(first_is_rust, second_is_rust)| Self {
+                scenario: scenario.clone(),
+                first_is_rust,
+                second_is_rust,
+            })
+            .collect()
+    }
+
+    pub fn pair(&self) -> String {
+        let letter = |is_rust| if is_rust { 'R' } else { 'J' };
+        format!(
+            "{}{}",
+            letter(self.first_is_rust),
+            letter(self.second_is_rust)
+        )
+    }
+}
+
+/// Two clients of each side, with a long and with a short watchdog timeout.
+pub struct Sides {
+    build: Build,
+    /// The JVM lives as long as this.
+    peer: Peer,
+    url: String,
+    port: u16,
+    long: [[Party; 2]; 2],
+    quick: [[Party; 2]; 2],
+}
+
+/// The short watchdog timeout: a JVM's timers tick too slowly for less.
+pub const QUICK: Duration = Duration::from_millis(1_500);
+const LONG: Duration = Duration::from_secs(30);
+
+impl Sides {
+    pub async fn open(build: &Build, server: &Server) -> Self {
+        let peer = Peer::start(build).await;
+        let url = server.url();
+        let side = async |watchdog: Duration| {
+            let rust = [
+                Party::rust(&url, watchdog).await,
+                Party::rust(&url, watchdog).await,
+            ];
+            let java = [
+                Party::java(&peer, &url, watchdog, &[]).await,
+                Party::java(&peer, &url, watchdog, &[]).await,
+            ];
+            [rust, java]
+        };
+        let long = side(LONG).await;
+        let quick = side(QUICK).await;
+        Self {
+            build: build.clone(),
+            peer,
+            url,
+            port: server.port,
+            long,
+            quick,
+        }
+    }
+
+    /// Both sides make the same calls, and what stands in Redis is compared.
+    pub async fn compare_on_the_wire(&self) {
+        let [rust, java] = &self.long;
+        wire::check(self.port, rust, java).await;
+    }
+
+    /// Kills the JVM in the middle of everything, or stops it again and again.
+    pub async fn fault(self: Arc<Self>, signal: String) {
+        tokio::time::sleep(ms(3_000)).await;
+        self.peer.signal(&signal);
+        if signal != "-STOP" {
+            return;
+        }
+        loop {
+            tokio::time::sleep(ms(2_000)).await;
+            self.peer.signal("-CONT");
+            tokio::time::sleep(ms(1_000)).await;
+            self.peer.signal(&signal);
+        }
+    }
+
+    pub fn end_trouble(&self) {
+        self.peer.signal("-CONT");
+    }
+
+    pub async fn close(self) {
+        for party in self.long.into_iter().chain(self.quick).flatten() {
+            party.close().await;
+        }
+    }
+}
+
+/// One run of a scenario: its parties, and names of its own.
+pub struct Fixture {
+    sides: Arc<Sides>,
+    pub first: Party,
+    pub second: Party,
+    /// The same, with a watchdog timeout of [`QUICK`].
+    pub quick_first: Party,
+    pub quick_second: Party,
+    /// The lock.
+    pub name: String,
+}
+
+impl Fixture {
+    pub fn new(sides: &Arc<Sides>, job: &Job) -> Self {
+        let side = |is_rust: bool| usize::from(!is_rust);
+        let (first, second) = (side(job.first_is_rust), side(job.second_is_rust));
+        Self {
+            sides: Arc::clone(sides),
+            first: sides.long[first][0].clone(),
+            second: sides.long[second][1].clone(),
+            quick_first: sides.quick[first][0].clone(),
+            quick_second: sides.quick[second][1].clone(),
+            name: format!("{}:{}", job.scenario.name, job.pair()),
+        }
+    }
+
+    /// A worker of each party, and the name of the lock.
+    pub fn workers(&self) -> (Worker, Worker, String) {
+        (self.first.worker(), self.second.worker(), self.name.clone())
+    }
+
+    /// The same, with the short watchdog timeout.
+    pub fn quick_workers(&self) -> (Worker, Worker, String) {
+        (
+            self.quick_first.worker(),
+            self.quick_second.worker(),
+            self.name.clone(),
+        )
+    }
+
+    /// The same, by the asynchronous forms.
+    pub fn async_workers(&self) -> (Worker, Worker, String) {
+        (
+            self.first.async_worker(),
+            self.second.async_worker(),
+            self.name.clone(),
+        )
+    }
+
+    pub fn url(&self) -> &str {
+        &self.sides.url
+    }
+
+    /// A plain connection.
+    pub fn control(&self) -> Control {
+        Control::connect(self.sides.port)
+    }
+
+    /// A JVM that may be killed.
+    pub async fn another_jvm(&self) -> Peer {
+        Peer::start(&self.sides.build).await
+    }
+
+    /// Waits until somebody listens to the unlock channel of a lock.
+    pub async fn somebody_waits(&self, name: &str) {
+        self.listeners(name, 1).await;
+    }
+
+    /// Waits until nobody does.
+    pub async fn nobody_waits(&self, name: &str) {
+        self.listeners(name, 0).await;
+    }
+
+    async fn listeners(&self, name: &str, number: u32) {
+        let (channel, number) = (channel(name), format!(" {number}"));
+        let mut control = self.control();
+        let are = || {
+            control
+                .run(&["PUBSUB", "NUMSUB", &channel])
+                .ends_with(&number)
+        };
+        eventually(&format!("listeners:{number}"), are).await;
+    }
+}
+
+/// The unlock channel, by Redisson's rule.
+pub fn channel(name: &str) -> String {
+    if name.contains('{') {
+        format!("redisson_lock__channel:{name}")
+    } else {
+        format!("redisson_lock__channel:{{{name}}}")
+    }
+}
+
+/// Channel and payload.
+pub type Messages = UnboundedReceiver<(String, String)>;
+
+/// Hears what is published on some channels, on a connection and a thread of its own.
+pub fn listen(port: u16, channels: Vec<String>) -> Messages {
+    let (sender, received) = unbounded_channel();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let mut control = Control::connect(port);
+    std::thread::spawn(move || {
+        let mut pubsub = control.connection.as_pubsub();
+        for channel in &channels {
+            pubsub.subscribe(channel).expect("allowed");
+        }
+        ready.send(()).expect("somebody waits");
+        while let Ok(message) = pubsub.get_message() {
+            let payload: String = message.get_payload().expect("text");
+            if sender
+                .send((message.get_channel_name().to_owned(), payload))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    is_ready.recv().expect("it subscribes");
+    received
+}
+
+/// Waits for a fact.
+pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !fact() {
+        assert!(Instant::now() < limit, "not within 20 s: {what}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// A time that was measured a moment ago lies between two others, the upper one widened by what the
+/// machine stood still meanwhile.
+pub fn between(what: &str, took: Duration, at_least: u64, at_most: u64) {
+    let now = Instant::now();
+    let most = ms(at_most) + stalls(now.checked_sub(took + ms(1_000)).unwrap_or(now));
+    assert!(
+        took >= ms(at_least) && took <= most,
+        "{what} took {took:?}, not {at_least} ms to {most:?}"
+    );
+}

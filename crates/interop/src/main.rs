@@ -1,0 +1,214 @@
+//! The same lock as Java: our client and real Redisson JVMs on one server, in every pairing.
+//!
+//! Run it with `cargo xtask interop`, which builds the JVMs' side. A scenario with two parties runs
+//! four times: Rust and Rust, Rust and Java, Java and Rust, and Java and Java, the control that the
+//! scenario itself is right. What is planned is computed before anything runs; what did not run has
+//! failed.
+
+#![allow(unreachable_pub, reason = "a test is no library")]
+
+mod contention;
+mod doomed;
+mod failures;
+mod fixture;
+mod holding;
+mod party;
+mod servers;
+mod waiting;
+mod wire;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+
+use fixture::{Fixture, Job, Load, Scenario, Sides};
+use test_support::Server;
+use test_support::peer::Build;
+
+fn main() {
+    if let Ok(order) = std::env::var("INTEROP_HOLD") {
+        return doomed::hold_until_killed(&order);
+    }
+    let filters: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let failed = runtime.expect("a runtime").block_on(run(&filters));
+    if failed > 0 {
+        std::process::exit(101);
+    }
+}
+
+/// Every scenario, by theme.
+fn scenarios() -> Vec<Scenario> {
+    [
+        holding::scenarios(),
+        waiting::scenarios(),
+        failures::scenarios(),
+        servers::scenarios(),
+        contention::scenarios(),
+    ]
+    .concat()
+}
+
+async fn run(filters: &[String]) -> usize {
+    let builds = builds();
+    let short = std::env::var("INTEROP_SHORT").unwrap_or_default();
+    let short: Vec<&str> = short
+        .split(',')
+        .filter(|version| !version.is_empty())
+        .collect();
+    let (mut passed, mut failed) = (0, 0);
+    for build in builds {
+        let is_short = short.contains(&build.version.as_str());
+        let start = Instant::now();
+        let Played { results, left_out } = version(&build, is_short, filters).await;
+        let fine = results.values().filter(|&&passed| passed).count();
+        let cell = format!("{fine}/{}", results.len());
+        println!(
+            "interop {} {cell} {left_out} left out {:.1} s{}",
+            build.version,
+            start.elapsed().as_secs_f64(),
+            if is_short { " short" } else { "" }
+        );
+        passed += fine;
+        failed += results.len() - fine;
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored");
+    failed
+}
+
+/// The Redisson versions that `INTEROP_VERSIONS` names, or the newest.
+fn builds() -> Vec<Build> {
+    let versions = std::env::var("INTEROP_VERSIONS").unwrap_or_else(|_| "4.7.0".to_owned());
+    let folder = std::env::var_os("INTEROP_JVM").map_or_else(
+        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/jvm"),
+        std::path::PathBuf::from,
+    );
+    let build = |version: &str| {
+        let folder = folder.join(version);
+        assert!(
+            folder.join("classes/Peer.class").is_file(),
+            "Redisson {version} is not built: run `cargo xtask interop`, which builds it, or leave Java out with \
+             `cargo xtask test --without java`"
+        );
+        Build {
+            version: version.to_owned(),
+            folder,
+        }
+    };
+    versions.split(',').map(build).collect()
+}
+
+/// What one version has shown.
+struct Played {
+    results: BTreeMap<String, bool>,
+    /// Pairings that this version cannot play.
+    left_out: usize,
+}
+
+/// Runs what is planned for one version. What is planned and has no result has failed.
+async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
+    let server = Server::start();
+    let sides = Arc::new(Sides::open(build, &server).await);
+    let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
+    let wanted =
+        |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    let scenarios: Vec<Scenario> = scenarios()
+        .into_iter()
+        .filter(|scenario| !short || scenario.short)
+        .collect();
+    let all = scenarios.len() * Job::PAIRINGS;
+    let jobs: Vec<Job> = scenarios
+        .into_iter()
+        .flat_map(|scenario| Job::pairings(scenario, &build.version))
+        .collect();
+    let left_out = all - jobs.len();
+    let jobs: Vec<(String, Job)> = jobs
+        .into_iter()
+        .map(|job| (full(&format!("{}_{}", job.scenario.name, job.pair())), job))
+        .filter(|(name, _)| wanted(name))
+        .collect();
+    let mut results: BTreeMap<String, bool> =
+        jobs.iter().map(|(name, _)| (name.clone(), false)).collect();
+    assert_eq!(
+        results.len(),
+        jobs.len(),
+        "every scenario has a name of its own"
+    );
+    let wire = full("wire");
+    // Compared with the newest; the others are known by what they do.
+    if build.version == NEWEST && wanted(&wire) {
+        results.insert(wire.clone(), false);
+        let sides = Arc::clone(&sides);
+        let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
+        results.insert(wire, passed);
+    }
+    let fault = std::env::var("INTEROP_FAULT").ok();
+    let fault = fault.map(|signal| tokio::spawn(Arc::clone(&sides).fault(signal)));
+    for (load, at_once) in Load::ALL {
+        let permits = Arc::new(Semaphore::new(at_once));
+        let mut running = tokio::task::JoinSet::new();
+        for (name, job) in jobs.iter().filter(|(_, job)| job.scenario.load == load) {
+            let (name, permits) = (name.clone(), Arc::clone(&permits));
+            let (fixture, scenario) = (Fixture::new(&sides, job), Arc::clone(&job.scenario.play));
+            running.spawn(async move {
+                let _permit = permits.acquire().await.expect("open");
+                let passed = play(&name, scenario(fixture)).await;
+                (name, passed)
+            });
+        }
+        while let Some(result) = running.join_next().await {
+            let (name, passed) = result.expect("no panic outside of a scenario");
+            results.insert(name, passed);
+        }
+    }
+    if let Some(fault) = fault {
+        // Whoever stands still now cannot be asked to close; its input ends with this process.
+        fault.abort();
+        sides.end_trouble();
+        return Played { results, left_out };
+    }
+    // What has failed may have left somebody behind; the end of the process takes care of that.
+    if let Some(sides) = Arc::into_inner(sides) {
+        sides.close().await;
+    }
+    Played { results, left_out }
+}
+
+/// Plays a scenario in a task of its own, so that a panic is a result.
+async fn play(name: &str, scenario: impl Future<Output = ()> + Send + 'static) -> bool {
+    let start = Instant::now();
+    let mut scenario = tokio::spawn(scenario);
+    let ended = tokio::time::timeout(job_max(), &mut scenario).await;
+    scenario.abort();
+    let word = match ended {
+        Ok(Ok(())) => "ok",
+        Ok(Err(_)) => "FAILED",
+        Err(_) => "FAILED: it does not end",
+    };
+    println!(
+        "test {name} ... {word} ({:.1} s)",
+        start.elapsed().as_secs_f64()
+    );
+    word == "ok"
+}
+
+/// The Redisson that our steps are compared with.
+const NEWEST: &str = "4.7.0";
+
+/// Killing or pausing a side ends in take-over, never in a stuck run.
+fn job_max() -> Duration {
+    let seconds = std::env::var("INTEROP_JOB_SECS")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(120))
+}

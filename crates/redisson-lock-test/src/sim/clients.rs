@@ -1,0 +1,147 @@
+//! What clients do with the simulated server, and what can be seen of it from outside.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use fastrand::Rng;
+use redisson_lock::test_util::{PubSubEvent, Role};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Command;
+use super::network::{Answered, Event, Wire, Written};
+use super::server::Server;
+
+/// What clients do with their connections.
+impl Server {
+    /// A new connection: when it is there, or why it is not.
+    pub(super) fn connect(&self, client: usize, role: Role) -> (Duration, Option<Opened>) {
+        let mut state = self.state.lock();
+        let nth = state.opened.entry((client, role)).or_default();
+        *nth += 1;
+        let who = (client as u64) << 40 | u64::from(role == Role::Messages) << 32 | *nth;
+        let mut rng = Rng::with_seed(self.seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let thawed = state.frozen_until.saturating_duration_since(Instant::now());
+        let delay = state.latency.roll(&mut rng).max(thawed);
+        if Instant::now() + delay < state.down_until {
+            return (delay, None);
+        }
+        state.serials += 1;
+        state.next_id += 1;
+        let (serial, id) = (state.serials, state.next_id);
+        let (messages, received) = mpsc::unbounded_channel();
+        let ended = CancellationToken::new();
+        let wire = Wire {
+            client,
+            role,
+            id,
+            address: format!("127.0.0.1:{}", 40_000 + serial),
+            connected: true,
+            passes: true,
+            commands_held: false,
+            answers_held: false,
+            commands: VecDeque::new(),
+            answers: VecDeque::new(),
+            late: BTreeMap::new(),
+            channels: BTreeSet::new(),
+            stale_echo: None,
+            messages,
+            ended: ended.clone(),
+            rng,
+        };
+        state.wires.insert(serial, wire);
+        (
+            delay,
+            Some(Opened {
+                serial,
+                ended,
+                received,
+            }),
+        )
+    }
+
+    /// A command is handed over. The answer comes, or does not.
+    pub(super) fn write(&self, serial: u64, command: Command) -> oneshot::Receiver<Answered> {
+        let (answer, answered) = oneshot::channel();
+        let mut state = self.state.lock();
+        let latency = state.latency;
+        let (now, thawed) = (Instant::now(), state.frozen_until);
+        if let Some(wire) = state.wires.get_mut(&serial) {
+            let arrives_at = (now + latency.roll(&mut wire.rng)).max(thawed);
+            let written = Written {
+                command,
+                answer: Some(answer),
+                arrives_at,
+            };
+            if !wire.connected || !wire.passes {
+                state.make_late(serial, written);
+            } else {
+                wire.commands.push_back(written);
+                if wire.commands.len() == 1 {
+                    state.schedule(arrives_at, Event::Execute(serial));
+                }
+            }
+        }
+        self.changed.notify_one();
+        drop(state);
+        self.settle();
+        answered
+    }
+
+    /// The client's end is closed, by the client.
+    pub(super) fn close(&self, serial: u64) {
+        self.state.lock().cut(serial, true);
+        self.changed.notify_one();
+    }
+}
+
+/// A connection as its client gets it.
+pub(super) struct Opened {
+    pub(super) serial: u64,
+    pub(super) ended: CancellationToken,
+    pub(super) received: mpsc::UnboundedReceiver<PubSubEvent>,
+}
+
+/// What can be seen from outside.
+impl Server {
+    /// Commands and answers that are still on their way.
+    pub fn is_busy(&self) -> bool {
+        let state = self.state.lock();
+        state.wires.values().any(|wire| {
+            wire.connected && !(wire.commands.is_empty() && wire.answers.is_empty())
+                || !wire.late.is_empty()
+        })
+    }
+
+    /// The names of every channel that somebody listens to.
+    pub fn channels(&self) -> BTreeSet<String> {
+        let state = self.state.lock();
+        state
+            .wires
+            .values()
+            .filter(|wire| wire.connected)
+            .flat_map(|wire| wire.channels.clone())
+            .collect()
+    }
+
+    /// How many times a client has tried to connect.
+    pub fn attempts_to_connect(&self, client: usize, role: Role) -> u64 {
+        let state = self.state.lock();
+        state
+            .opened
+            .get(&(client, role))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Connections that are open at the client's end.
+    pub fn connections(&self) -> usize {
+        self.state
+            .lock()
+            .wires
+            .values()
+            .filter(|wire| wire.connected)
+            .count()
+    }
+}

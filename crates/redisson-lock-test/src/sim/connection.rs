@@ -1,0 +1,249 @@
+//! A client's end of a simulated connection: what stands in for fred.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redisson_lock::test_util::{
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    TransportConnection,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+use super::clients::Opened;
+use super::server::Server;
+
+/// Where a simulated client connects to, and as whom.
+#[derive(Clone)]
+pub struct Access {
+    server: Arc<Server>,
+    client: usize,
+}
+
+impl Access {
+    pub fn new(server: &Arc<Server>, client: usize) -> Self {
+        Self {
+            server: Arc::clone(server),
+            client,
+        }
+    }
+
+    async fn connect(&self, role: Role, limit: Duration) -> Result<Connection, ConnectionError> {
+        let (delay, opened) = self.server.connect(self.client, role);
+        // Cancel safety of the simulation itself: a connection that nobody waits for any more is
+        // closed.
+        let closing = opened
+            .as_ref()
+            .map(|opened| CloseOnDrop(Arc::clone(&self.server), opened.serial));
+        tokio::time::sleep(delay.min(limit)).await;
+        let (Some(opened), Some(closing)) = (opened, closing) else {
+            return Err(ConnectionError::Lost("connection refused".to_owned()));
+        };
+        if delay > limit {
+            return Err(ConnectionError::Timeout(
+                "connecting took too long".to_owned(),
+            ));
+        }
+        let Opened {
+            serial,
+            ended,
+            received,
+        } = opened;
+        Ok(Connection {
+            server: Arc::clone(&self.server),
+            serial,
+            ended,
+            closing: Mutex::new(Some(closing)),
+            received: Mutex::new(Some(received)),
+        })
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for Access {
+    fn open(
+        &self,
+        role: Role,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Box<dyn TransportConnection>, ConnectionError>> {
+        Box::pin(async move {
+            let connection = self.connect(role, limit).await?;
+            Ok(Box::new(connection) as Box<dyn TransportConnection>)
+        })
+    }
+}
+
+struct CloseOnDrop(Arc<Server>, u64);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close(self.1);
+    }
+}
+
+struct Connection {
+    server: Arc<Server>,
+    serial: u64,
+    ended: CancellationToken,
+    closing: Mutex<Option<CloseOnDrop>>,
+    received: Mutex<Option<UnboundedReceiver<PubSubEvent>>>,
+}
+
+impl TransportConnection for Connection {
+    fn command(
+        &self,
+        name: &'static str,
+        args: Vec<Arg>,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Reply, ConnectionError>> {
+        let delay = self.server.reply_delay();
+        Box::pin(self.exchange(Command::parse(name, args), timeout, delay))
+    }
+
+    fn barrier(
+        &self,
+        change: Change,
+        nonce: String,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<String, ConnectionError>> {
+        Box::pin(async move {
+            let barrier = Command::Barrier { change, nonce };
+            // Without a delay: a message that comes after the answer would overtake it.
+            match self.exchange(barrier, timeout, None).await? {
+                Reply::Text(echo) => Ok(echo),
+                other => panic!("a barrier answers with its nonce: {other:?}"),
+            }
+        })
+    }
+
+    fn messages(&self) -> UnboundedReceiver<PubSubEvent> {
+        self.received
+            .lock()
+            .take()
+            .expect("a connection is listened to once")
+    }
+
+    fn closed(&self) -> BoxFuture<'static, ()> {
+        let (closing, ended) = (self.closing.lock().take(), self.ended.clone());
+        Box::pin(async move {
+            // Dropped with this future, ready or not.
+            let _closing = closing;
+            ended.cancelled().await;
+        })
+    }
+}
+
+impl Connection {
+    async fn exchange(
+        &self,
+        command: Command,
+        timeout: Duration,
+        delay: Option<Duration>,
+    ) -> Result<Reply, ConnectionError> {
+        // fred hands a command over when its future is polled for the first time, and it then goes
+        // its way whatever becomes of the future.
+        let answered = self.server.write(self.serial, command);
+        let patient = async {
+            match answered.await {
+                Ok(answered) => {
+                    if let Some(delay) = delay {
+                        tokio::time::sleep(delay).await;
+                    }
+                    answered
+                }
+                // Nobody is left to answer. Whoever waits is told by the end of the connection, or
+                // by the clock.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        match tokio::time::timeout(timeout, patient).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(text)) => Err(ConnectionError::Refused(text)),
+            Err(_) => Err(ConnectionError::Timeout("no answer in time".to_owned())),
+        }
+    }
+}
+
+/// A command as the server sees it.
+pub(super) enum Command {
+    Script {
+        /// Under which right it runs: evalsha or eval.
+        name: &'static str,
+        sha: String,
+        source: Option<&'static str>,
+        keys: Vec<String>,
+        args: Vec<String>,
+    },
+    Info,
+    Ping,
+    Kill {
+        id: i64,
+        address: String,
+    },
+    Barrier {
+        change: Change,
+        nonce: String,
+    },
+}
+
+impl Command {
+    fn parse(name: &'static str, args: Vec<Arg>) -> Self {
+        let words: Vec<String> = args.iter().map(text).collect();
+        match (name, args.as_slice()) {
+            ("CLIENT", [Arg::Fixed("INFO")]) => Self::Info,
+            ("PING", []) => Self::Ping,
+            (
+                "CLIENT",
+                [
+                    Arg::Fixed("KILL"),
+                    Arg::Fixed("ID"),
+                    Arg::Number(id),
+                    Arg::Fixed("ADDR"),
+                    _,
+                ],
+            ) => Self::Kill {
+                id: *id,
+                address: words[4].clone(),
+            },
+            ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id)]) => Self::Kill {
+                id: *id,
+                address: String::new(),
+            },
+            ("EVALSHA" | "EVAL", [Arg::Fixed(script), Arg::Number(keys), ..]) => {
+                let first_arg = 2 + usize::try_from(*keys).expect("a number of keys");
+                let is_source = name == "EVAL";
+                Self::Script {
+                    name: if is_source { "eval" } else { "evalsha" },
+                    sha: if is_source {
+                        sha1_smol::Sha1::from(script).digest().to_string()
+                    } else {
+                        words[0].clone()
+                    },
+                    source: is_source.then_some(*script),
+                    keys: words[2..first_arg].to_vec(),
+                    args: words[first_arg..].to_vec(),
+                }
+            }
+            other => panic!("the simulated server does not know {other:?}"),
+        }
+    }
+}
+
+/// A word of a command as the server reads it.
+pub(super) fn text(arg: &Arg) -> String {
+    match arg {
+        Arg::Text(text) => text.to_string(),
+        Arg::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Arg::Fixed(text) => (*text).to_owned(),
+        Arg::Number(number) => number.to_string(),
+    }
+}

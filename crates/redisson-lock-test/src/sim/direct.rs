@@ -1,0 +1,160 @@
+//! The server without a task: what it is sent is executed before the call returns, on any thread.
+//!
+//! `write` and the methods of this file call [`Server::settle`], which lets everything happen that
+//! can. Data is only changed with the network's state locked, so never in the middle of a script.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redisson_lock::test_util::{Reply, ScriptCall};
+use tokio::time::Instant;
+
+use super::connection::text;
+use super::keyspace::{Keyspace, RenewReply};
+use super::network::{Event, Latency, Network};
+use super::server::{Executed, Observer, Server};
+
+/// What makes things happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// [`Server::run`], each thing at its instant.
+    Events,
+    /// Whoever sends something: it is executed before the call returns. There is no task, so one
+    /// server can serve clients of any runtime, and nothing but timers is ever waited for.
+    AtOnce,
+}
+
+impl Server {
+    /// A server that needs no task.
+    pub(crate) fn without_task() -> Arc<Self> {
+        let latency = Latency {
+            least: 0,
+            usual: 0,
+            seldom: 0,
+            seldom_percent: 0,
+        };
+        Self::with_pace(0, latency, Arc::new(Nobody), Pace::AtOnce)
+    }
+
+    /// Lets everything happen that can happen now, if no task does it.
+    pub(super) fn settle(&self) {
+        if self.pace == Pace::Events {
+            return;
+        }
+        loop {
+            // The lock is not held while the event happens.
+            let next = self.state.lock().events.pop();
+            let Some(Reverse((.., event))) = next else {
+                return;
+            };
+            self.happen(event);
+        }
+    }
+
+    /// How long a client waits for a reply that is there.
+    pub(super) fn reply_delay(&self) -> Option<Duration> {
+        (self.pace == Pace::AtOnce).then_some(REPLY_DELAY)
+    }
+
+    /// Commands wait, and so do messages, until [`Self::resume`].
+    pub(crate) fn pause(&self) {
+        let mut state = self.state.lock();
+        state.paused = true;
+        self.with_keyspace(|keyspace| {
+            keyspace.paused_at = keyspace.paused_at.or(Some(keyspace.now))
+        });
+    }
+
+    pub(crate) fn resume(&self) {
+        {
+            let mut state = self.state.lock();
+            state.paused = false;
+            self.with_keyspace(|keyspace| keyspace.paused_at = None);
+            let serials: Vec<u64> = state.wires.keys().copied().collect();
+            for serial in serials {
+                state.schedule(Instant::now(), Event::Execute(serial));
+                state.schedule(Instant::now(), Event::Deliver(serial));
+            }
+        }
+        self.settle();
+    }
+
+    pub(crate) fn lose_reply(&self) {
+        self.state.lock().replies_to_lose += 1;
+    }
+
+    pub(crate) fn cut_everyone(&self) {
+        self.state.lock().cut_all();
+    }
+
+    /// Looks at the data, or changes it, between two scripts.
+    pub(crate) fn between_scripts<T>(&self, work: impl FnOnce(&mut Keyspace) -> T) -> T {
+        let _state = self.state.lock();
+        self.with_keyspace(work)
+    }
+
+    /// Whoever holds a lock, another client takes it, and renews it from now on.
+    pub(crate) fn take(&self, key: &str, field: &str, acquire: &ScriptCall) {
+        let mut state = self.state.lock();
+        self.with_keyspace(|keyspace| keyspace.delete(key));
+        let taken = self.call(&mut state, acquire);
+        assert_eq!(taken, Ok(Reply::Number(1)), "nobody holds it");
+        let since = self.now();
+        let renewed = RenewReply {
+            field: field.to_owned(),
+            since,
+        };
+        self.with_keyspace(|keyspace| keyspace.renewed.insert(key.to_owned(), renewed));
+    }
+
+    /// That client renews the lock no more.
+    pub(crate) fn stop_renewing(&self, key: &str, field: &str) {
+        self.between_scripts(|keyspace| {
+            let is_its = |renewed: &RenewReply| renewed.field == field;
+            if keyspace.renewed.get(key).is_some_and(is_its) {
+                keyspace.renewed.remove(key);
+            }
+        });
+    }
+
+    /// Runs a script as a client that is not simulated would.
+    pub(crate) fn run_for_another(&self, call: &ScriptCall) -> Result<Reply, String> {
+        let reply = self.call(&mut self.state.lock(), call);
+        self.settle();
+        reply
+    }
+
+    fn call(&self, state: &mut Network, call: &ScriptCall) -> Result<Reply, String> {
+        self.with_keyspace(|_| ());
+        let keys: Vec<String> = call.keys.iter().map(|key| key.to_string()).collect();
+        let args: Vec<String> = call.args.iter().map(text).collect();
+        let sha = state.lua.load(call.source);
+        let reply = state.lua.run(&sha, &keys, &args);
+        let published = std::mem::take(&mut self.keyspace.lock().published);
+        for (channel, _) in published {
+            state.publish(&channel);
+        }
+        reply
+    }
+}
+
+/// Nobody looks on.
+struct Nobody;
+
+impl Observer for Nobody {
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    fn executed(&self, _: &Executed, keyspace: &mut Keyspace) {
+        // Kept for observers.
+        keyspace.expired.clear();
+    }
+
+    fn observe(&self, _: &mut Keyspace) {}
+}
+
+/// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would
+/// stand still for all others.
+const REPLY_DELAY: Duration = Duration::from_millis(1);

@@ -1,0 +1,305 @@
+//! The network in front of the simulated server: pipes of commands and answers, events, and what is
+//! late.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use fastrand::Rng;
+use redisson_lock::test_util::{Change, PubSubEvent, Reply, Role};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Command;
+use super::lua::Interpreter;
+use super::server::no_right;
+
+/// How long things take on the way, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    pub least: u64,
+    pub usual: u64,
+    pub seldom: u64,
+    /// Of a hundred.
+    pub seldom_percent: u8,
+}
+
+impl Latency {
+    pub(super) fn roll(self, rng: &mut Rng) -> Duration {
+        let most = if rng.u8(0..100) < self.seldom_percent {
+            self.seldom
+        } else {
+            self.usual
+        };
+        Duration::from_millis(rng.u64(self.least..=most))
+    }
+}
+
+/// Everything between the clients and the data.
+pub(super) struct Network {
+    pub(super) lua: Interpreter,
+    pub(super) latency: Latency,
+    pub(super) wires: BTreeMap<u64, Wire>,
+    pub(super) events: BinaryHeap<Reverse<(Instant, u32, u64, Event)>>,
+    pub(super) rng: Rng,
+    pub(super) serials: u64,
+    /// Ids start again when the server does.
+    pub(super) next_id: i64,
+    /// How often each client has connected in each role.
+    pub(super) opened: BTreeMap<(usize, Role), u64>,
+    /// Clients whose scripts stay on their way, whatever the connection.
+    pub(super) scripts_held: BTreeSet<usize>,
+    /// Late commands are executed when a trace says so.
+    pub(super) by_hand: bool,
+    /// What a lost connection had not delivered is never executed.
+    pub(super) nothing_is_late: bool,
+    /// The server does nothing until it is resumed, and its connections stay.
+    pub(super) paused: bool,
+    /// So many of the next scripts cost their connection instead of being answered.
+    pub(super) replies_to_lose: u32,
+    /// The server does nothing before this, and its connections stay.
+    pub(super) frozen_until: Instant,
+    /// Nobody gets a connection before this.
+    pub(super) down_until: Instant,
+    /// Of a hundred answers so many are applied late, each by itself.
+    pub(super) late_percent: u8,
+    pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
+    pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,
+    /// What comes over this client's subscriber connections takes so much longer.
+    pub(super) delayed: BTreeMap<usize, Duration>,
+    /// Messages to this client are lost until then.
+    pub(super) deaf_until: BTreeMap<usize, Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// The next command of a connection reaches the server.
+    Execute(u64),
+    /// The next answer or message of a connection reaches its client.
+    Deliver(u64),
+    /// A late command is executed.
+    Late(u64, u64),
+    /// A caller that was not polled for a while finds its answer.
+    Apply(u64),
+}
+
+/// One connection.
+pub(super) struct Wire {
+    pub(super) client: usize,
+    pub(super) role: Role,
+    pub(super) id: i64,
+    pub(super) address: String,
+    /// The client's end is open, and it would be told if it were not.
+    pub(super) connected: bool,
+    /// Bytes pass in both directions.
+    pub(super) passes: bool,
+    /// Commands, or answers, stay where they are: a trace says when they go on.
+    pub(super) commands_held: bool,
+    pub(super) answers_held: bool,
+    pub(super) commands: VecDeque<Written>,
+    pub(super) answers: VecDeque<Outgoing>,
+    /// Commands of a cut connection, by number: they may be executed until the connection is
+    /// killed.
+    pub(super) late: BTreeMap<u64, Written>,
+    pub(super) channels: BTreeSet<String>,
+    /// After a refused SUBSCRIBE the answers are shifted by one, once.
+    pub(super) stale_echo: Option<String>,
+    pub(super) messages: mpsc::UnboundedSender<PubSubEvent>,
+    pub(super) ended: CancellationToken,
+    pub(super) rng: Rng,
+}
+
+pub(super) type Answered = Result<Reply, String>;
+
+pub(super) struct Written {
+    pub(super) command: Command,
+    pub(super) answer: Option<oneshot::Sender<Answered>>,
+    pub(super) arrives_at: Instant,
+}
+
+pub(super) struct Outgoing {
+    pub(super) what: What,
+    pub(super) arrives_at: Instant,
+}
+
+pub(super) enum What {
+    Answer(oneshot::Sender<Answered>, Answered),
+    PubSubEvent(PubSubEvent),
+}
+
+impl Network {
+    pub(super) fn schedule(&mut self, at: Instant, event: Event) {
+        self.serials += 1;
+        let tie = self.rng.u32(..);
+        self.events.push(Reverse((at, tie, self.serials, event)));
+    }
+
+    pub(super) fn is_denied(&self, serial: u64, right: &str) -> bool {
+        let client = self.wires[&serial].client;
+        self.denied
+            .get(&client)
+            .is_some_and(|denied| denied.contains(right))
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        serial: u64,
+        sender: Option<oneshot::Sender<Answered>>,
+        answered: Answered,
+    ) {
+        if let Some(sender) = sender {
+            self.send(serial, What::Answer(sender, answered));
+        }
+    }
+
+    pub(super) fn send(&mut self, serial: u64, what: What) {
+        let latency = self.latency;
+        let Some(wire) = self
+            .wires
+            .get_mut(&serial)
+            .filter(|wire| wire.connected && wire.passes)
+        else {
+            return;
+        };
+        let delay = self
+            .delayed
+            .get(&wire.client)
+            .filter(|_| wire.role == Role::Messages);
+        let arrives_at =
+            Instant::now() + latency.roll(&mut wire.rng) + delay.copied().unwrap_or_default();
+        wire.answers.push_back(Outgoing { what, arrives_at });
+        if wire.answers.len() == 1 {
+            self.schedule(arrives_at, Event::Deliver(serial));
+        }
+    }
+
+    pub(super) fn publish(&mut self, channel: &str) {
+        let now = Instant::now();
+        let deaf = |client: usize| {
+            self.deaf_until
+                .get(&client)
+                .is_some_and(|&until| now < until)
+        };
+        let listening: Vec<u64> = self
+            .wires
+            .iter()
+            .filter(|(_, wire)| wire.channels.contains(channel) && !deaf(wire.client))
+            .map(|(&serial, _)| serial)
+            .collect();
+        for serial in listening {
+            self.send(
+                serial,
+                What::PubSubEvent(PubSubEvent::Message(channel.to_owned())),
+            );
+        }
+    }
+
+    pub(super) fn change_channels(
+        &mut self,
+        serial: u64,
+        change: &Change,
+        nonce: String,
+    ) -> Answered {
+        let denied = self.is_denied(serial, "subscribe");
+        let no_ping = self.is_denied(serial, "ping");
+        let Some(wire) = self.wires.get_mut(&serial) else {
+            return Err(String::new());
+        };
+        match change {
+            Change::Subscribe(_) if denied => {
+                wire.stale_echo = Some(nonce);
+                return Err(
+                    "NOPERM this user has no permissions to access one of the channels used as \
+                            arguments"
+                        .to_owned(),
+                );
+            }
+            Change::Subscribe(names) => wire
+                .channels
+                .extend(names.iter().map(|name| name.to_string())),
+            Change::Unsubscribe(names) => wire
+                .channels
+                .retain(|name| !names.iter().any(|other| **other == **name)),
+            Change::None => {}
+        }
+        if no_ping {
+            return Err(no_right("ping"));
+        }
+        Ok(Reply::Text(wire.stale_echo.take().unwrap_or(nonce)))
+    }
+
+    /// CLIENT KILL: nothing of that connection is executed any more.
+    pub(super) fn kill(&mut self, id: i64, address: &str) -> i64 {
+        let meant = |wire: &Wire| wire.id == id && (address.is_empty() || wire.address == address);
+        let Some(serial) = self
+            .wires
+            .iter()
+            .find(|(_, wire)| meant(wire))
+            .map(|(&serial, _)| serial)
+        else {
+            return 0;
+        };
+        self.cut(serial, true);
+        self.wires.remove(&serial);
+        1
+    }
+
+    pub(super) fn cut_all(&mut self) {
+        let serials: Vec<u64> = self.wires.keys().copied().collect();
+        for serial in serials {
+            self.cut(serial, true);
+        }
+    }
+
+    pub(super) fn cut(&mut self, serial: u64, reported: bool) {
+        let Some(wire) = self.wires.get_mut(&serial) else {
+            return;
+        };
+        wire.passes = false;
+        wire.answers.clear();
+        wire.channels.clear();
+        if reported {
+            wire.connected = false;
+            wire.ended.cancel();
+        }
+        for written in std::mem::take(&mut wire.commands) {
+            self.make_late(serial, written);
+        }
+        self.wires
+            .retain(|_, wire| wire.connected || !wire.late.is_empty());
+    }
+
+    /// From now on it is executed at some moment, or never.
+    pub(super) fn make_late(&mut self, serial: u64, written: Written) {
+        if self.nothing_is_late {
+            return;
+        }
+        let roll = if self.by_hand { 2 } else { self.rng.u8(0..8) };
+        let wait = match roll {
+            0 | 1 => return,
+            2 => 0,
+            3 | 4 => self.rng.u64(0..50),
+            5 | 6 => self.rng.u64(0..2_000),
+            _ => self.rng.u64(0..20_000),
+        };
+        self.serials += 1;
+        let number = self.serials;
+        if let Some(wire) = self.wires.get_mut(&serial) {
+            wire.late.insert(
+                number,
+                Written {
+                    answer: None,
+                    ..written
+                },
+            );
+            if self.by_hand {
+                return;
+            }
+            self.schedule(
+                Instant::now() + Duration::from_millis(wait),
+                Event::Late(serial, number),
+            );
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The core, explored: every order of steps, losses, cancellations and ticks of small worlds.
+//!
+//! The transition function is the core that ships. A [`World`] says who calls what, and how often
+//! something may go wrong; [stateright](https://docs.rs/stateright) goes through every state that can
+//! be reached, each in normal form ([`State::normal`]). What a step defers is an action of its own.
+
+mod answers;
+pub mod server;
+pub mod state;
+mod steps;
+mod verdict;
+mod worlds;
+
+use std::time::Duration;
+
+use redisson_lock::test_util::core::{
+    LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
+};
+use stateright::{Model, Property};
+
+pub use state::{Budget, State};
+pub use worlds::{all, deep};
+
+use server::Server;
+use state::{At, Caller, Deferred};
+
+/// A small world.
+#[derive(Debug, Clone)]
+pub struct World {
+    pub name: &'static str,
+    /// Who calls what, in order. Callers may share an owner.
+    pub callers: Vec<(i64, Vec<Verb>)>,
+    pub budget: Budget,
+}
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Lock,
+    TryLock,
+    /// With a fixed lease, shorter than the watchdog's.
+    LockFixed,
+    /// Unlocks the latest guard.
+    Unlock,
+    /// Drops the latest guard.
+    Drop,
+    /// Detaches the latest guard.
+    Detach,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A call goes on.
+    Run(usize),
+    /// Its future is dropped.
+    Cancel(usize),
+    /// The server runs the next script.
+    Execute,
+    /// A send is handed to the connection.
+    HandOver(usize),
+    /// An answer is read by the task that waits for it.
+    Deliver(usize),
+    /// The connection is lost, with everything on it.
+    Lose,
+    /// Something that was deferred is done.
+    Apply(Deferred),
+    TimerFires(ThreadId),
+    JobSends(ThreadId),
+    /// Time goes on to the next instant at which something is due.
+    Tick,
+    ForeignTakes,
+    ForeignReleases,
+    /// Somebody deletes the key.
+    Wipe,
+    Close,
+}
+
+pub const RULES: Rules = Rules {
+    watchdog_timeout: Duration::from_secs(30),
+    command_timeout: Duration::from_secs(3),
+};
+
+/// The longest lease: what is further away is far away.
+const LONGEST: Duration = Duration::from_secs(30);
+
+impl Verb {
+    fn terms(self) -> (Order, Terms) {
+        let (order, kind, lease) = match self {
+            Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
+            Self::LockFixed => (Order::Queued, LeaseKind::Fixed, Duration::from_secs(12)),
+            _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),
+        };
+        (
+            order,
+            Terms {
+                lease,
+                kind,
+                limit: None,
+            },
+        )
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let caller = |(owner, _): &(i64, Vec<Verb>)| Caller {
+            owner: ThreadId(*owner),
+            next: 0,
+            at: At::Ready,
+            guards: Vec::new(),
+            woken: false,
+            subscribed: false,
+            received: false,
+        };
+        let state = State {
+            core: LockCore::new(RULES, Life::Open),
+            now: Time::START,
+            server: Server::default(),
+            callers: self.callers.iter().map(caller).collect(),
+            outbox: Vec::new(),
+            wire: std::collections::VecDeque::new(),
+            answers: Vec::new(),
+            deferred: std::collections::BTreeSet::new(),
+            timers: std::collections::BTreeMap::new(),
+            jobs: std::collections::BTreeSet::new(),
+            ended: std::collections::BTreeSet::new(),
+            budget: self.budget,
+            robbed: false,
+            expired: false,
+            has_expired: false,
+            wrong: None,
+        };
+        vec![state.normal(LONGEST, RULES.slack())]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let callers = 0..state.callers.len();
+        actions.extend(
+            callers
+                .clone()
+                .filter(|nth| state.can_run(*nth, self))
+                .map(Action::Run),
+        );
+        if state.budget.cancels > 0 {
+            let cancelled = callers.filter(|nth| state.callers[*nth].at != At::Ready);
+            actions.extend(cancelled.map(Action::Cancel));
+        }
+        actions.extend((0..state.outbox.len()).map(Action::HandOver));
+        if !state.wire.is_empty() {
+            actions.push(Action::Execute);
+        }
+        actions.extend((0..state.answers.len()).map(Action::Deliver));
+        if state.budget.losses > 0 && state.wire.len() + state.answers.len() > 0 {
+            actions.push(Action::Lose);
+        }
+        actions.extend(state.deferred.iter().copied().map(Action::Apply));
+        let fires = state.timers.iter().filter(|(_, at)| **at <= state.now);
+        actions.extend(fires.map(|(owner, _)| Action::TimerFires(*owner)));
+        actions.extend(state.jobs.iter().map(|(owner, _)| Action::JobSends(*owner)));
+        if state.budget.ticks > 0 && state.next_due().is_some() {
+            actions.push(Action::Tick);
+        }
+        state.foreign_actions(actions);
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = before.clone();
+        state.act(action, self);
+        Some(state.normal(LONGEST, RULES.slack()))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always(
+            "nothing is wrong",
+            |world: &Self, state: &State| match state.problem(world) {
+                None => true,
+                Some(problem) => {
+                    eprintln!("{}: {problem}", world.name);
+                    false
+                }
+            },
+        )]
+    }
+}

@@ -1,0 +1,207 @@
+//! The way to the server and back: what is executed, answered, published and lost.
+
+use redisson_lock::LossReason;
+use redisson_lock::test_util::core::{
+    Generation, Order, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId, Time, Untaken,
+};
+
+use super::RULES;
+use super::server::{Reply, Script};
+use super::state::{At, Sender, Sent, State};
+
+impl State {
+    pub(super) fn execute(&mut self) {
+        let Some(sent) = self.wire.pop_front() else {
+            return;
+        };
+        let (reply, published) = self.server.run(self.now, sent.script);
+        if sent.sender != Sender::Nobody {
+            self.answers.push((sent, reply));
+        }
+        if self.server.lock.is_some() {
+            self.expired = false;
+        }
+        if published {
+            self.publish();
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.expired = false;
+        for caller in &mut self.callers {
+            caller.received |= caller.subscribed;
+        }
+    }
+
+    pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
+        match sent.sender {
+            Sender::Caller(nth) => match self.callers[nth].at.clone() {
+                At::Attempting { .. } => self.attempted(nth, sent.sent_at, reply),
+                At::Unlocking { unlock } => {
+                    let answer = released(sent, reply);
+                    let reported =
+                        self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
+                    if reported.is_err() && !self.robbed && !self.has_expired {
+                        self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
+                    }
+                    self.leave(nth);
+                }
+                at => unreachable!("nothing was sent by {at:?}"),
+            },
+            Sender::Job(owner, job) => {
+                let answer = released(sent, reply);
+                self.step(|core, now, out| core.job_answered(now, owner, job, answer, out));
+                self.jobs.insert((owner, job));
+            }
+            Sender::Renewal(owner, generation) => {
+                let Script::Renew { lease, .. } = sent.script else {
+                    return;
+                };
+                let asked = lease.map_or(RenewalAsk::Check, RenewalAsk::Extend);
+                self.renewed(
+                    owner,
+                    generation,
+                    match reply {
+                        Reply::Done => RenewOutcome::Held {
+                            sent_at: sent.sent_at,
+                            asked,
+                        },
+                        Reply::Gone => RenewOutcome::Lost(LossReason::Gone),
+                        Reply::Taken | Reply::Busy { .. } => RenewOutcome::Lost(LossReason::Taken),
+                    },
+                );
+            }
+            Sender::Nobody => {}
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        owner: ThreadId,
+        generation: Generation,
+        outcome: RenewOutcome,
+    ) {
+        self.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+    }
+
+    pub(super) fn attempted(&mut self, nth: usize, sent_at: Time, reply: Reply) {
+        let At::Attempting { permit } = self.callers[nth].at.clone() else {
+            return;
+        };
+        let untaken = match reply {
+            Reply::Done => {
+                let lost = self.is_lost(permit.owner);
+                if let Ok(hold) = self.step(|core, now, out| core.taken(now, &permit, sent_at, out))
+                {
+                    self.callers[nth].guards.push(hold);
+                    if lost {
+                        self.wrong =
+                            Some("V14: a lock that was lost is back before its owner has seen it");
+                    }
+                }
+                return self.leave(nth);
+            }
+            Reply::Gone | Reply::Taken => Untaken::OuterGone,
+            Reply::Busy { .. } => Untaken::NotExecuted,
+        };
+        self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
+        let Reply::Busy { left } = reply else {
+            return self.leave(nth);
+        };
+        if !self.callers[nth].subscribed && self.queues(nth) {
+            // Attempt again after subscribing: an unlock in between was announced to nobody.
+            let waiter = permit.waiter;
+            let caller = &mut self.callers[nth];
+            (caller.at, caller.subscribed) = (
+                At::Queued {
+                    waiter,
+                    limit: None,
+                },
+                true,
+            );
+            self.admit(nth);
+        } else if self.queues(nth) {
+            let limit = self.now + left.min(RULES.watchdog_timeout);
+            self.callers[nth].at = At::Listening {
+                waiter: permit.waiter,
+                limit,
+            };
+        } else {
+            self.leave(nth);
+        }
+    }
+
+    /// The owner holds nothing, and has a guard whose hold was lost.
+    pub(super) fn is_lost(&self, owner: ThreadId) -> bool {
+        let own = self.callers.iter().filter(|caller| caller.owner == owner);
+        let mut guards = own.flat_map(|caller| &caller.guards).peekable();
+        guards.peek().is_some() && guards.all(|hold| self.ended.contains(hold))
+    }
+
+    pub(super) fn queues(&self, nth: usize) -> bool {
+        match &self.callers[nth].at {
+            At::Attempting { permit } => self.core.order(permit.waiter) == Some(Order::Queued),
+            _ => false,
+        }
+    }
+
+    /// Nothing that was on the connection arrives any more; the server has killed it before the next
+    /// one is used. A call is sent once more, a job and a renewal later.
+    pub(super) fn lose(&mut self) {
+        let answers = std::mem::take(&mut self.answers)
+            .into_iter()
+            .map(|(sent, _)| sent);
+        let lost = answers
+            .chain(std::mem::take(&mut self.wire))
+            .collect::<Vec<_>>();
+        for sent in lost {
+            match sent.sender {
+                Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
+                Sender::Caller(nth) => self.cancel(nth),
+                Sender::Job(owner, job) => {
+                    self.jobs.insert((owner, job));
+                }
+                Sender::Renewal(owner, generation) => {
+                    self.renewed(owner, generation, RenewOutcome::Unknown);
+                }
+                Sender::Nobody => {}
+            }
+        }
+    }
+
+    pub(super) fn repeat(&mut self, nth: usize, sent: &Sent) {
+        match self.callers[nth].at.clone() {
+            At::Unlocking { unlock } if self.core.is_taken_over(&unlock) => self.cancel(nth),
+            At::Unlocking { unlock } => {
+                self.send_release(Sender::Caller(nth), unlock.owner);
+                self.mark_repeated(sent);
+            }
+            _ => {
+                self.send(sent.sender, sent.script);
+                self.mark_repeated(sent);
+            }
+        }
+    }
+
+    pub(super) fn mark_repeated(&mut self, first: &Sent) {
+        if let Some(last) = self.outbox.last_mut() {
+            last.repeats = Some(first.sent_at);
+        }
+    }
+}
+
+fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
+    let Script::Release { target, .. } = sent.script else {
+        unreachable!("a release was sent")
+    };
+    ReleaseAnswer {
+        target,
+        gone: match reply {
+            Reply::Done => None,
+            Reply::Gone => Some(LossReason::Gone),
+            Reply::Taken | Reply::Busy { .. } => Some(LossReason::Taken),
+        },
+        repeated: sent.repeats.is_some(),
+        first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
+    }
+}

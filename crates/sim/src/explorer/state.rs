@@ -1,0 +1,335 @@
+//! A state of the explored world: the core, what its effects have not done yet, the calls that drive
+//! it, and the way to the server.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use redisson_lock::test_util::core::{
+    Effects, Generation, HoldId, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Unlock,
+    Visitor, WaiterId,
+};
+
+use super::server::{Reply, Script, Server};
+
+/// What one call does next, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Caller {
+    pub owner: ThreadId,
+    /// The next of its script.
+    pub next: usize,
+    pub at: At,
+    /// Guards that are open, the latest last.
+    pub guards: Vec<HoldId>,
+    /// It was woken since it last looked.
+    pub woken: bool,
+    /// It has a subscription, and has heard a message since it last asked for a permit.
+    pub subscribed: bool,
+    pub received: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum At {
+    Ready,
+    /// In the queue. It asks again when it is woken, or at the limit.
+    Queued {
+        waiter: WaiterId,
+        limit: Option<Time>,
+    },
+    /// Its attempt is under way.
+    Attempting {
+        permit: Permit,
+    },
+    /// Somebody else holds the lock. It attempts again when a message has come, when it is woken with
+    /// a reason, or at the limit.
+    Listening {
+        waiter: WaiterId,
+        limit: Time,
+    },
+    /// Its unlock waits for the end of an acquire of the same owner.
+    Waiting {
+        hold: HoldId,
+        acquire_ended: bool,
+    },
+    Unlocking {
+        unlock: Unlock,
+    },
+}
+
+/// Who waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sender {
+    Caller(usize),
+    Job(ThreadId, OpId),
+    Renewal(ThreadId, Generation),
+    /// Nobody any more.
+    Nobody,
+}
+
+/// A script on its way, in the order of the connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sent {
+    pub sender: Sender,
+    pub script: Script,
+    pub sent_at: Time,
+    /// Before the first send of the same call, if this is not it.
+    pub repeats: Option<Time>,
+}
+
+/// What a step has left to be done, each at any later moment and in any order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Deferred {
+    Timer(ThreadId),
+    Wake(WaiterId),
+    AcquireEnded(ThreadId),
+    Job(ThreadId, OpId),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    pub core: LockCore,
+    pub now: Time,
+    pub server: Server,
+    pub callers: Vec<Caller>,
+    /// Built, and not handed to the connection yet: tasks on other threads may be quicker.
+    pub outbox: Vec<Sent>,
+    /// Handed over, in order.
+    pub wire: VecDeque<Sent>,
+    /// On its way to the task that waits for it; each task is woken when it is woken.
+    pub answers: Vec<(Sent, Reply)>,
+    pub deferred: BTreeSet<Deferred>,
+    /// The timers that are set.
+    pub timers: BTreeMap<ThreadId, Time>,
+    /// Jobs that are between two sends.
+    pub jobs: BTreeSet<(ThreadId, OpId)>,
+    /// Holds that have ended and whose guard is open.
+    pub ended: BTreeSet<HoldId>,
+    pub budget: Budget,
+    /// The lock was taken away by somebody, which excuses a hold that is not there.
+    pub robbed: bool,
+    /// The lock is free because its lease ended, which is announced to nobody.
+    pub expired: bool,
+    /// It has been, once.
+    pub has_expired: bool,
+    /// What a call was told that must not be.
+    pub wrong: Option<&'static str>,
+}
+
+/// How often something may still happen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub losses: u8,
+    pub cancels: u8,
+    pub ticks: u8,
+    /// Another process takes the lock.
+    pub foreign: u8,
+    /// Somebody deletes the key.
+    pub wipes: u8,
+    pub closes: u8,
+}
+
+impl State {
+    /// Runs a step of the core, and puts its effects aside.
+    pub fn step<T>(&mut self, run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        let answer = run(&mut self.core, self.now, &mut effects);
+        for (hold, _) in effects.ended {
+            if self
+                .callers
+                .iter()
+                .any(|caller| caller.guards.contains(&hold))
+            {
+                self.ended.insert(hold);
+            }
+        }
+        self.deferred
+            .extend(effects.timers.into_iter().map(Deferred::Timer));
+        let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
+        let woken = effects
+            .woken
+            .into_iter()
+            .filter(|waiter| asleep.contains(waiter));
+        self.deferred.extend(woken.map(Deferred::Wake));
+        self.deferred.extend(
+            effects
+                .acquires_ended
+                .into_iter()
+                .map(Deferred::AcquireEnded),
+        );
+        self.deferred.extend(
+            effects
+                .jobs
+                .into_iter()
+                .map(|(owner, job)| Deferred::Job(owner, job)),
+        );
+        answer
+    }
+
+    pub fn send(&mut self, sender: Sender, script: Script) {
+        let (sent_at, repeats) = (self.now, None);
+        self.outbox.push(Sent {
+            sender,
+            script,
+            sent_at,
+            repeats,
+        });
+    }
+
+    /// The same for all states that differ only in numbers, in the time of the day, and in how long
+    /// ago is long ago.
+    pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
+        self.deferred.retain(|deferred| match deferred {
+            Deferred::AcquireEnded(_) => true,
+            Deferred::Wake(waiter) => self
+                .callers
+                .iter()
+                .any(|caller| caller.waiter() == Some(*waiter)),
+            Deferred::Timer(_) | Deferred::Job(..) => true,
+        });
+        let mut found = Found::default();
+        self.visit(&mut found);
+        let numbers = found
+            .0
+            .iter()
+            .zip(1..)
+            .map(|(from, to)| (*from, to))
+            .collect();
+        // Timers keep to the beat, which is counted from the start.
+        let past = self.now.since_start().as_nanos() % beat.as_nanos();
+        let base =
+            Time::START + longest * 2 + Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+        let mut renamed = Renamed {
+            numbers,
+            now: self.now,
+            base,
+            longest,
+        };
+        self.visit(&mut renamed);
+        self
+    }
+
+    fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.core.visit(visitor);
+        for caller in &mut self.callers {
+            caller
+                .guards
+                .iter_mut()
+                .for_each(|hold| hold.visit(visitor));
+            match &mut caller.at {
+                At::Ready => {}
+                At::Queued { waiter, limit } => {
+                    waiter.visit(visitor);
+                    limit.iter_mut().for_each(|at| visitor.time(at));
+                }
+                At::Attempting { permit } => {
+                    permit.waiter.visit(visitor);
+                    permit.op.visit(visitor);
+                }
+                At::Listening { waiter, limit } => {
+                    waiter.visit(visitor);
+                    visitor.time(limit);
+                }
+                At::Waiting { hold, .. } => hold.visit(visitor),
+                At::Unlocking { unlock } => {
+                    unlock.op.visit(visitor);
+                    visitor.time(&mut unlock.deadline);
+                }
+            }
+        }
+        let sent = self.outbox.iter_mut().chain(&mut self.wire);
+        for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
+            match &mut sent.sender {
+                Sender::Job(_, job) => job.visit(visitor),
+                Sender::Renewal(_, generation) => generation.visit(visitor),
+                Sender::Caller(_) | Sender::Nobody => {}
+            }
+            visitor.time(&mut sent.sent_at);
+            sent.repeats.iter_mut().for_each(|at| visitor.time(at));
+        }
+        let deferred = std::mem::take(&mut self.deferred)
+            .into_iter()
+            .map(|mut deferred| {
+                match &mut deferred {
+                    Deferred::Wake(waiter) => waiter.visit(visitor),
+                    Deferred::Job(_, job) => job.visit(visitor),
+                    Deferred::Timer(_) | Deferred::AcquireEnded(_) => {}
+                }
+                deferred
+            });
+        self.deferred = deferred.collect();
+        let jobs = std::mem::take(&mut self.jobs)
+            .into_iter()
+            .map(|(owner, mut job)| {
+                job.visit(visitor);
+                (owner, job)
+            });
+        self.jobs = jobs.collect();
+        let ended = std::mem::take(&mut self.ended).into_iter().map(|mut hold| {
+            hold.visit(visitor);
+            hold
+        });
+        self.ended = ended.collect();
+        self.timers.values_mut().for_each(|at| visitor.time(at));
+        if let Some((_, _, until)) = &mut self.server.lock {
+            visitor.time(until);
+        }
+        visitor.time(&mut self.now);
+    }
+}
+
+impl Caller {
+    pub fn waiter(&self) -> Option<WaiterId> {
+        match &self.at {
+            At::Queued { waiter, .. } | At::Listening { waiter, .. } => Some(*waiter),
+            At::Attempting { permit } => Some(permit.waiter),
+            At::Ready | At::Waiting { .. } | At::Unlocking { .. } => None,
+        }
+    }
+}
+
+/// The numbers that are in use.
+#[derive(Default)]
+struct Found(BTreeSet<u64>);
+
+impl Visitor for Found {
+    fn id(&mut self, id: &mut u64) {
+        self.0.insert(*id);
+    }
+
+    fn last_id(&mut self, _: &mut u64) {}
+
+    fn time(&mut self, _: &mut Time) {}
+}
+
+/// In their order, numbers count from one; instants are relative to now.
+struct Renamed {
+    numbers: BTreeMap<u64, u64>,
+    now: Time,
+    base: Time,
+    longest: Duration,
+}
+
+impl Visitor for Renamed {
+    fn id(&mut self, id: &mut u64) {
+        *id = self.numbers[id];
+    }
+
+    fn last_id(&mut self, id: &mut u64) {
+        *id = self.numbers.len() as u64;
+    }
+
+    fn time(&mut self, time: &mut Time) {
+        *time = if *time >= self.now {
+            self.base + time.since(self.now).min(self.longest)
+        } else {
+            self.base - self.now.since(*time).min(self.longest)
+        };
+    }
+}
+
+/// What a renewal asks, as the script says it.
+pub fn lease_of(admit: RenewalAsk) -> Option<Duration> {
+    match admit {
+        RenewalAsk::Extend(lease) => Some(lease),
+        RenewalAsk::Check => None,
+    }
+}

@@ -1,0 +1,302 @@
+//! The comparisons: each promise is one of the `violated` below.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redisson_lock::test_util;
+use redisson_lock_test::sim::{Executed, Keyspace, Observer};
+use tokio::time::Instant;
+
+use super::{Oracle, Seen, State, Terms, is_field_of};
+
+impl Observer for Oracle {
+    /// Nobody holds, and nobody is inside a call.
+    fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.holds.is_empty() && state.calls.is_empty()
+    }
+
+    fn executed(&self, executed: &Executed, keyspace: &mut Keyspace) {
+        let mut state = self.state.lock();
+        let Some(terms) = state.terms.clone() else {
+            return;
+        };
+        self.note_expired(&mut state, keyspace);
+        self.note_executed(&mut state, executed);
+        self.compare_connection(&mut state, &terms, executed);
+        for (key, before) in executed.keys.iter().zip(&executed.before) {
+            self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
+        }
+    }
+
+    /// What everybody believes, against what is.
+    fn observe(&self, keyspace: &mut Keyspace) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let Some(terms) = state.terms.clone() else {
+            return;
+        };
+        self.note_expired(&mut state, keyspace);
+        self.compare_holds(&mut state, &terms, keyspace, now);
+        for (key, (field, count)) in state.java.clone() {
+            if keyspace.holder(&key) != Some((&field, count)) {
+                let found = keyspace.shown(&key);
+                state.violated(
+                    self.start,
+                    format!("Java's hold of {key} was disturbed: found {found:?}"),
+                );
+            }
+        }
+        self.compare_calls(&mut state, &terms, keyspace, now);
+    }
+}
+
+/// The comparisons.
+impl Oracle {
+    fn note_expired(&self, state: &mut State, keyspace: &mut Keyspace) {
+        for (key, field) in std::mem::take(&mut keyspace.expired) {
+            // Somebody else may have taken it since.
+            if state.java.get(&key).is_some_and(|(java, _)| *java == field) {
+                state.java.remove(&key);
+            }
+            state.say(self.start, || format!("  {key} of {field} ran out"));
+            state.rob(&key, &field);
+        }
+    }
+
+    fn note_executed(&self, state: &mut State, executed: &Executed) {
+        state.counts.scripts += 1;
+        if state.recording {
+            state
+                .executed
+                .entry(Arc::clone(&executed.script))
+                .or_default()
+                .extend(executed.keys.iter().cloned());
+        }
+        state.counts.late += u64::from(executed.late);
+        state.say(self.start, || {
+            let late = if executed.late { "LATE " } else { "" };
+            let reply = match &executed.reply {
+                Ok(reply) => test_util::shown(reply),
+                Err(text) => text.clone(),
+            };
+            let Executed {
+                script,
+                args,
+                client,
+                wire,
+                ..
+            } = executed;
+            format!("  {late}{script} {args:?} of client {client}, connection {wire}: {reply}")
+        });
+    }
+
+    /// Nothing of a lost connection is executed after its successor was used.
+    fn compare_connection(&self, state: &mut State, terms: &Terms, executed: &Executed) {
+        let (client, wire) = (executed.client, executed.wire);
+        if !(terms.fenced[client] && terms.one_lane[client]) {
+            return;
+        }
+        let newest = state.newest.entry(client).or_insert(wire);
+        if executed.late && *newest > wire {
+            state.violated(
+                self.start,
+                format!(
+                    "{} was executed after its connection was replaced",
+                    executed.script
+                ),
+            );
+        } else {
+            *newest = wire.max(*newest);
+        }
+    }
+
+    /// Who may do what to a lock, and what has to come of it.
+    fn compare_change(
+        &self,
+        state: &mut State,
+        terms: &Terms,
+        executed: &Executed,
+        key: &str,
+        before: Option<&(String, i64)>,
+        keyspace: &Keyspace,
+    ) {
+        let Executed { script, client, .. } = executed;
+        let after = keyspace
+            .holder(key)
+            .map(|(field, count)| (field.to_owned(), count));
+        if after.as_ref() == before {
+            return;
+        }
+        if let Some((field, _)) = &after
+            && before.is_none_or(|(other, _)| other != field)
+        {
+            // Taken anew: what was done to an earlier hold of this owner is over.
+            state.robbed.remove(&(key.to_owned(), field.clone()));
+        }
+        if after.is_some() && keyspace.expires_at(key).is_none() {
+            state.violated(self.start, format!("{script} left {key} without an expiry"));
+        }
+        let Some((field, _)) = before else { return };
+        if **script == *"force_unlock" {
+            let forcing = state.forcing.get(client).is_some_and(|&calls| calls > 0);
+            // A closed client has no next connection, and so no fence.
+            if terms.fenced[*client] && !forcing && !state.closed.contains(client) {
+                state.violated(
+                    self.start,
+                    "a force_unlock took effect after its call had ended".to_owned(),
+                );
+            }
+            state.java.remove(key);
+            state.rob(key, field);
+        } else if !is_field_of(&terms.clients[*client], field) {
+            state.violated(
+                self.start,
+                format!("{script} of client {client} changed the hold of {field}"),
+            );
+        }
+        if after.is_none() && executed.published.is_empty() {
+            state.violated(self.start, format!("{script} freed {key} and told nobody"));
+        }
+    }
+
+    fn compare_holds(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
+        let mut lost = Vec::new();
+        let mut problems = Vec::new();
+        for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
+            let Seen {
+                client,
+                key,
+                field,
+                held,
+                valid_until: known,
+                began,
+                ..
+            } = seen;
+            if let Some(reason) = test_util::loss(held) {
+                lost.push((serial, key.clone(), field.clone(), reason, *began, *known));
+                continue;
+            }
+            let Some(hold) = test_util::snapshot(held) else {
+                continue;
+            };
+            let valid_until = hold.valid_until();
+            let who = || format!("{field} on {key}");
+            if valid_until < *known && *known > now {
+                problems.push(format!("{}: the deadline moved back", who()));
+            }
+            *known = valid_until;
+            if valid_until <= now {
+                if valid_until.max(state.moved_at) + TOLD_WITHIN <= now {
+                    problems.push(format!(
+                        "{}: the deadline passed {:?} ago and nobody was told",
+                        who(),
+                        now - valid_until
+                    ));
+                }
+                continue;
+            }
+            let robbed = state.robbed.get(&(key.clone(), field.to_string()));
+            if let Some(&robbed) = robbed {
+                state.behind_own.insert((*client, key.clone()), now);
+                let since = robbed.max(state.calm_since).max(state.moved_at);
+                let bound = terms.watchdog_timeout / 3 + terms.command_timeout + TOLD_WITHIN;
+                if terms.answers_in_time && now > since + bound {
+                    problems.push(format!(
+                        "{}: lost {:?} ago and not told",
+                        who(),
+                        now - since
+                    ));
+                }
+                continue;
+            }
+            if let Some(problem) = self.contradicted(keyspace, key, field, valid_until) {
+                problems.push(format!("{} {problem}", who()));
+            }
+        }
+        for problem in problems {
+            state.violated(self.start, problem);
+        }
+        for (serial, key, field, reason, began, valid_until) in lost {
+            if let Some(seen) = state.holds.get_mut(&serial) {
+                seen.closing = true;
+            }
+            state.say(self.start, || format!("  {field} lost {key}: {reason}"));
+            state.told_lost(self.start, &key, &field, reason, began, Some(valid_until));
+        }
+    }
+
+    /// What the server has against the belief that a field holds until then.
+    fn contradicted(
+        &self,
+        keyspace: &Keyspace,
+        key: &str,
+        field: &str,
+        valid_until: Instant,
+    ) -> Option<String> {
+        let found = keyspace.holder(key);
+        if found.is_none_or(|(holder, _)| holder != field) {
+            return Some(format!("believes that it holds; the server has {found:?}"));
+        }
+        let ends = keyspace
+            .expires_at(key)
+            .map(|at| self.start + Duration::from_millis(at));
+        ends.is_none_or(|ends| ends < valid_until)
+            .then(|| "is believed beyond the server's expiry".to_owned())
+    }
+
+    fn compare_calls(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
+        let wanted: Vec<String> = state
+            .calls
+            .values()
+            .filter_map(|call| call.waits_for.clone())
+            .collect();
+        for key in &wanted {
+            if keyspace.shown(key).is_empty() {
+                state.free_since.entry(key.clone()).or_insert(now);
+            }
+        }
+        state
+            .free_since
+            .retain(|key, _| keyspace.shown(key).is_empty() && wanted.contains(key));
+        let mut problems = Vec::new();
+        for call in state.calls.values() {
+            let stood_still = state.stood_still - call.stood_still;
+            if call
+                .limit
+                .is_some_and(|limit| now > call.began + limit + stood_still)
+            {
+                problems.push(format!(
+                    "client {} {} does not return",
+                    call.client, call.what
+                ));
+            }
+            let free = call
+                .waits_for
+                .as_ref()
+                .and_then(|key| state.free_since.get(key));
+            if let Some(&free) = free {
+                let own = call
+                    .waits_for
+                    .clone()
+                    .and_then(|key| state.behind_own.get(&(call.client, key)));
+                let since = free
+                    .max(call.began)
+                    .max(state.calm_since)
+                    .max(own.copied().unwrap_or(free));
+                if now > since + terms.wake_up {
+                    problems.push(format!(
+                        "client {} {} sleeps while the lock is free",
+                        call.client, call.what
+                    ));
+                }
+            }
+        }
+        for problem in problems {
+            state.violated(self.start, problem);
+        }
+    }
+}
+
+/// A timer may fire this late, and a tick of the server lies in between.
+const TOLD_WITHIN: Duration = Duration::from_millis(220);

@@ -1,0 +1,21 @@
+//! What is done in a schedule: programs, and who works them off.
+
+mod actors;
+mod expected;
+mod faults;
+mod java;
+mod program;
+mod roll;
+mod run;
+mod shown;
+mod shrink;
+mod world;
+
+pub use actors::ms;
+pub use java::channel;
+pub use program::{
+    ClientPlan, Fault, Inspect, JavaStep, Program, Round, Step, TaskPlan, Until, Verb,
+};
+pub use run::{Outcome, connect, limited, run, runtime};
+pub use shrink::shrink;
+pub use world::World;

@@ -1,0 +1,346 @@
+//! The tasks of a program: each works off its steps as a caller would, and tells the oracle what it
+//! believes.
+
+mod take;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redisson_lock::{Error, HoldHandle, Lock, LockClient, LockGuard, Owner, test_util};
+use tokio::time::Instant;
+
+use super::expected::Expected;
+use super::program::{Inspect, LOCKS, PREFIX, Program, Step, TaskPlan, Until, Verb};
+use super::run::limited;
+use super::world::World;
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A task with the guards that it keeps from round to round.
+pub(crate) struct Actor {
+    world: Arc<World>,
+    client: LockClient,
+    nth: usize,
+    /// What the client puts in front of its names.
+    prefix: &'static str,
+    owner: Owner,
+    guards: Vec<Kept>,
+    detached: Vec<Kept<()>>,
+    has_detached: bool,
+    expected: Expected,
+}
+
+struct Kept<G = LockGuard> {
+    guard: G,
+    lock: usize,
+    token: Token,
+}
+
+/// Says to the oracle for how long a hold is believed in.
+struct Token {
+    world: Arc<World>,
+    hold: u64,
+    field: Arc<str>,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.world.oracle.gone(self.hold);
+    }
+}
+
+impl Actor {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        client: &LockClient,
+        task: &TaskPlan,
+        program: &Program,
+    ) -> Self {
+        Self {
+            world: Arc::clone(world),
+            client: client.clone(),
+            nth: task.client,
+            prefix: if program.clients[task.client].prefix {
+                PREFIX
+            } else {
+                ""
+            },
+            owner: client.owner_with_id(task.owner),
+            guards: Vec::new(),
+            detached: Vec::new(),
+            has_detached: false,
+            expected: Expected::in_program(program),
+        }
+    }
+
+    pub(crate) fn is(&self, task: &TaskPlan) -> bool {
+        self.nth == task.client && self.owner.thread_id() == task.owner
+    }
+
+    pub(crate) async fn act(mut self, steps: Vec<Step>) -> Self {
+        for step in steps {
+            Box::pin(self.step(step)).await;
+        }
+        self
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Take {
+                lock,
+                verb,
+                lease_ms,
+                max_hold_ms,
+                until,
+            } => {
+                self.take(lock, verb, lease_ms, max_hold_ms, until).await;
+            }
+            Step::Both { lock, inside_ms } => self.both(lock, inside_ms).await,
+            Step::Unlock { which, until } => {
+                if let Some(kept) = self.pick(which) {
+                    self.unlock(kept, until).await;
+                }
+            }
+            Step::Drop { which } => drop(self.pick(which).map(|kept| self.let_go(kept))),
+            Step::Detach { which } => {
+                if let Some(Kept { guard, lock, token }) = self.pick(which) {
+                    guard.detach();
+                    self.has_detached = true;
+                    self.detached.push(Kept {
+                        guard: (),
+                        lock,
+                        token,
+                    });
+                }
+            }
+            Step::UnlockDetached { lock, until } => self.unlock_detached(lock, until).await,
+            Step::Extend {
+                which,
+                lease_ms,
+                until,
+            } => {
+                let nth = which % self.guards.len().max(1);
+                let Some(kept) = self.guards.get(nth) else {
+                    return;
+                };
+                let call = self.begins(format!("extend {}", kept.token.field), None, self.limit(1));
+                let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
+                self.ends(call, &done);
+                if let Some(Err(error)) = done
+                    && !matches!(
+                        error,
+                        Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
+                    )
+                {
+                    self.judge(&error, Some(&kept.token));
+                }
+            }
+            Step::Inspect { lock, what, until } => self.observe(lock, what, until).await,
+            Step::Force { lock, until } => self.force(lock, until).await,
+            Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
+            Step::Poll { lock, times } => {
+                for _ in 0..times {
+                    let before = self.guards.len();
+                    self.take(lock, Verb::Try, None, None, Until::Done).await;
+                    if self.guards.len() > before
+                        && let Some(kept) = self.guards.pop()
+                    {
+                        self.unlock(kept, Until::Done).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn observe(&self, nth: usize, observe: Inspect, until: Until) {
+        let lock = self.lock(nth);
+        let call = self.begins(format!("{observe:?} {}", LOCKS[nth]), None, self.limit(1));
+        let done = limited(until, async {
+            match observe {
+                Inspect::HoldCount => lock.hold_count().await.map(|_| ()),
+                Inspect::IsLocked => lock.is_locked().await.map(|_| ()),
+                Inspect::IsHeld => lock.is_held().await.map(|_| ()),
+                Inspect::LeaseLeft => lock.lease_left().await.map(|_| ()),
+                Inspect::Inspect => lock.inspect().await.map(|_| ()),
+            }
+        })
+        .await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = done {
+            self.judge(&error, None);
+        }
+    }
+
+    async fn unlock(&self, kept: Kept, until: Until) {
+        let Kept { guard, token, .. } = kept;
+        self.world.oracle.gives_back(token.hold);
+        let call = self.begins(
+            format!("unlock {} {until:?}", token.field),
+            None,
+            self.limit(2),
+        );
+        let done = limited(until, guard.unlock()).await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = done {
+            self.judge(&error, Some(&token));
+        }
+    }
+
+    /// Which of several detached holds is given back is the client's choice; its status says so.
+    async fn unlock_detached(&mut self, nth: usize, until: Until) {
+        if !self.detached.iter().any(|kept| kept.lock == nth) {
+            return;
+        }
+        let call = self.begins(
+            format!("unlock detached {}", LOCKS[nth]),
+            None,
+            self.limit(2),
+        );
+        let done = limited(until, self.lock(nth).unlock()).await;
+        self.ends(call, &done);
+        // Another task of the same owner may have been quicker, and a loss is judged where it
+        // happens.
+        if let Some(Err(error)) = done
+            && !matches!(error, Error::NotHeld { .. })
+        {
+            self.judge(&error, None);
+        }
+        self.world.observe();
+        self.detached
+            .retain(|kept| !self.world.oracle.has_ended(kept.token.hold));
+    }
+
+    async fn force(&self, nth: usize, until: Until) {
+        self.world.oracle.forcing(self.nth, true);
+        let call = self.begins(format!("force_unlock {}", LOCKS[nth]), None, None);
+        let done = limited(until, self.lock(nth).force_unlock()).await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = &done {
+            self.judge(error, None);
+        }
+        if done.is_none() {
+            // Dropped: what was handed over is executed all the same, soon.
+            let (world, nth) = (Arc::clone(&self.world), self.nth);
+            let soon = self.expected.command_timeout * 4 + self.expected.latency * 2;
+            tokio::spawn(async move {
+                tokio::time::sleep(soon).await;
+                world.oracle.forcing(nth, false);
+            });
+        } else {
+            self.world.oracle.forcing(self.nth, false);
+        }
+    }
+
+    /// The end of the program, for this task.
+    pub(crate) async fn give_everything_back(mut self) {
+        while let Some(kept) = self.guards.pop() {
+            self.unlock(kept, Until::Done).await;
+        }
+        for nth in 0..LOCKS.len() {
+            // Lost ones as well: they are remembered until their owner has asked.
+            while self.has_detached
+                && !matches!(
+                    self.lock(nth).unlock().await,
+                    Err(Error::NotHeld { .. } | Error::Closed | Error::NoRuntime)
+                )
+            {}
+        }
+    }
+
+    fn lock(&self, nth: usize) -> Lock {
+        self.client.lock(self.name(nth)).owned_by(&self.owner)
+    }
+
+    fn name(&self, nth: usize) -> &'static str {
+        &LOCKS[nth][self.prefix.len()..]
+    }
+
+    fn pick(&mut self, which: usize) -> Option<Kept> {
+        (!self.guards.is_empty()).then(|| self.guards.swap_remove(which % self.guards.len()))
+    }
+
+    fn let_go(&self, kept: Kept) {
+        self.world.oracle.count(|counts| counts.drops += 1);
+        self.world.oracle.gives_back(kept.token.hold);
+        self.world
+            .oracle
+            .say(|| format!("client {} drops {}", self.nth, kept.token.field));
+        drop(kept.guard);
+    }
+
+    fn token(&self, nth: usize, held: HoldHandle, began: Instant) -> Token {
+        let field = test_util::field(&held);
+        let hold = self.world.oracle.taken(self.nth, LOCKS[nth], held, began);
+        Token {
+            world: Arc::clone(&self.world),
+            hold,
+            field,
+        }
+    }
+
+    /// So many command timeouts, and what a busy machine adds.
+    fn limit(&self, timeouts: u32) -> Option<Duration> {
+        Some(self.expected.command_timeout * timeouts + ms(200))
+    }
+
+    fn begins(&self, what: String, waits_for: Option<String>, limit: Option<Duration>) -> u64 {
+        self.world
+            .oracle
+            .call_begins(self.nth, what, waits_for, limit)
+    }
+
+    fn ends<T: std::fmt::Debug>(&self, call: u64, done: &Option<T>) {
+        if done.is_none() {
+            self.world.oracle.count(|counts| counts.drops += 1);
+        }
+        self.world.oracle.call_ends(call, || match done {
+            None => "dropped".to_owned(),
+            Some(done) => short(done),
+        });
+    }
+
+    /// Every error must have a cause in the program.
+    fn judge(&self, error: &Error, hold: Option<&Token>) {
+        let justified = match error {
+            Error::NoAnswer { .. } => {
+                self.world.oracle.count(|counts| counts.ambiguous += 1);
+                self.expected.no_answer
+            }
+            Error::PermissionDenied { .. } => self.expected.denied,
+            Error::Closed | Error::NoRuntime => self.expected.closed,
+            Error::Lost { reason, .. } => match hold {
+                Some(token) => {
+                    self.world.oracle.told_lost(token.hold, *reason);
+                    true
+                }
+                // An outer hold was lost, which its own guard was told.
+                None => true,
+            },
+            _ => false,
+        };
+        if !justified {
+            self.world.oracle.violated(format!(
+                "client {}: an error without a cause: {error}",
+                self.nth
+            ));
+        }
+    }
+}
+
+fn short<T: std::fmt::Debug>(value: &T) -> String {
+    let text = format!("{value:?}");
+    let start = text.split(" { ").next().unwrap_or_default();
+    if text.starts_with("Err") {
+        text.chars().take(SHOWN_MAX).collect()
+    } else {
+        start.to_owned()
+    }
+}
+
+/// So much of an error is shown.
+const SHOWN_MAX: usize = 200;
+
+/// Nobody waits for longer than this.
+pub(crate) const PATIENCE_MS: u64 = 40_000;

@@ -1,0 +1,170 @@
+//! Taking a lock, by every verb.
+
+use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LossReason, test_util};
+use tokio::time::Instant;
+
+use super::{Actor, Kept, PATIENCE_MS, ms};
+use crate::workload::program::{LOCKS, Until, Verb};
+use crate::workload::run::limited;
+
+/// A call that takes the lock.
+struct Attempt {
+    /// Which lock.
+    nth: usize,
+    lock: Lock,
+    /// A lease of 10 ms is over before a slow answer is there.
+    too_short: bool,
+    until: Until,
+    began: Instant,
+    call: u64,
+}
+
+impl Actor {
+    pub(super) async fn take(
+        &mut self,
+        nth: usize,
+        verb: Verb,
+        lease_ms: Option<u64>,
+        max_hold_ms: Option<u64>,
+        until: Until,
+    ) {
+        let lock = self.lock(nth);
+        let lock = lease_ms.map_or_else(|| lock.clone(), |lease| lock.lease(ms(lease)));
+        let lock = max_hold_ms.map_or_else(|| lock.clone(), |limit| lock.max_hold(ms(limit)));
+        let began = Instant::now();
+        let reenters = self
+            .guards
+            .iter()
+            .any(|kept| kept.lock == nth && !test_util::has_ended(&test_util::handle(&kept.guard)));
+        let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
+        let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
+        let (waits, limit) = match verb {
+            // A re-entry waits for nobody: it is served within a command timeout, or two.
+            Verb::Lock if reenters => (false, self.limit(3)),
+            Verb::Lock => (true, None),
+            Verb::Try => (false, self.limit(4)),
+            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
+                (true, self.limit(3).map(|limit| limit + ms(wait)))
+            }
+            Verb::Run(_) => (false, None),
+        };
+        // Nobody waits for ever here: two tasks may wait for each other.
+        let until = if until == Until::Done {
+            Until::Ms(PATIENCE_MS)
+        } else {
+            until
+        };
+        let attempt = Attempt {
+            nth,
+            lock,
+            too_short: lease_ms == Some(10),
+            until,
+            began,
+            call: self.begins(what, waits.then(|| name.to_owned()), limit),
+        };
+        match verb {
+            Verb::Run(inside_ms) => self.run(attempt, inside_ms).await,
+            verb => self.take_guard(attempt, verb).await,
+        }
+    }
+
+    async fn run(&self, attempt: Attempt, inside_ms: u64) {
+        let (world, call) = (&self.world, attempt.call);
+        let body = |held: HoldHandle| {
+            let token = self.token(attempt.nth, held, attempt.began);
+            async move {
+                let _token = token;
+                tokio::time::sleep(ms(inside_ms)).await;
+                world.oracle.call_ends(call, || "inside".to_owned());
+            }
+        };
+        let done = limited(attempt.until, attempt.lock.run(body)).await;
+        self.ends(call, &done);
+        let Some(Err(error)) = done else { return };
+        if attempt.excuses(&error) {
+            return;
+        }
+        if matches!(
+            error,
+            Error::Lost {
+                reason: LossReason::MaxHold | LossReason::Closed,
+                ..
+            }
+        ) {
+            let field = test_util::field_of(&self.owner);
+            self.world.oracle.left_behind(LOCKS[attempt.nth], &field);
+        }
+        self.judge(&error, None);
+    }
+
+    async fn take_guard(&mut self, attempt: Attempt, verb: Verb) {
+        let lock = &attempt.lock;
+        let done = limited(attempt.until, async {
+            match verb {
+                Verb::TryFor(wait) => lock.try_lock_for(ms(wait)).await,
+                Verb::TryUntil(wait) => {
+                    lock.try_lock_until(Instant::now().into_std() + ms(wait))
+                        .await
+                }
+                Verb::Try => lock.try_lock().await,
+                Verb::Lock | Verb::Run(_) => lock.lock().await.map(Some),
+            }
+        })
+        .await;
+        self.ends(attempt.call, &done);
+        match done {
+            Some(Ok(Some(guard))) => self.keep(attempt.nth, guard, attempt.began),
+            Some(Err(error)) if !attempt.excuses(&error) => self.judge(&error, None),
+            Some(Ok(None) | Err(_)) | None => {}
+        }
+    }
+
+    fn keep(&mut self, nth: usize, guard: LockGuard, began: Instant) {
+        let token = self.token(nth, test_util::handle(&guard), began);
+        self.guards.push(Kept {
+            guard,
+            lock: nth,
+            token,
+        });
+    }
+
+    /// Two branches of one task: they are one owner, and re-enter.
+    pub(super) async fn both(&self, nth: usize, inside_ms: u64) {
+        let section = || async {
+            let began = Instant::now();
+            let lock = self.client.lock(self.name(nth));
+            let call = self.begins(
+                format!("owner {} branch", self.owner.thread_id()),
+                None,
+                None,
+            );
+            let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
+            self.world.oracle.call_ends(call, || format!("{taken:?}"));
+            match taken {
+                Ok(Ok(guard)) => {
+                    let token = self.token(nth, test_util::handle(&guard), began);
+                    tokio::time::sleep(ms(inside_ms)).await;
+                    self.unlock(
+                        Kept {
+                            guard,
+                            lock: nth,
+                            token,
+                        },
+                        Until::Done,
+                    )
+                    .await;
+                }
+                Ok(Err(error)) => self.judge(&error, None),
+                Err(_) => {}
+            }
+        };
+        let both = async { tokio::join!(Box::pin(section()), Box::pin(section())) };
+        self.owner.scope(both).await;
+    }
+}
+
+impl Attempt {
+    fn excuses(&self, error: &Error) -> bool {
+        self.too_short && matches!(error, Error::NoAnswer { .. })
+    }
+}

@@ -1,0 +1,30 @@
+//! Which errors a caller may see, and within what time: each must have a cause in the program.
+
+use std::time::Duration;
+
+use super::actors::ms;
+use super::program::{Fault, Program};
+
+/// Which errors a caller may see in this program.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) no_answer: bool,
+    pub(crate) denied: bool,
+    pub(crate) closed: bool,
+    pub(crate) command_timeout: Duration,
+    /// The longest that one thing can take on the way.
+    pub(crate) latency: Duration,
+}
+
+impl Expected {
+    pub(crate) fn in_program(program: &Program) -> Self {
+        Self {
+            no_answer: !program.is_healthy(),
+            denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
+            closed: program
+                .has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
+            command_timeout: ms(program.command_ms),
+            latency: ms(program.longest()),
+        }
+    }
+}

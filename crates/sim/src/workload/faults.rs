@@ -1,0 +1,173 @@
+//! What goes wrong in a program, at its moments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redisson_lock::LockClient;
+use redisson_lock::test_util::{self, Role};
+use redisson_lock_test::sim::Latency;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::actors::ms;
+use super::java;
+use super::program::{Fault, LOCKS};
+use super::world::World;
+
+/// Has every fault happen, each at its moment from now on.
+pub(crate) async fn happen(
+    world: Arc<World>,
+    clients: Vec<LockClient>,
+    faults: Vec<(u64, Fault)>,
+    latency: Latency,
+    watchdog_timeout: Duration,
+) {
+    let mut happening = Happening {
+        world,
+        clients,
+        start: Instant::now(),
+        closing: Vec::new(),
+    };
+    for (at, moment) in moments(faults) {
+        tokio::time::sleep_until(happening.start + ms(at)).await;
+        match moment {
+            Moment::Begins(fault) => happening.begin(fault, at, watchdog_timeout).await,
+            Moment::NoLongerSlow => happening.world.set_latency(latency),
+            Moment::Allowed(client, right) => happening.world.deny(client, right, false),
+            Moment::Lagged(client) => happening.world.lag(client),
+        }
+    }
+    for closing in happening.closing {
+        closing.await.expect("no panic");
+    }
+}
+
+/// When each fault begins, and when those end that somebody has to end.
+fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
+    let mut moments = Vec::new();
+    for (at, fault) in faults {
+        match fault {
+            Fault::Slow { ms: time, .. } => moments.push((at + time, Moment::NoLongerSlow)),
+            Fault::Deny {
+                client,
+                right,
+                ms: time,
+            } => {
+                moments.push((at + time, Moment::Allowed(client, right)));
+            }
+            Fault::Lag { client, ms: time } => moments.push((at + time, Moment::Lagged(client))),
+            _ => {}
+        }
+        moments.push((at, Moment::Begins(fault)));
+    }
+    moments.sort_by_key(|(at, _)| *at);
+    moments
+}
+
+/// For how long a fault is felt.
+fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
+    match *fault {
+        Fault::Down { ms: time }
+        | Fault::Freeze { ms: time }
+        | Fault::Slow { ms: time, .. }
+        | Fault::Deny { ms: time, .. }
+        | Fault::Lag { ms: time, .. }
+        | Fault::Deafen { ms: time, .. }
+        | Fault::StandStill { ms: time } => ms(time),
+        // A key that is deleted in silence is found free when the lease that was heard of is over.
+        Fault::Wipe => watchdog_timeout,
+        _ => Duration::ZERO,
+    }
+}
+
+struct Happening {
+    world: Arc<World>,
+    clients: Vec<LockClient>,
+    start: Instant,
+    closing: Vec<JoinHandle<()>>,
+}
+
+impl Happening {
+    async fn begin(&mut self, fault: Fault, at: u64, watchdog_timeout: Duration) {
+        let world = &self.world;
+        let now = Instant::now();
+        let over = now + lasts(&fault, watchdog_timeout) + RECOVERY;
+        world.oracle.fault(|| format!("FAULT {fault:?}"), over);
+        match fault {
+            Fault::Cut {
+                client,
+                messages,
+                reported,
+            } => {
+                let role = if messages {
+                    Role::Messages
+                } else {
+                    Role::Commands
+                };
+                world.cut(client, role, reported);
+            }
+            Fault::Down { ms: time } => world.down_for(ms(time)),
+            Fault::Freeze { ms: time } => world.freeze(ms(time)),
+            Fault::Restart => world.restart(),
+            Fault::Wipe => {
+                for key in LOCKS {
+                    rob(world, key);
+                }
+                world.with_keyspace(|keyspace| keyspace.clear());
+            }
+            Fault::FlushScripts => world.flush_scripts(),
+            Fault::Slow { latency: slow, .. } => world.set_latency(slow),
+            Fault::StandStill { ms: time } => {
+                world.oracle.stood_still(ms(time));
+                tokio::time::advance(ms(time)).await;
+            }
+            Fault::Deny { client, right, .. } => world.deny(client, right, true),
+            Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),
+            // The news of it comes at the moment that was planned, also when everything stood still
+            // before.
+            Fault::Lag { client, ms: time } => {
+                let over = self.start + ms(at + time);
+                world.deafen(client, over.saturating_duration_since(now));
+            }
+            Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
+            Fault::EndRuntime { client } => {
+                world.oracle.closing(client);
+                // Nobody is left to give anything back: the leases do it.
+                world.oracle.closed_unconfirmed(client);
+                test_util::end_runtime(&self.clients[client]);
+            }
+            Fault::Close { client, grace_ms } => self.close(client, grace_ms),
+        }
+    }
+
+    fn close(&mut self, nth: usize, grace_ms: u64) {
+        self.world.oracle.closing(nth);
+        let (client, world) = (self.clients[nth].clone(), Arc::clone(&self.world));
+        self.closing.push(tokio::spawn(async move {
+            if client.close(ms(grace_ms)).await.unconfirmed > 0 {
+                world.oracle.closed_unconfirmed(nth);
+            }
+        }));
+    }
+}
+
+/// Something that happens at its time.
+enum Moment {
+    Begins(Fault),
+    NoLongerSlow,
+    Allowed(usize, &'static str),
+    Lagged(usize),
+}
+
+/// Whoever holds this lock has it no more.
+pub(crate) fn rob(world: &World, key: &str) {
+    let holder =
+        world.with_keyspace(|keyspace| keyspace.holder(key).map(|(field, _)| field.to_owned()));
+    if let Some(field) = holder {
+        world.oracle.robbed(key, &field);
+    }
+}
+
+/// A silent connection is found out by a command timeout, and the pause between two attempts to
+/// connect grows up to a second.
+const RECOVERY: Duration = Duration::from_millis(4_500);

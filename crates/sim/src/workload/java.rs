@@ -1,0 +1,156 @@
+//! A scripted Redisson peer: it adds and subtracts one, renews, waits, forces, and sometimes dies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redisson_lock_test::sim::{Answer, Keyspace};
+use tokio::time::Instant;
+
+use super::actors::ms;
+use super::faults::rob;
+use super::program::{JavaStep, LOCKS};
+use super::world::World;
+
+pub(crate) struct Java {
+    world: Arc<World>,
+    lease_ms: u64,
+    /// A dead thread's field is not entered again.
+    field: String,
+}
+
+fn field(thread: u64) -> String {
+    format!("7f1b1c1e-0000-4000-8000-00000000java:{thread}")
+}
+
+/// The unlock channel, by Redisson's rule.
+pub fn channel(key: &str) -> String {
+    if key.contains('{') {
+        format!("redisson_lock__channel:{key}")
+    } else {
+        format!("redisson_lock__channel:{{{key}}}")
+    }
+}
+
+impl Java {
+    pub(crate) fn new(world: &Arc<World>, lease_ms: u64) -> Self {
+        Self {
+            world: Arc::clone(world),
+            lease_ms,
+            field: field(world.now()),
+        }
+    }
+
+    pub(crate) async fn act(mut self, steps: Vec<JavaStep>) {
+        for step in steps {
+            match step {
+                JavaStep::Hold {
+                    wait_ms,
+                    lock,
+                    depth,
+                    hold_ms,
+                    dies,
+                } => {
+                    tokio::time::sleep(ms(wait_ms)).await;
+                    self.hold(LOCKS[lock], depth, ms(hold_ms), dies).await;
+                }
+                JavaStep::Force { wait_ms, lock } => {
+                    tokio::time::sleep(ms(wait_ms)).await;
+                    self.force(LOCKS[lock]);
+                }
+            }
+        }
+    }
+
+    async fn hold(&mut self, key: &str, depth: u32, time: Duration, dies: bool) {
+        let time_limit = Instant::now() + Duration::from_secs(3);
+        while !self.acquire(key) {
+            if Instant::now() >= time_limit {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(37)).await;
+        }
+        for _ in 1..depth {
+            self.acquire(key);
+        }
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let renewal = Instant::now() + ms(self.lease_ms / 3);
+            tokio::time::sleep_until(renewal.min(until)).await;
+            if self.world.oracle.java_holds(key).is_some() {
+                self.command(&["pexpire", key, &self.lease_ms.to_string()]);
+            }
+        }
+        if dies {
+            // Its field stays until the lease is over; nobody believes anything.
+            self.world.oracle.say(|| format!("Java dies with {key}"));
+            self.world.oracle.java(key, None);
+            self.world.oracle.left_behind(key, &self.field);
+            self.field = field(self.world.now());
+            return;
+        }
+        for _ in 0..depth {
+            self.release(key);
+        }
+    }
+
+    fn acquire(&self, key: &str) -> bool {
+        let count = self.world.with_keyspace(|keyspace| {
+            let holder = keyspace.holder(key).map(|(field, _)| field.to_owned());
+            if holder.is_some_and(|holder| holder != self.field) {
+                return None;
+            }
+            let count = number(keyspace, &["hincrby", key, &self.field, "1"]);
+            number(keyspace, &["pexpire", key, &self.lease_ms.to_string()]);
+            Some(count)
+        });
+        if let Some(count) = count {
+            self.world.oracle.java(key, Some((&self.field, count)));
+            self.world
+                .oracle
+                .say(|| format!("Java holds {key}, count {count}"));
+        }
+        self.world.observe();
+        count.is_some()
+    }
+
+    fn release(&self, key: &str) {
+        // Robbed: Redisson throws here.
+        if self.world.oracle.java_holds(key).is_none() {
+            return;
+        }
+        let left = self.command(&["hincrby", key, &self.field, "-1"]);
+        if left > 0 {
+            self.world.oracle.java(key, Some((&self.field, left)));
+            self.command(&["pexpire", key, &self.lease_ms.to_string()]);
+        } else {
+            self.world.oracle.java(key, None);
+            self.command(&["del", key]);
+            self.world.publish(&channel(key));
+        }
+        self.world
+            .oracle
+            .say(|| format!("Java releases {key}, count {left}"));
+        self.world.observe();
+    }
+
+    fn force(&self, key: &str) {
+        rob(&self.world, key);
+        self.world.oracle.say(|| format!("Java forces {key}"));
+        if self.command(&["del", key]) == 1 {
+            self.world.publish(&channel(key));
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> i64 {
+        self.world.with_keyspace(|keyspace| number(keyspace, words))
+    }
+}
+
+fn number(keyspace: &mut Keyspace, words: &[&str]) -> i64 {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    keyspace.denied.clear();
+    match keyspace.call(&words) {
+        Ok(Answer::Number(number)) => number,
+        other => panic!("{words:?} answered {other:?}"),
+    }
+}

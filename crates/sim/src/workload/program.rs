@@ -1,0 +1,259 @@
+//! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
+//! down.
+
+use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
+
+/// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub seed: u64,
+    pub latency: Latency,
+    /// Answers of so many of a hundred reach a caller that is not polled at once.
+    pub late_percent: u8,
+    pub watchdog_ms: u64,
+    pub command_ms: u64,
+    pub clients: Vec<ClientPlan>,
+    pub rounds: Vec<Round>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ClientPlan {
+    pub fence: bool,
+    /// It has the right to kill its predecessors.
+    pub may_kill: bool,
+    pub connections: usize,
+    pub prefix: bool,
+}
+
+impl ClientPlan {
+    /// As most are.
+    pub fn simple(fence: bool) -> Self {
+        Self {
+            fence,
+            may_kill: fence,
+            connections: 1,
+            prefix: false,
+        }
+    }
+}
+
+/// What runs side by side. Between two rounds everything comes to rest and the counts are compared.
+#[derive(Debug, Clone, Default)]
+pub struct Round {
+    pub tasks: Vec<TaskPlan>,
+    pub java: Vec<JavaStep>,
+    pub faults: Vec<(u64, Fault)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct TaskPlan {
+    pub client: usize,
+    /// Tasks with the same number share an owner.
+    pub owner: i64,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Take {
+        lock: usize,
+        verb: Verb,
+        lease_ms: Option<u64>,
+        max_hold_ms: Option<u64>,
+        until: Until,
+    },
+    /// Two sections side by side in one task, by one owner.
+    Both {
+        lock: usize,
+        inside_ms: u64,
+    },
+    Unlock {
+        which: usize,
+        until: Until,
+    },
+    Drop {
+        which: usize,
+    },
+    Detach {
+        which: usize,
+    },
+    UnlockDetached {
+        lock: usize,
+        until: Until,
+    },
+    Extend {
+        which: usize,
+        lease_ms: u64,
+        until: Until,
+    },
+    Inspect {
+        lock: usize,
+        what: Inspect,
+        until: Until,
+    },
+    Force {
+        lock: usize,
+        until: Until,
+    },
+    Sleep {
+        ms: u64,
+    },
+    /// `try_lock` again and again, past the queue.
+    Poll {
+        lock: usize,
+        times: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Lock,
+    Try,
+    TryFor(u64),
+    TryUntil(u64),
+    /// `run` with a body that takes so long.
+    Run(u64),
+}
+
+/// The verbs that ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inspect {
+    HoldCount,
+    IsLocked,
+    IsHeld,
+    LeaseLeft,
+    Inspect,
+}
+
+impl Inspect {
+    pub(super) const ALL: [Self; 5] = [
+        Self::HoldCount,
+        Self::IsLocked,
+        Self::IsHeld,
+        Self::LeaseLeft,
+        Self::Inspect,
+    ];
+}
+
+/// How long the caller polls a future before it drops it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    Done,
+    Polls(u32),
+    Ms(u64),
+}
+
+#[derive(Debug, Clone)]
+pub enum JavaStep {
+    Hold {
+        wait_ms: u64,
+        lock: usize,
+        depth: u32,
+        hold_ms: u64,
+        dies: bool,
+    },
+    Force {
+        wait_ms: u64,
+        lock: usize,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub enum Fault {
+    Cut {
+        client: usize,
+        messages: bool,
+        reported: bool,
+    },
+    Down {
+        ms: u64,
+    },
+    /// The server does nothing for so long, and keeps its connections.
+    Freeze {
+        ms: u64,
+    },
+    Restart,
+    Wipe,
+    FlushScripts,
+    Slow {
+        ms: u64,
+        latency: Latency,
+    },
+    /// Nobody is polled for so long.
+    StandStill {
+        ms: u64,
+    },
+    Deny {
+        client: usize,
+        right: &'static str,
+        ms: u64,
+    },
+    Deafen {
+        client: usize,
+        ms: u64,
+    },
+    /// Messages to it are lost for a while, and then the client is told that it has missed some.
+    Lag {
+        client: usize,
+        ms: u64,
+    },
+    Noise {
+        lock: usize,
+    },
+    Close {
+        client: usize,
+        grace_ms: u64,
+    },
+    /// The runtime of a client ends, with all its tasks.
+    EndRuntime {
+        client: usize,
+    },
+}
+
+/// The keys of the locks. A client with a prefix knows them without it.
+pub(crate) const LOCKS: [&str; 2] = ["app:stock", "app:{shop}:till"];
+
+pub(crate) const PREFIX: &str = "app:";
+
+impl Program {
+    /// The longest that one thing can take on the way, or until it is noticed.
+    pub fn longest(&self) -> u64 {
+        let late = if self.late_percent > 0 {
+            APPLIED_LATE_MS
+        } else {
+            0
+        };
+        self.latency.usual.max(self.latency.seldom) + late
+    }
+
+    pub fn is_healthy(&self) -> bool {
+        self.rounds.iter().all(|round| round.faults.is_empty())
+            && self.longest() * 2 < self.command_ms / 2
+    }
+
+    /// What is promised about counts may be broken for the length of a lease: no fence, or a
+    /// release was refused.
+    pub fn is_relaxed(&self) -> bool {
+        let fenced = (0..self.clients.len()).all(|nth| self.is_fenced(nth));
+        let denies = |fault: &(u64, Fault)| matches!(fault.1, Fault::Deny { .. });
+        !fenced
+            || self
+                .rounds
+                .iter()
+                .flat_map(|round| &round.faults)
+                .any(denies)
+    }
+
+    /// Nothing of a lost connection of this client is executed after its successor was used.
+    pub fn is_fenced(&self, nth: usize) -> bool {
+        let takes_it_away = |fault: &Fault| matches!(fault, Fault::Deny { client, right, .. } if *client == nth && right.starts_with("client|"));
+        self.clients[nth].fence && self.clients[nth].may_kill && !self.has(takes_it_away)
+    }
+
+    pub fn has(&self, what: impl Fn(&Fault) -> bool) -> bool {
+        self.rounds
+            .iter()
+            .flat_map(|round| &round.faults)
+            .any(|(_, fault)| what(fault))
+    }
+}

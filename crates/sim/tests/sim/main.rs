@@ -1,0 +1,13 @@
+//! The simulator's tests: schedules, the traces that once went wrong, every future polled and
+//! dropped, and the simulated server against a real one.
+
+mod cancellation;
+mod crosscheck;
+mod fixture;
+mod neighbours;
+mod owners;
+mod regressions;
+mod releases;
+mod schedules;
+mod traces;
+mod wakeups;

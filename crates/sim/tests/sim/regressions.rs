@@ -1,0 +1,193 @@
+//! What random schedules found in the client, each as the shortest trace that shows it.
+
+use std::time::Duration;
+
+use redisson_lock::Error;
+use redisson_lock_test::sim::Latency;
+use sim::workload::ms;
+
+use crate::fixture::{Fixture, begin, end, lock, play};
+
+/// The client ended its connection while the acquire was on its way: the lock stayed taken for a
+/// lease.
+#[test]
+fn closing_undoes_an_acquire_that_is_on_its_way() {
+    play(true, async |fixture| {
+        fixture.world.hold_answers(0, true);
+        let taking = begin(lock(&fixture.task(0))).await;
+        assert_eq!(fixture.count(), 1, "the server has executed it");
+        let closing = begin(close(&fixture, Duration::ZERO)).await;
+        fixture.world.hold_answers(0, false);
+        let report = end(closing).await;
+        assert_eq!((fixture.server(), report.unconfirmed), (None, 0));
+        let taken = end(taking).await;
+        assert!(matches!(taken, Err(Error::Closed)), "{taken:?}");
+    });
+}
+
+/// What cannot be undone in time is reported.
+#[test]
+fn closing_reports_an_acquire_that_is_not_answered_in_time() {
+    play(true, async |fixture| {
+        fixture.world.hold_answers(0, true);
+        let taking = begin(lock(&fixture.task(0))).await;
+        fixture.world.down_for(ms(60_000));
+        let report = end(begin(close(&fixture, Duration::ZERO)).await).await;
+        assert_eq!(report.unconfirmed, 1);
+        assert!(end(taking).await.is_err());
+    });
+}
+
+/// `stats()` of a closed client went on counting the channel that nobody listened to any more.
+#[test]
+fn a_closed_client_listens_to_nothing() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks("java:1"));
+        let waited = fixture.task(0).try_lock_for(ms(50)).await;
+        assert!(matches!(waited, Ok(None)), "{waited:?}");
+        assert_eq!(fixture.client.stats().subscriptions, 1, "it lingers");
+        end(begin(close(&fixture, Duration::ZERO)).await).await;
+        assert_eq!(fixture.client.stats().subscriptions, 0);
+    });
+}
+
+/// Its caller waited for the confirmation until the command timeout, and was then told `NoAnswer`.
+#[test]
+fn a_caller_that_subscribes_while_the_client_closes_is_told_so() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks("java:1"));
+        fixture.world.hold_confirmations(0);
+        let waiting = begin(lock(&fixture.task(0))).await;
+        end(begin(close(&fixture, Duration::ZERO)).await).await;
+        let waited = tokio::time::timeout(ms(100), waiting)
+            .await
+            .expect("at once")
+            .expect("no panic");
+        assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    });
+}
+
+/// They were told in an order of its own by the channel between them: first come was not first
+/// served.
+#[test]
+fn callers_that_wait_for_a_connection_are_served_in_their_order() {
+    play(true, async |fixture| {
+        fixture.world.down_for(ms(100));
+        let mut calls = Vec::new();
+        for nth in 0..20 {
+            let lock = fixture.client.lock(format!("lock {nth}"));
+            calls.push(tokio::spawn(async move { lock.lock().await }));
+            tokio::task::yield_now().await;
+        }
+        for call in calls {
+            end(call).await.expect("connected again").detach();
+        }
+        let keys = fixture.world.oracle.keys_in_order("acquire");
+        let expected: Vec<String> = (0..20).map(|nth| format!("lock {nth}")).collect();
+        assert_eq!(keys, expected);
+        end(begin(close(&fixture, Duration::ZERO)).await).await;
+    });
+}
+
+/// Its answer took more than half of the command timeout, so its connection was replaced, and the
+/// answer over the next one took as long.
+#[test]
+fn an_answer_that_takes_nearly_the_command_timeout_is_waited_for() {
+    play(true, async |fixture| {
+        fixture.world.set_latency(Latency {
+            least: 400,
+            usual: 400,
+            seldom: 400,
+            seldom_percent: 0,
+        });
+        let guard = end(begin(lock(&fixture.task(0))).await)
+            .await
+            .expect("answered after 800 of 1000 ms");
+        // The second connection is ready by then, and not needed.
+        tokio::time::sleep(ms(5_000)).await;
+        assert_eq!(fixture.client.stats().reconnects_total, 0);
+        fixture.world.set_latency(Latency {
+            least: 0,
+            usual: 1,
+            seldom: 1,
+            seldom_percent: 0,
+        });
+        guard.unlock().await.expect("held");
+    });
+}
+
+/// Seed 15978: it was sent again over the same connection, on which nothing can be overtaken, and
+/// went down with it when another caller found the connection silent. Nothing was left of its time,
+/// or of its copies.
+#[test]
+fn a_slow_call_survives_the_doubt_of_another() {
+    play(true, async |fixture| {
+        let call = |name: &str| lock(&fixture.client.lock(name));
+        fixture.world.hold_answers(0, true);
+        let first = begin(call("first")).await;
+        fixture.hold_commands();
+        let slow = begin(call("slow")).await;
+        tokio::time::sleep(ms(400)).await;
+        // The first is answered, the second is not even executed.
+        fixture.world.hold_answers(0, false);
+        tokio::time::sleep(ms(10)).await;
+        let doubting = begin(call("doubting")).await;
+        for taken in [first, slow, doubting] {
+            end(taken)
+                .await
+                .expect("sent again over the next connection")
+                .unlock()
+                .await
+                .expect("held");
+        }
+        assert_eq!(fixture.client.stats().reconnects_total, 1);
+    });
+}
+
+/// A server that stood still was met by new connections of all its clients at the moment when it
+/// went on.
+#[test]
+fn a_server_that_stood_still_keeps_its_connections() {
+    play(true, async |fixture| {
+        fixture.world.freeze(ms(2_500));
+        let taking = begin(lock(&fixture.task(0))).await;
+        let taken = end(taking).await;
+        assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
+        let again = tokio::time::timeout(ms(5_000), fixture.task(1).try_lock_for(ms(4_000))).await;
+        assert!(again.is_ok(), "it ends");
+        tokio::time::sleep(ms(3_000)).await;
+        fixture
+            .task(1)
+            .lock()
+            .await
+            .expect("back again")
+            .unlock()
+            .await
+            .expect("held");
+        assert_eq!(fixture.client.stats().reconnects_total, 0);
+    });
+}
+
+/// A timer that fires late says that this process stood still, and nothing about the server.
+#[test]
+fn a_process_that_stood_still_does_not_doubt_its_connection() {
+    play(true, async |fixture| {
+        fixture.world.hold_answers(0, true);
+        let taking = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(390)).await;
+        tokio::time::advance(ms(400)).await;
+        tokio::time::sleep(ms(100)).await;
+        fixture.world.hold_answers(0, false);
+        let guard = end(taking).await.expect("answered after 900 of 1000 ms");
+        assert_eq!(fixture.client.stats().reconnects_total, 0);
+        guard.unlock().await.expect("held");
+    });
+}
+
+fn close(
+    fixture: &Fixture,
+    grace: Duration,
+) -> impl Future<Output = redisson_lock::CloseReport> + Send + 'static {
+    let client = fixture.client.clone();
+    async move { client.close(grace).await }
+}

@@ -1,0 +1,108 @@
+//! Giving back by hand: what an unlock waits for, what goes on in the background, and what is given
+//! up at once.
+
+use redisson_lock::Error;
+use sim::workload::ms;
+use tokio::time::Instant;
+
+use crate::fixture::{begin, end, lock, play};
+
+#[test]
+fn an_unlock_waits_for_a_nested_acquire_that_is_on_its_way() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        fixture.world.hold_answers(0, true);
+        let nested = begin(lock(&fixture.task(0))).await;
+        let unlocking = begin(guard.unlock()).await;
+        tokio::time::sleep(ms(50)).await;
+        fixture.world.hold_answers(0, false);
+        let nested = end(nested).await.expect("held");
+        end(unlocking).await.expect("it waited");
+        assert_eq!(fixture.count(), 1);
+        nested.unlock().await.expect("held");
+        fixture.rest().await;
+        assert_eq!(fixture.server(), None);
+    });
+}
+
+#[test]
+fn an_unlock_that_could_not_be_sent_is_carried_on() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        fixture.world.down_for(ms(1_500));
+        // By now it is known that there is no connection.
+        tokio::time::sleep(ms(10)).await;
+        let unlocked = guard.unlock().await;
+        assert!(
+            matches!(unlocked, Err(Error::NoAnswer { .. })),
+            "{unlocked:?}"
+        );
+        tokio::time::sleep(ms(2_500)).await;
+        assert_eq!(fixture.server(), None);
+        assert_eq!(
+            (
+                fixture.client.stats().releasing,
+                fixture.client.stats().given_up_total
+            ),
+            (0, 0)
+        );
+    });
+}
+
+/// Only the lease can help where a right is missing.
+#[test]
+fn without_the_right_to_call_scripts_nothing_is_tried_again() {
+    play(true, async |fixture| {
+        let (given_back, dropped) = (
+            fixture.client.lock("given back"),
+            fixture.client.lock("dropped"),
+        );
+        let (given_back, dropped) = (
+            given_back.lock().await.expect("free"),
+            dropped.lock().await.expect("free"),
+        );
+        let figures = || {
+            (
+                fixture.client.stats().releasing,
+                fixture.client.stats().given_up_total,
+            )
+        };
+        fixture.world.deny(0, "evalsha", true);
+        let refused = given_back.unlock().await;
+        assert!(
+            matches!(refused, Err(Error::PermissionDenied { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(figures(), (0, 1), "at once");
+        drop(dropped);
+        assert_eq!(figures(), (1, 1));
+        tokio::time::sleep(ms(10)).await;
+        assert_eq!(figures(), (0, 2), "after one answer");
+        fixture.world.deny(0, "evalsha", false);
+    });
+}
+
+#[test]
+fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
+    play(true, async |fixture| {
+        // The margin is a hundredth and 2 ms: the end of 500 ms from 99 ms on is that of 600 ms
+        // from 0 on.
+        let start = Instant::now();
+        let guard = fixture
+            .task(0)
+            .max_hold(ms(600))
+            .lease(ms(300))
+            .lock()
+            .await
+            .expect("free");
+        tokio::time::sleep_until(start + ms(99)).await;
+        let too_long = guard.extend(ms(501)).await;
+        assert!(
+            matches!(too_long, Err(Error::InvalidDuration { .. })),
+            "{too_long:?}"
+        );
+        assert_eq!(Instant::now(), start + ms(99), "nothing was sent");
+        guard.extend(ms(500)).await.expect("as long as it may be");
+        guard.unlock().await.expect("held");
+    });
+}

@@ -1,0 +1,159 @@
+//! Schedules by the thousand: each is a program rolled from a seed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sim::oracle::Counts;
+use sim::workload::{Program, run, shrink};
+
+/// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
+#[test]
+fn every_schedule_keeps_the_promises() {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect("a number"))
+    };
+    if let Some(seed) = number("SIM_SEED") {
+        return replay(seed);
+    }
+    let seeds = number("SIM_SEEDS").unwrap_or(300);
+    let first = number("SIM_FIRST").unwrap_or(1);
+    let end = number("SIM_SECONDS").map(Duration::from_secs);
+    let start = Instant::now();
+    let next = AtomicU64::new(first);
+    let found = Mutex::new(Vec::new());
+    let counts = Mutex::new((Counts::default(), 0));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let (next, found, counts) = (&next, &found, &counts);
+        for _ in 0..workers {
+            let guard = HangGuard::start();
+            scope.spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let over = end.map_or(seed >= first + seeds, |end| start.elapsed() >= end);
+                    if over || !found.lock().expect("unpoisoned").is_empty() {
+                        return;
+                    }
+                    guard.now_at(seed);
+                    let outcome = run(&Program::roll(seed), false);
+                    let mut counts = counts.lock().expect("unpoisoned");
+                    counts.0.add(outcome.counts);
+                    counts.1 += 1;
+                    if outcome.violation.is_some() {
+                        found.lock().expect("unpoisoned").push(seed);
+                    }
+                }
+            });
+        }
+    });
+    let (counts, schedules) = *counts.lock().expect("unpoisoned");
+    let found = found.into_inner().expect("unpoisoned");
+    println!(
+        "{schedules} schedules, {} scripts ({} late), {} holds, {} drops, {} ambiguous outcomes, {} losses reported, \
+         {} faults, {} violations, {:.1} s",
+        counts.scripts,
+        counts.late,
+        counts.taken,
+        counts.drops,
+        counts.ambiguous,
+        counts.lost,
+        counts.faults,
+        found.len(),
+        start.elapsed().as_secs_f64()
+    );
+    if let Some(&seed) = found.iter().min() {
+        // Planted bugs only have to be found.
+        assert!(std::env::var_os("SIM_BRIEF").is_none(), "seed {seed}");
+        replay(seed);
+    }
+}
+
+/// Ends the process when one schedule takes far too long: something spins, and paused time stands
+/// still.
+struct HangGuard(std::sync::mpsc::Sender<u64>);
+
+impl HangGuard {
+    fn start() -> Self {
+        let (sender, seeds) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
+            let mut at = 0;
+            loop {
+                match seeds.recv_timeout(Duration::from_secs(60)) {
+                    Ok(seed) => at = seed,
+                    Err(Disconnected) => return,
+                    Err(Timeout) => {
+                        println!("{at} schedules, 1 violations: seed {at} hangs");
+                        std::process::exit(101);
+                    }
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    fn now_at(&self, seed: u64) {
+        let _ = self.0.send(seed);
+    }
+}
+
+/// Runs one seed again, cut down to what is needed to see the violation.
+fn replay(seed: u64) {
+    let program = Program::roll(seed);
+    let outcome = run(&program, true);
+    let Some(violation) = outcome.violation.clone() else {
+        println!(
+            "seed {seed}: no violation\n{program}\n{}",
+            outcome.history.join("\n")
+        );
+        return;
+    };
+    let (program, outcome) = shrink(program, outcome);
+    println!("{}", outcome.history.join("\n"));
+    println!("\n{program}");
+    panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim --seed {seed}");
+}
+
+#[test]
+fn a_seed_is_the_same_schedule_every_time() {
+    for seed in 1..40 {
+        let program = Program::roll(seed);
+        let [first, second] = [(); 2].map(|()| run(&program, true).history);
+        let ids = |history: Vec<String>| {
+            let mut known: Vec<String> = Vec::new();
+            let text = history.join("\n");
+            let words = text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+            // Client ids are new in every run.
+            words
+                .map(|word| {
+                    let id =
+                        word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+                    // So are owner ids that the crate gives out.
+                    let own = id.len() == 19 && id.starts_with("46116860");
+                    if id.len() != 36 && !own {
+                        return word.to_owned();
+                    }
+                    let nth = known
+                        .iter()
+                        .position(|known| known == id)
+                        .unwrap_or_else(|| {
+                            known.push(id.to_owned());
+                            known.len() - 1
+                        });
+                    format!("id{nth}{}", &word[id.len()..])
+                })
+                .collect::<String>()
+        };
+        let (first, second) = (ids(first), ids(second));
+        if first != second {
+            let differs = first
+                .lines()
+                .zip(second.lines())
+                .find(|(one, other)| one != other);
+            panic!("seed {seed} went two ways: {differs:#?}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Every way to miss the message of an unlock, by hand: the waiter has the lock within seconds, not
+//! within a lease.
+
+use std::time::Duration;
+
+use redisson_lock::test_util::{self, Role};
+use redisson_lock::{Error, LockGuard};
+use sim::workload::{channel, ms};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::fixture::{Fixture, JAVA, KEY, begin, end, lock, play};
+
+type Waiting = JoinHandle<Result<LockGuard, Error>>;
+
+/// Java holds, with a lease of 30 s, and a task of ours waits for it.
+async fn waiting(fixture: &Fixture) -> Waiting {
+    assert!(fixture.java_locks(JAVA));
+    let waiting = begin(lock(&fixture.task(0))).await;
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(fixture.client.stats().subscriptions, 1);
+    waiting
+}
+
+fn java_unlocks(fixture: &Fixture) {
+    fixture.java_unlocks();
+    fixture.world.publish(&channel(KEY));
+}
+
+async fn has_it_within(limit: Duration, waiting: Waiting) {
+    let start = Instant::now();
+    let guard = end(waiting).await.expect("it is free");
+    assert!(start.elapsed() <= limit, "after {:?}", start.elapsed());
+    guard.unlock().await.expect("held");
+}
+
+#[test]
+fn a_message_wakes() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn an_unlock_before_the_subscription_is_noticed() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        fixture.world.hold_subscriptions(0, true);
+        let waiting = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(50)).await;
+        java_unlocks(&fixture);
+        fixture.world.hold_subscriptions(0, false);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn an_unlock_while_an_attempt_is_on_its_way_is_noticed() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.hold_answers(0, true);
+        // A needless message makes it attempt again; its answer is "busy".
+        fixture.world.publish(&channel(KEY));
+        tokio::time::sleep(ms(50)).await;
+        java_unlocks(&fixture);
+        tokio::time::sleep(ms(50)).await;
+        fixture.world.hold_answers(0, false);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn an_unlock_while_the_subscriber_is_away_is_noticed() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.cut(0, Role::Messages, true);
+        java_unlocks(&fixture);
+        has_it_within(ms(200), waiting).await;
+    });
+}
+
+#[test]
+fn a_subscriber_that_fell_silent_is_found_out() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.cut(0, Role::Messages, false);
+        java_unlocks(&fixture);
+        // A heartbeat every command timeout, of which each has half as long for its answer.
+        has_it_within(ms(1_600), waiting).await;
+    });
+}
+
+#[test]
+fn a_lagging_message_stream_wakes() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.deafen(0, ms(100));
+        java_unlocks(&fixture);
+        tokio::time::sleep(ms(200)).await;
+        fixture.world.lag(0);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn a_waiter_that_leaves_passes_the_wake_up_on() {
+    play(true, async |fixture| {
+        let first = waiting(&fixture).await;
+        let second = begin(lock(&fixture.task(1))).await;
+        java_unlocks(&fixture);
+        first.abort();
+        has_it_within(ms(50), second).await;
+    });
+}
+
+/// The command timeout is a second.
+#[test]
+fn a_call_that_comes_to_a_silent_subscriber_waits_on_its_replacement() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        fixture.world.cut(0, Role::Messages, false);
+        let waiting = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(1_500)).await;
+        assert!(!waiting.is_finished(), "{:?}", end(waiting).await.map(drop));
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn answers_that_take_longer_than_half_the_command_timeout_confirm_from_the_second_call_on() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        fixture.world.delay_subscriber(0, ms(700));
+        // The first call finds out that they are slow.
+        let _ = fixture.task(0).try_lock_for(ms(2_000)).await;
+        let waiting = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(5_000)).await;
+        assert!(!waiting.is_finished(), "{:?}", end(waiting).await.map(drop));
+        let connections = connected(&fixture, Role::Messages);
+        tokio::time::sleep(ms(10_000)).await;
+        assert_eq!(
+            connected(&fixture, Role::Messages),
+            connections,
+            "it is slow, not dead"
+        );
+        java_unlocks(&fixture);
+        has_it_within(ms(720), waiting).await;
+    });
+}
+
+#[test]
+fn a_waiter_whose_channel_is_refused_after_a_reconnect_is_told_the_right() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.deny(0, "subscribe", true);
+        fixture.world.cut(0, Role::Messages, true);
+        let start = Instant::now();
+        let reported = end(waiting).await.map(drop);
+        assert!(
+            start.elapsed() < ms(200),
+            "after {:?}: {reported:?}",
+            start.elapsed()
+        );
+        let named = matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission.starts_with('&'));
+        assert!(named, "{reported:?}");
+        assert_eq!(fixture.client.stats().subscriptions, 0);
+    });
+}
+
+#[test]
+fn a_waiter_whose_channel_was_refused_once_is_woken_by_an_unlock() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.deny(0, "subscribe", true);
+        fixture.world.hold_scripts(0, true);
+        fixture.world.cut(0, Role::Messages, true);
+        // Refused, and its attempt is on its way: by the time of the answer it may subscribe again.
+        tokio::time::sleep(ms(100)).await;
+        assert_eq!(fixture.client.stats().subscriptions, 0);
+        fixture.world.deny(0, "subscribe", false);
+        fixture.world.hold_scripts(0, false);
+        tokio::time::sleep(ms(100)).await;
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn without_the_right_to_ping_callers_are_told_so_and_connections_get_rarer() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        fixture.world.deny(0, "ping", true);
+        let before = connected(&fixture, Role::Messages);
+        let start = Instant::now();
+        while start.elapsed() < ms(10_000) {
+            let reported = fixture.task(0).lock().await.map(drop);
+            let named = matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping");
+            assert!(named, "after {:?}: {reported:?}", start.elapsed());
+        }
+        let connections = connected(&fixture, Role::Messages) - before;
+        assert!(
+            (10..20).contains(&connections),
+            "{connections} connections in 10 s"
+        );
+        // Granted: the next session serves.
+        fixture.world.deny(0, "ping", false);
+        tokio::time::sleep(ms(1_100)).await;
+        let waiting = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(50)).await;
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn a_waiter_is_told_when_the_right_to_ping_is_taken_away() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        fixture.world.deny(0, "ping", true);
+        let start = Instant::now();
+        let reported = end(waiting).await.map(drop);
+        // With the next heartbeat.
+        assert!(
+            start.elapsed() < ms(1_200),
+            "after {:?}: {reported:?}",
+            start.elapsed()
+        );
+        assert!(
+            matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping"),
+            "{reported:?}"
+        );
+    });
+}
+
+#[test]
+fn a_subscription_that_was_under_way_when_its_connection_ended_is_asked_for_again() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        fixture.world.hold_subscriptions(0, true);
+        let waiting = begin(lock(&fixture.task(0))).await;
+        fixture.world.cut(0, Role::Messages, true);
+        tokio::time::sleep(ms(50)).await;
+        assert!(
+            fixture.world.channels().contains(&channel(KEY)),
+            "nobody listens"
+        );
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_is_subscribed() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        assert!(
+            fixture
+                .task(0)
+                .try_lock_for(ms(50))
+                .await
+                .expect("answered")
+                .is_none()
+        );
+        fixture.world.hold_subscriptions(0, true);
+        // The channel lingers for a second after its last waiter; then UNSUBSCRIBE is on its way.
+        tokio::time::sleep(ms(1_050)).await;
+        assert!(
+            fixture.world.channels().contains(&channel(KEY)),
+            "it has not arrived"
+        );
+        let waiting = begin(lock(&fixture.task(0))).await;
+        fixture.world.hold_subscriptions(0, false);
+        tokio::time::sleep(ms(50)).await;
+        assert!(
+            fixture.world.channels().contains(&channel(KEY)),
+            "nobody listens"
+        );
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn a_subscriber_connection_that_served_is_replaced_without_a_pause() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        for nth in 0..10 {
+            fixture.world.cut(0, Role::Messages, true);
+            tokio::time::sleep(ms(10)).await;
+            assert!(
+                fixture.world.channels().contains(&channel(KEY)),
+                "nobody listens after cut {nth}"
+            );
+        }
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+#[test]
+fn a_subscriber_that_is_told_to_move_listens_on_a_new_connection_and_wakes_everyone() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        let before = connected(&fixture, Role::Messages);
+        // The unlock was told on another server.
+        fixture.java_unlocks();
+        test_util::server_moved(&fixture.client);
+        has_it_within(ms(50), waiting).await;
+        assert_eq!(connected(&fixture, Role::Messages) - before, 1);
+        assert!(fixture.world.channels().contains(&channel(KEY)));
+    });
+}
+
+#[test]
+fn a_subscriber_that_is_told_to_move_again_and_again_does_so_ever_more_seldom() {
+    play(true, async |fixture| {
+        let before = connected(&fixture, Role::Messages);
+        let start = Instant::now();
+        while start.elapsed() < ms(5_000) {
+            test_util::server_moved(&fixture.client);
+            tokio::time::sleep(ms(1)).await;
+        }
+        let connections = connected(&fixture, Role::Messages) - before;
+        assert!(
+            (8..14).contains(&connections),
+            "{connections} connections in 5 s"
+        );
+    });
+}
+
+#[test]
+fn while_the_server_is_away_attempts_to_connect_get_rarer() {
+    play(true, async |fixture| {
+        let waiting = waiting(&fixture).await;
+        let roles = [Role::Commands, Role::Messages];
+        let before = roles.map(|role| connected(&fixture, role));
+        fixture.world.down_for(ms(5_000));
+        tokio::time::sleep(ms(5_000)).await;
+        for (role, before) in roles.into_iter().zip(before) {
+            // 20 ms and twice as long each time up to a second.
+            let attempts = connected(&fixture, role) - before;
+            assert!(
+                (8..14).contains(&attempts),
+                "{attempts} attempts in 5 s: {role:?}"
+            );
+        }
+        tokio::time::sleep(ms(1_100)).await;
+        java_unlocks(&fixture);
+        has_it_within(ms(20), waiting).await;
+    });
+}
+
+/// How many times the client has tried to connect.
+fn connected(fixture: &Fixture, role: Role) -> u64 {
+    fixture.world.attempts_to_connect(0, role)
+}

@@ -1,0 +1,106 @@
+//! A client behind a proxy, a second one beside it, and the means to look at both.
+
+use std::time::Duration;
+
+use redisson_lock::{LockClient, LockClientBuilder};
+
+use crate::{Control, Proxy, TestServer, eventually, is_script, ms};
+
+pub struct ProxiedPair {
+    pub server: TestServer,
+    pub proxy: Proxy,
+    /// Behind the proxy.
+    pub ours: LockClient,
+    pub theirs: LockClient,
+    pub control: Control,
+}
+
+impl ProxiedPair {
+    pub async fn new() -> Self {
+        Self::as_user("").await
+    }
+
+    /// Our client connects as `user:password@`; there is a user `u:p@` that may not kill
+    /// connections.
+    pub async fn as_user(user: &str) -> Self {
+        Self::set(user, |builder| builder).await
+    }
+
+    /// Our client has more settings.
+    pub async fn with(set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
+        Self::set("", set).await
+    }
+
+    async fn set(user: &str, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
+        let server = TestServer::with(&["--enable-debug-command", "yes"]);
+        let mut control = server.control();
+        control.run(&[
+            "ACL",
+            "SETUSER",
+            "u",
+            "on",
+            ">p",
+            "~*",
+            "&*",
+            "+@all",
+            "-client|kill",
+        ]);
+        let proxy = Proxy::start(server.port).await;
+        let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
+        let ours = set(LockClient::builder())
+            .connect(&url)
+            .await
+            .expect("the server answers");
+        let theirs = server.client().await;
+        // Every script is known to the server from here on, so that a call is one command.
+        let warm = theirs.lock("warm").lock().await.expect("free");
+        assert!(theirs.lock("warm").force_unlock().await.expect("answered"));
+        drop(warm);
+        theirs
+            .lock("warm")
+            .lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+        Self {
+            server,
+            proxy,
+            ours,
+            theirs,
+            control,
+        }
+    }
+
+    /// How often our client has called this script.
+    pub fn calls(&self, source: &str) -> usize {
+        self.proxy
+            .script_calls()
+            .iter()
+            .filter(|words| is_script(words, source))
+            .count()
+    }
+
+    /// Proves that nothing is left; the proxy runs on until what is in the background has ended.
+    pub async fn finish(self) {
+        let Self {
+            server,
+            proxy,
+            ours,
+            theirs,
+            mut control,
+        } = self;
+        eventually("nothing under way", ms(5000), || {
+            ours.stats().releasing == 0
+        })
+        .await;
+        eventually("no key is left", ms(5000), || {
+            control.run(&["KEYS", "*"]).is_empty()
+        })
+        .await;
+        ours.close(Duration::ZERO).await;
+        proxy.stop().await;
+        server.finish([theirs]).await;
+    }
+}

@@ -1,0 +1,320 @@
+//! A real server as a child process, and a plain connection to it. Knows nothing of the crate under
+//! test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A redis-server on a free port, ended with its handle.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    /// Where it may write; gone with the server.
+    folder: std::path::PathBuf,
+    settings: Vec<String>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with more settings. A port that was taken meanwhile costs another try.
+    pub fn start_with(settings: &[&str]) -> Self {
+        stall_watch();
+        for _ in 0..20 {
+            let port = free_port();
+            let folder =
+                std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
+            std::fs::create_dir_all(&folder).expect("a temporary folder");
+            let settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
+            let child = spawn(port, &folder, &settings);
+            let mut server = Self {
+                child,
+                port,
+                folder,
+                settings,
+            };
+            if server.answers() {
+                return server;
+            }
+        }
+        panic!("no redis-server could be started on a free port");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection that knows nothing of the crate under test.
+    pub fn control(&self) -> Control {
+        Control::connect(self.port)
+    }
+
+    /// Kills the server and starts another on its port, which knows nothing of what the first one
+    /// held.
+    pub fn lose_everything(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = spawn(self.port, &self.folder, &self.settings);
+        assert!(self.answers(), "a port that was free a moment ago is taken");
+    }
+
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    fn answers(&mut self) -> bool {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < limit {
+            if self
+                .child
+                .try_wait()
+                .expect("the child can be asked")
+                .is_some()
+            {
+                return false;
+            }
+            let client = redis::Client::open(self.url()).expect("a valid address");
+            if let Ok(mut connection) = client.get_connection()
+                && redis::cmd("PING").query::<String>(&mut connection).is_ok()
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        false
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn spawn(port: u16, folder: &std::path::Path, settings: &[String]) -> Child {
+    Command::new(server_binary())
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(folder)
+        .args(settings)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!(
+                "cannot start `{}` ({error}): run the tests with `cargo xtask test`, which finds or installs a \
+                 server, or set REDIS_SERVER_BIN",
+                server_binary()
+            )
+        })
+}
+
+/// Found by `cargo xtask test` in this order: the variable, the PATH, `target/tools`.
+fn server_binary() -> String {
+    if let Ok(binary) = std::env::var("REDIS_SERVER_BIN") {
+        return binary;
+    }
+    let on_path = |name: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    };
+    let names = ["redis-server", "valkey-server"];
+    names
+        .into_iter()
+        .find(|name| on_path(name))
+        .unwrap_or("redis-server")
+        .to_owned()
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A plain, blocking connection for looking and for doing harm.
+pub struct Control {
+    pub connection: redis::Connection,
+}
+
+impl Control {
+    pub fn connect(port: u16) -> Self {
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a valid address");
+        let mut control = Self {
+            connection: client.get_connection().expect("the server answers"),
+        };
+        control.run(&["CLIENT", "SETNAME", "control"]);
+        control
+    }
+
+    /// Runs a command and answers as text: nil is "(nil)", lists are joined with spaces.
+    pub fn run(&mut self, words: &[&str]) -> String {
+        self.try_run(words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub fn try_run(&mut self, words: &[&str]) -> Result<String, redis::RedisError> {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command
+            .query::<redis::Value>(&mut self.connection)
+            .map(|value| shown(&value))
+    }
+
+    pub fn number(&mut self, words: &[&str]) -> i64 {
+        let answer = self.run(words);
+        answer
+            .parse()
+            .unwrap_or_else(|_| panic!("{words:?} answered {answer}"))
+    }
+
+    /// The lock hash as "field count", or "" if there is none.
+    pub fn hash(&mut self, key: &str) -> String {
+        self.run(&["HGETALL", key])
+    }
+
+    pub fn count(&mut self, key: &str) -> i64 {
+        self.run(&["HVALS", key]).parse().unwrap_or(0)
+    }
+
+    pub fn pttl(&mut self, key: &str) -> i64 {
+        self.number(&["PTTL", key])
+    }
+
+    /// Connections that are not a test's own.
+    pub fn connections(&mut self) -> usize {
+        let list = self.run(&["CLIENT", "LIST"]);
+        list.lines()
+            .filter(|line| line.contains("addr=") && !line.contains("name=control "))
+            .count()
+    }
+
+    /// How often a command was called, from `INFO commandstats`.
+    pub fn calls(&mut self, command: &str) -> i64 {
+        let info = self.run(&["INFO", "commandstats"]);
+        let start = format!("cmdstat_{command}:calls=");
+        info.lines()
+            .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// Every command that a server executes, those inside scripts as well, as MONITOR shows them.
+pub struct Monitor {
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Monitor {
+    pub fn start(port: u16) -> Self {
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        socket
+            .write_all(b"CLIENT SETNAME control\r\nMONITOR\r\n")
+            .expect("sent");
+        let mut answers = BufReader::new(socket).lines();
+        for _ in 0..2 {
+            assert_eq!(answers.next().expect("an answer").expect("read"), "+OK");
+        }
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // It ends with the server, or with whoever reads.
+            while let Some(Ok(line)) = answers.next() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { lines }
+    }
+
+    /// What was executed since the last look, up to now.
+    pub fn take(&self, control: &mut Control) -> Vec<String> {
+        const MARK: &str = "so far";
+        control.run(&["ECHO", MARK]);
+        let next = || {
+            self.lines
+                .recv_timeout(Duration::from_secs(10))
+                .expect("the server says all of it")
+        };
+        std::iter::repeat_with(next)
+            .take_while(|line| !line.contains(MARK))
+            .collect()
+    }
+}
+
+fn shown(value: &redis::Value) -> String {
+    match value {
+        redis::Value::Nil => "(nil)".to_owned(),
+        redis::Value::Int(number) => number.to_string(),
+        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        redis::Value::SimpleString(text) => text.clone(),
+        redis::Value::Okay => "OK".to_owned(),
+        redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
+        other => format!("{other:?}"),
+    }
+}
+
+/// For how long in all the machine has stood still since this moment. A bound of time is for a
+/// machine that runs: it is widened by what the machine itself did not do during the wait in
+/// question, and by nothing that was before.
+pub fn stalls(since: Instant) -> Duration {
+    let watch = stall_watch().lock().expect("unpoisoned");
+    let ended: Duration = watch
+        .stalls
+        .iter()
+        .rev()
+        .take_while(|(ended, _)| *ended >= since)
+        .map(|(_, stall)| *stall)
+        .sum();
+    // The watcher may be standing still at this very moment.
+    ended + watch.observed_at.elapsed().saturating_sub(LOOK_EVERY)
+}
+
+struct StallWatch {
+    observed_at: Instant,
+    /// When each ended, and how long it was.
+    stalls: Vec<(Instant, Duration)>,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A timer is a little late on any machine.
+const LATE: Duration = Duration::from_millis(1);
+
+/// A thread that sleeps a little at a time, and sees how much longer it took.
+fn stall_watch() -> &'static Mutex<StallWatch> {
+    static WATCH: OnceLock<Mutex<StallWatch>> = OnceLock::new();
+    WATCH.get_or_init(|| {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(LOOK_EVERY);
+                let mut watch = stall_watch().lock().expect("unpoisoned");
+                let now = Instant::now();
+                let stall = (now - watch.observed_at).saturating_sub(LOOK_EVERY);
+                if stall > LATE {
+                    watch.stalls.push((now, stall));
+                }
+                watch.observed_at = now;
+            }
+        });
+        Mutex::new(StallWatch {
+            observed_at: Instant::now(),
+            stalls: Vec::new(),
+        })
+    })
+}

@@ -1,0 +1,129 @@
+//! A server for one test, its clients, and the proof that nothing is left.
+
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{LockClient, LockClientBuilder};
+use tokio::runtime::Handle;
+
+use crate::server::{Control, Server};
+
+/// A server, and what was there before the test began.
+pub struct TestServer {
+    server: Server,
+    tasks: usize,
+}
+
+impl TestServer {
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    pub fn with(settings: &[&str]) -> Self {
+        Self {
+            server: Server::start_with(settings),
+            tasks: Handle::current().metrics().num_alive_tasks(),
+        }
+    }
+
+    pub async fn client(&self) -> LockClient {
+        self.client_with(|builder| builder).await
+    }
+
+    pub async fn client_with(
+        &self,
+        set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+    ) -> LockClient {
+        set(LockClient::builder())
+            .connect(&self.server.url())
+            .await
+            .expect("the server answers")
+    }
+
+    /// Proves that nothing is left: no hold, waiter, channel, job or key, and once the clients are
+    /// closed no connection and no task.
+    pub async fn finish(self, clients: impl IntoIterator<Item = LockClient>) {
+        let leaks = self.leaks(clients, Duration::from_secs(10)).await;
+        assert!(leaks.is_empty(), "left behind: {leaks:?}");
+    }
+
+    /// What is still there after `patience`.
+    pub async fn leaks(
+        self,
+        clients: impl IntoIterator<Item = LockClient>,
+        time_limit: Duration,
+    ) -> Vec<String> {
+        let clients: Vec<_> = clients.into_iter().collect();
+        let mut control = self.control();
+        let limit = Instant::now() + time_limit;
+        let left = |control: &mut Control| {
+            let mut left: Vec<String> = clients.iter().filter_map(busy).collect();
+            let keys = control.run(&["KEYS", "*"]);
+            if !keys.is_empty() {
+                left.push(format!("keys {keys}"));
+            }
+            let channels = control.run(&["PUBSUB", "CHANNELS"]);
+            if !channels.is_empty() {
+                left.push(format!("channels {channels}"));
+            }
+            left
+        };
+        let mut found = left(&mut control);
+        while !found.is_empty() && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            found = left(&mut control);
+        }
+        for client in clients {
+            client.close(Duration::ZERO).await;
+        }
+        let outside = |control: &mut Control| {
+            let mut left = Vec::new();
+            let connections = control.connections();
+            if connections > 0 {
+                left.push(format!("{connections} connections"));
+            }
+            let tasks = Handle::current()
+                .metrics()
+                .num_alive_tasks()
+                .saturating_sub(self.tasks);
+            if tasks > 0 {
+                left.push(format!("{tasks} tasks"));
+            }
+            left
+        };
+        // Sockets close a moment after the last byte; they have a patience of their own.
+        let limit = Instant::now() + time_limit;
+        let mut rest = outside(&mut control);
+        while !rest.is_empty() && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            rest = outside(&mut control);
+        }
+        found.extend(rest);
+        found
+    }
+}
+
+impl Deref for TestServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for TestServer {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+fn busy(client: &LockClient) -> Option<String> {
+    let stats = client.stats();
+    let sum = stats.held
+        + stats.waiting
+        + stats.subscriptions
+        + stats.renewals
+        + stats.releasing
+        + stats.entries;
+    (sum > 0).then(|| format!("{stats:?}"))
+}

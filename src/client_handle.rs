@@ -1,0 +1,141 @@
+//! What keeps a client running, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::{Counts, Life};
+use crate::entry::{Entry, Locks};
+use crate::error::LossReason;
+use crate::shared::Shared;
+use crate::stats::{AbandonedHold, CloseReport};
+
+/// Clients, locks and guards have one, background tasks do not.
+pub(crate) struct ClientHandle {
+    pub(crate) locks: Arc<Locks>,
+    pub(crate) stop: CancellationToken,
+}
+
+impl ClientHandle {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.locks.shared
+    }
+
+    /// Closes the client; see [`LockClient::close`](crate::LockClient::close).
+    pub(crate) async fn close(&self, grace: Duration) -> CloseReport {
+        let (locks, shared) = (&self.locks, self.shared());
+        locks.set_life(Life::Closing);
+        // Nobody waits any longer than this.
+        let grace = Instant::now() + grace.min(FOREVER);
+        let guards_gone = wait_until(shared, |counts| counts.guarded == 0);
+        let _ = tokio::time::timeout_at(grace, guards_gone).await;
+
+        let mut report = CloseReport::default();
+        if !shared.is_closed() {
+            report.released = drop_detached(locks);
+            report.unconfirmed = finish_work(shared, grace).await;
+        }
+        report.abandoned = abandon(locks);
+        end(locks, &self.stop).await;
+        report
+    }
+
+    /// Closes a client of which nobody can send anything any more, here or in its own tasks.
+    pub(crate) fn close_without_runtime(&self) -> CloseReport {
+        self.locks.set_life(Life::Closing);
+        CloseReport {
+            abandoned: abandon(&self.locks),
+            ..CloseReport::default()
+        }
+    }
+}
+
+impl Drop for ClientHandle {
+    fn drop(&mut self) {
+        let (locks, stop) = (Arc::clone(&self.locks), self.stop.clone());
+        // On a runtime that is gone this does nothing, and nothing is left to do.
+        self.shared().runtime.spawn(async move {
+            locks.set_life(Life::Closing);
+            // Nobody is left who could release a detached hold.
+            drop_detached(&locks);
+            let idle = |counts: &Counts| counts.acquiring + counts.releasing == 0;
+            let _ = tokio::time::timeout(LAST_WORK, wait_until(&locks.shared, idle)).await;
+            end(&locks, &stop).await;
+        });
+    }
+}
+
+/// Releases every detached hold in the background; answers how many.
+fn drop_detached(locks: &Locks) -> usize {
+    let drop_all = |entry: &Arc<Entry>| entry.step(|core, now, out| core.drop_detached(now, out));
+    locks.all().iter().map(drop_all).sum()
+}
+
+/// Ends the holds that are left, and says which.
+fn abandon(locks: &Locks) -> Vec<AbandonedHold> {
+    let mut abandoned = Vec::new();
+    for entry in locks.all() {
+        let lock = entry.name.given().to_string();
+        let fields = entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+        let holds = fields.into_iter().map(|field| AbandonedHold {
+            lock: lock.clone(),
+            owner: field.to_string(),
+        });
+        abandoned.extend(holds);
+    }
+    abandoned
+}
+
+/// Waits until the counts of the client are as wished.
+async fn wait_until(shared: &Shared, wished: impl Fn(&Counts) -> bool) {
+    loop {
+        let progress = shared.tally.progress();
+        if wished(&shared.tally.counts()) {
+            return;
+        }
+        progress.await;
+    }
+}
+
+/// Waits until nothing is under way any more: within `grace`, and past it for as long as there is
+/// progress. Answers how much is left.
+async fn finish_work(shared: &Shared, grace: Instant) -> usize {
+    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
+    // too.
+    let under_way = |counts: &Counts| counts.acquiring + counts.releasing;
+    let mut limit = Instant::now() + shared.command_timeout();
+    loop {
+        let before = shared.tally.ended();
+        let finished = wait_until(shared, |counts| under_way(counts) == 0);
+        if tokio::time::timeout_at(limit, finished).await.is_ok() {
+            return 0;
+        }
+        let now = Instant::now();
+        limit = now + shared.command_timeout();
+        if shared.tally.ended() == before {
+            if now >= grace {
+                return under_way(&shared.tally.counts());
+            }
+            limit = limit.min(grace);
+        }
+    }
+}
+
+/// Closes what is still open.
+async fn end(locks: &Arc<Locks>, stop: &CancellationToken) {
+    locks.set_life(Life::Closed);
+    stop.cancel();
+    locks.shared.redis.shut_down().await;
+    locks.shared.subscriptions.end();
+    for entry in locks.all() {
+        entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    }
+}
+
+/// How long the end of a client that was dropped waits for its last releases.
+const LAST_WORK: Duration = Duration::from_millis(700);
+
+/// Far from the end of the clock's range.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

@@ -1,0 +1,378 @@
+//! One lock as this client sees it, without a clock, a runtime or a server: time comes in, effects
+//! go out.
+//!
+//! A [`LockCore`] is plain data. Every method that changes it is one step: it ends what is over by the
+//! clock, changes, and says what is left to be done when the mutex is free ([`Effects`]). The same
+//! steps in the same order always lead to the same state.
+//!
+//! | file | has |
+//! |---|---|
+//! | `ids` | the numbers, and time |
+//! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
+//! | `rules` | settings, the client's life, counts |
+//! | `op` | the operation under way for one owner, as one enum |
+//! | `owner_state` | both together |
+//! | `queue` | the waiters |
+//! | `admission`, `release`, `renewal` | the steps |
+//! | `effect` | what a step leaves to be done |
+
+// Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    reason = "hidden, and outside of semantic versioning"
+)]
+
+mod admission;
+mod effect;
+mod hold;
+mod ids;
+mod op;
+mod owner_state;
+mod queue;
+mod release;
+mod renewal;
+mod rules;
+mod tenure;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::error::LossReason;
+
+pub use admission::{Admission, Permit, Rejected, Untaken};
+pub use effect::{Effects, Event, Total};
+pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
+#[cfg(feature = "test-util")]
+pub use ids::Visitor;
+pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
+pub use queue::{LeaseKind, Order, Terms};
+pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart, Unlock};
+#[cfg(feature = "test-util")]
+pub use renewal::RenewalRequest;
+pub use rules::{Counts, Life, Rules};
+
+use ids::Ids;
+use owner_state::{Context, Marks, OwnerState, Seen};
+use queue::Queue;
+
+/// One lock of this client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LockCore {
+    rules: Rules,
+    life: Life,
+    ids: Ids,
+    owners: BTreeMap<ThreadId, OwnerState>,
+    queue: Queue,
+    /// When an owner of this client freed the lock, until it is taken or the head of the queue
+    /// attempts to.
+    freed_at: Option<Time>,
+    marked: Marked,
+    counts: Counts,
+    /// The latest step. Time does not run backwards.
+    latest: Time,
+}
+
+/// The owners by what they are looked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Marked {
+    expires: BTreeSet<(Time, ThreadId)>,
+    blocks: usize,
+    unlocks: BTreeSet<(Time, ThreadId)>,
+    frees: BTreeSet<(Time, ThreadId)>,
+}
+
+impl Marked {
+    fn add(&mut self, owner: ThreadId, marks: Marks) {
+        self.expires.extend(marks.expires.map(|at| (at, owner)));
+        self.blocks += usize::from(marks.blocks);
+        self.unlocks.extend(marks.unlocks.map(|at| (at, owner)));
+        self.frees.extend(marks.frees.map(|at| (at, owner)));
+    }
+
+    fn remove(&mut self, owner: ThreadId, marks: Marks) {
+        marks.expires.map(|at| self.expires.remove(&(at, owner)));
+        self.blocks -= usize::from(marks.blocks);
+        marks.unlocks.map(|at| self.unlocks.remove(&(at, owner)));
+        marks.frees.map(|at| self.frees.remove(&(at, owner)));
+    }
+}
+
+/// What the waiters look at that are not about to do anything for an owner of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Front {
+    head: Option<WaiterId>,
+    head_may_contend: bool,
+    freed: bool,
+    next_stuck: Option<Time>,
+    yield_until: Option<Time>,
+}
+
+impl LockCore {
+    pub fn new(rules: Rules, life: Life) -> Self {
+        Self {
+            rules,
+            life,
+            ids: Ids::default(),
+            owners: BTreeMap::new(),
+            queue: Queue::default(),
+            freed_at: None,
+            marked: Marked::default(),
+            counts: Counts::default(),
+            latest: Time::START,
+        }
+    }
+
+    /// Something is left that has to be remembered even if no call and no guard refers to it.
+    pub fn keeps_itself(&self) -> bool {
+        self.life < Life::Gone && !self.owners.is_empty()
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            waiting: self.queue.len(),
+            ..self.counts
+        }
+    }
+
+    /// When the timer of an owner has to fire. `None`: it needs none.
+    pub fn timer(&self, owner: ThreadId) -> Option<Time> {
+        self.owners.get(&owner)?.timer
+    }
+
+    /// What a guard shows. Changes nothing. `None`: the hold has ended.
+    pub fn snapshot(&self, now: Time, owner: ThreadId, hold: HoldId) -> Option<HoldSnapshot> {
+        self.owners
+            .get(&owner)?
+            .tenure
+            .snapshot(now, hold, &self.rules)
+    }
+
+    /// The field under which this owner appears in Redis, if it has anything to do with the lock.
+    pub fn field(&self, owner: ThreadId) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.owners.get(&owner)?.field))
+    }
+
+    /// Which owner has this field, and since when. Looks through all of them.
+    pub fn owner_of(&self, field: &str) -> Option<(ThreadId, Generation)> {
+        let found = self.owners.values().find(|state| *state.field == *field)?;
+        Some((found.owner, found.generation))
+    }
+
+    /// One step: ends what is over, changes, and wakes those who can go on.
+    fn step<T>(
+        &mut self,
+        now: Time,
+        out: &mut Effects,
+        change: impl FnOnce(&mut Self, &mut Effects) -> T,
+    ) -> T {
+        debug_assert!(
+            self.latest <= now,
+            "the clock is read when the mutex is held"
+        );
+        self.latest = self.latest.max(now);
+        let before = self.front();
+        while let Some(&(at, owner)) = self.marked.expires.first() {
+            if at > now {
+                break;
+            }
+            self.change(now, owner, out, |state, cx| state.expire(cx));
+        }
+        let answer = change(self, out);
+        let after = self.front();
+        self.wake_front(before, after, out);
+        // Everything, in the simulator and the explorer; what a step touches is checked in `change`.
+        #[cfg(all(debug_assertions, feature = "test-util"))]
+        if self.queue.len() + self.owners.len() < CHECKED_WHOLE_MAX {
+            self.check();
+        }
+        answer
+    }
+
+    /// Changes one owner. The only place where owners are written: what is known of them elsewhere
+    /// follows here.
+    fn change<T>(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+        change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let state = self.owners.get_mut(&owner)?;
+        let (seen, marks, counts) = (state.seen(), state.marks(), state.counts());
+        let (rules, life) = (self.rules, self.life);
+        let mut cx = Context {
+            now,
+            life,
+            ids: &mut self.ids,
+            out: &mut *out,
+        };
+        let answer = change(state, &mut cx);
+        let timer = state.tenure.timer(now, &rules);
+        if timer != state.timer {
+            state.timer = timer;
+            out.timers.push(owner);
+        }
+        let after = state.seen();
+        self.counts.replace(counts, state.counts());
+        self.marked.remove(owner, marks);
+        self.marked.add(owner, state.marks());
+        #[cfg(debug_assertions)]
+        state.check();
+        if state.is_spent() {
+            self.owners.remove(&owner);
+        }
+        self.wake_own(owner, seen, after, out);
+        Some(answer)
+    }
+
+    /// The owner's own calls that can go on: those who waited for its operation, and those who may
+    /// nest into its hold or have to hear of its loss. One at a time; its end wakes the next.
+    fn wake_own(&mut self, owner: ThreadId, before: Seen, after: Seen, out: &mut Effects) {
+        if before.acquiring && !after.acquiring {
+            out.acquires_ended.push(owner);
+        }
+        if before == after || !after.idle {
+            return;
+        }
+        let free = (after.held || after.lost.is_some()).then(|| self.queue.first_free(owner));
+        for waiter in [self.queue.first_behind(owner), free.flatten()]
+            .into_iter()
+            .flatten()
+        {
+            out.wake(waiter);
+        }
+    }
+
+    fn front(&self) -> Front {
+        Front {
+            head: self.queue.head(),
+            head_may_contend: self.marked.blocks == 0,
+            freed: self.freed_at.is_some(),
+            next_stuck: self.next_stuck(),
+            yield_until: self.yield_until(None),
+        }
+    }
+
+    fn wake_front(&mut self, before: Front, after: Front, out: &mut Effects) {
+        let head_may_go_on = after.head != before.head
+            || after.head_may_contend && !before.head_may_contend
+            || after.freed && !before.freed
+            || after.next_stuck.is_some() && after.next_stuck != before.next_stuck;
+        if let Some(head) = after.head.filter(|_| head_may_go_on) {
+            out.wake(head);
+        }
+        if after.head != before.head || after.yield_until != before.yield_until {
+            for waiter in self.queue.take_yielding() {
+                out.wake(waiter);
+            }
+        }
+    }
+
+    /// When the next of the unlocks that are under way counts as stuck: its caller does not poll it.
+    /// A waiter asks again then although nothing has happened.
+    pub fn next_stuck(&self) -> Option<Time> {
+        let (since, _) = self.marked.unlocks.first()?;
+        Some(*since + self.rules.command_timeout)
+    }
+
+    /// Until when an attempt at once lets the head of the queue go first. All share one connection,
+    /// on which the first attempt behind a release gets the lock: with pollers enough that would
+    /// never be the head's.
+    fn yield_until(&self, owner: Option<ThreadId>) -> Option<Time> {
+        let head = self.queue.get(self.queue.head()?)?;
+        if head.absent || Some(head.owner) == owner {
+            return None;
+        }
+        let frees = self
+            .marked
+            .frees
+            .iter()
+            .rev()
+            .find(|(_, other)| Some(*other) != owner);
+        let since = frees.map(|(since, _)| *since).max(self.freed_at)?;
+        Some(since + self.rules.command_timeout)
+    }
+
+    /// Ends what is over by the clock.
+    pub fn tick(&mut self, now: Time, out: &mut Effects) {
+        self.step(now, out, |_, _| ());
+    }
+
+    /// Enters a later part of the client's life, and has every call look at it.
+    pub fn set_life(&mut self, now: Time, life: Life, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.life = core.life.max(life);
+            out.woken.extend(core.queue.ids());
+            out.acquires_ended.extend(core.owners.keys());
+        });
+    }
+
+    /// Ends every hold that is still open, because the client is closed. Answers with their fields.
+    pub fn lose_all(&mut self, now: Time, reason: LossReason, out: &mut Effects) -> Vec<Arc<str>> {
+        self.step(now, out, |core, out| {
+            let mut ended = Vec::new();
+            for owner in core.owners.keys().copied().collect::<Vec<_>>() {
+                core.change(now, owner, out, |state, cx| {
+                    if state.tenure.is_held() {
+                        ended.push(Arc::clone(&state.field));
+                        state.lose(reason, cx);
+                    }
+                });
+            }
+            ended
+        })
+    }
+
+    /// Everything that is kept twice agrees, and the invariants hold.
+    #[cfg(feature = "test-util")]
+    pub fn check(&self) {
+        self.queue.check();
+        let mut marked = Marked::default();
+        let mut counts = Counts::default();
+        for (owner, state) in &self.owners {
+            assert_eq!(*owner, state.owner);
+            assert!(
+                !state.is_spent(),
+                "{owner:?} is forgotten when nothing is left of it"
+            );
+            state.check();
+            marked.add(*owner, state.marks());
+            counts.replace(Counts::default(), state.counts());
+        }
+        assert_eq!(marked, self.marked);
+        assert_eq!(counts, self.counts);
+        let queued_attempts = self.owners.values().filter(|state| {
+            state
+                .op
+                .acquire()
+                .is_some_and(|acquire| acquire.order == Order::Queued && acquire.target == 1)
+        });
+        assert!(
+            queued_attempts.count() <= 1,
+            "I4: one of those that queue attempts at a time"
+        );
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl LockCore {
+    /// Goes through every number and every instant; see [`Visitor`].
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.ids.visit(visitor);
+        self.owners.values_mut().for_each(|own| own.visit(visitor));
+        self.queue.visit(visitor);
+        self.freed_at.iter_mut().for_each(|at| visitor.time(at));
+        visitor.time(&mut self.latest);
+        self.marked = Marked::default();
+        for (owner, own) in &self.owners {
+            self.marked.add(*owner, own.marks());
+        }
+    }
+}
+
+/// Checking all of a larger one after each step would make linear work quadratic.
+#[cfg(all(debug_assertions, feature = "test-util"))]
+const CHECKED_WHOLE_MAX: usize = 64;

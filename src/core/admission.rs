@@ -1,0 +1,353 @@
+//! Who may talk to Redis next, and what comes of an acquire.
+//!
+//! Invariant I4: the head of the queue contends only while no owner of this client holds the lock and
+//! no operation is under way that can still change that, attempts at once excepted: they may be as
+//! frequent as they like. A re-entry never queues.
+
+use std::sync::Arc;
+
+use super::LockCore;
+use super::effect::{Effects, Total};
+use super::hold::local_deadline;
+use super::ids::{HoldId, OpId, ThreadId, Time, WaiterId};
+use super::op::Acquire;
+use super::owner_state::{AfterAcquire, OwnerState};
+use super::queue::{Order, Terms, Waiter};
+use super::rules::Life;
+use crate::error::LossReason;
+
+/// What a call may do right now.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Admission {
+    Permit(Permit),
+    /// Others come first. It is time to ask again at `again`, whatever happens.
+    Queued {
+        again: Option<Time>,
+    },
+    /// An earlier operation of this owner is not over; the last of them began or ended then.
+    OwnerBusy {
+        since: Time,
+    },
+}
+
+/// The right to run one acquire for one owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Permit {
+    pub waiter: WaiterId,
+    pub owner: ThreadId,
+    pub op: OpId,
+    pub field: Arc<str>,
+    /// The count to go to.
+    pub target: u32,
+    pub terms: Terms,
+}
+
+/// Why a call gets no lock, or has to give it up again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rejected {
+    Closed,
+    NoRuntime,
+    /// An outer hold of the owner is gone.
+    Lost(LossReason),
+    TooDeep(u32),
+    /// The answer came when the lease was already over.
+    TooLate,
+}
+
+/// How an acquire ended that brought no lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Untaken {
+    /// The server said no, or it was never sent.
+    NotExecuted,
+    /// The outer hold is gone, so there was nothing to nest into.
+    OuterGone,
+    /// No answer, or nobody waits for it any more: it may have been executed, or may be still.
+    Unknown,
+}
+
+impl LockCore {
+    /// Joins the queue.
+    pub fn enqueue(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        order: Order,
+        terms: Terms,
+        out: &mut Effects,
+    ) -> WaiterId {
+        let id = self.ids.waiter();
+        self.step(now, out, |core, _| {
+            core.queue.add(id, owner, order, terms, now)
+        });
+        // It asks at once; being woken for that would make it ask twice.
+        out.woken.retain(|woken| *woken != id);
+        id
+    }
+
+    /// Leaves the queue, whatever came of it.
+    pub fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            let Some(waiter) = core.queue.remove(id) else {
+                return;
+            };
+            // Being woken for its owner came too late for this one, and must not end here.
+            let owner = waiter.owner;
+            if core
+                .owners
+                .get(&owner)
+                .is_none_or(|state| state.op.is_idle())
+            {
+                let own = [core.queue.first_behind(owner), core.queue.first_free(owner)];
+                for next in own.into_iter().flatten() {
+                    out.wake(next);
+                }
+            }
+        });
+    }
+
+    /// What a waiter may do right now. `field` is the one under which a new hold of its owner would
+    /// appear in Redis.
+    pub fn admit(
+        &mut self,
+        now: Time,
+        id: WaiterId,
+        field: &Arc<str>,
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let admission = self.step(now, out, |core, out| core.admit_now(now, id, field, out));
+        // What it was woken for in this very step it has just seen. If it lets the head go first, it
+        // has to hear of the head's next move.
+        let yields = matches!(admission, Ok(Admission::Queued { .. }))
+            && self
+                .queue
+                .get(id)
+                .is_some_and(|waiter| waiter.order == Order::AtOnce);
+        if yields {
+            self.queue.set_yielding(id);
+        }
+        out.woken.retain(|woken| *woken != id);
+        admission
+    }
+
+    fn admit_now(
+        &mut self,
+        now: Time,
+        id: WaiterId,
+        field: &Arc<str>,
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let waiter = match (self.life, self.queue.get(id)) {
+            (Life::Open, Some(waiter)) => waiter.clone(),
+            (Life::Gone, _) => return Err(Rejected::NoRuntime),
+            (Life::Open | Life::Closing | Life::Closed, _) => return Err(Rejected::Closed),
+        };
+        let owner = waiter.owner;
+        self.take_over_stuck(now, out);
+        self.note_absence(now, id, waiter.order);
+        let own = self.owners.get(&owner);
+        let idle = own.is_none_or(|own| own.op.is_idle());
+        let held = own.is_some_and(|own| own.tenure.is_held());
+        let moved_at = own.map_or(waiter.since, |own| own.moved_at.max(waiter.since));
+        if idle
+            && !held
+            && waiter.order == Order::AtOnce
+            && let Some(until) = self.yield_until(Some(owner)).filter(|until| *until > now)
+        {
+            self.queue.set_yielding(id);
+            return Ok(Admission::Queued { again: Some(until) });
+        }
+        let contends = self.may_contend(id, waiter.order);
+        if contends && waiter.order == Order::Queued {
+            // The others may follow.
+            self.freed_at = None;
+        }
+        // Whoever came first may not be polled any more; it is not waited for longer than for a
+        // command.
+        let patient = moved_at + self.rules.command_timeout > now;
+        let behind = !idle || patient && self.queue.is_behind_another(id, owner);
+        let was_behind = self.queue.set_behind_own(id, behind);
+        if behind {
+            return Ok(Admission::OwnerBusy { since: moved_at });
+        }
+        match self.owners.get(&owner).and_then(|own| own.tenure.lost()) {
+            Some(reason) => Err(Rejected::Lost(reason)),
+            None if held || contends => self.permit(now, id, waiter, field, out),
+            None => {
+                // It may have to queue now; the next of its owner need not wait for that.
+                let next = self.queue.first_behind(owner).filter(|_| was_behind);
+                next.into_iter().for_each(|next| out.wake(next));
+                // Among calls of one owner somebody may begin an operation and not poll it any more.
+                let others = self
+                    .queue
+                    .has_others(owner)
+                    .then(|| now + self.rules.command_timeout);
+                let again = [self.next_stuck(), others].into_iter().flatten().min();
+                Ok(Admission::Queued { again })
+            }
+        }
+    }
+
+    fn permit(
+        &mut self,
+        now: Time,
+        id: WaiterId,
+        waiter: Waiter,
+        field: &Arc<str>,
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let Waiter {
+            owner,
+            order,
+            terms,
+            ..
+        } = waiter;
+        let depth = self.owners.get(&owner).map_or(0, |own| own.tenure.count());
+        if depth >= DEPTH_MAX {
+            return Err(Rejected::TooDeep(depth));
+        }
+        debug_assert!(
+            depth > 0 || order == Order::AtOnce || self.marked.blocks == 0,
+            "I4: only the head contends, and only while nobody of this client holds"
+        );
+        let generation = self.ids.generation();
+        let state = || OwnerState::new(owner, Arc::clone(field), generation, now);
+        self.owners.entry(owner).or_insert_with(state);
+        let begun = self.change(now, owner, out, |own, cx| {
+            let acquire = own.begin_acquire(order, terms.lease, cx);
+            (acquire, Arc::clone(&own.field))
+        });
+        let (Acquire { id: op, target, .. }, field) =
+            begun.unwrap_or_else(|| unreachable!("it was put in above"));
+        self.queue.set_attempts(id, true);
+        Ok(Admission::Permit(Permit {
+            waiter: id,
+            owner,
+            op,
+            field,
+            target,
+            terms,
+        }))
+    }
+
+    /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
+    /// a job undoes it.
+    pub fn taken(
+        &mut self,
+        now: Time,
+        permit: &Permit,
+        sent_at: Time,
+        out: &mut Effects,
+    ) -> Result<HoldId, Rejected> {
+        self.step(now, out, |core, out| {
+            core.queue.set_attempts(permit.waiter, false);
+            let (life, rules, terms) = (core.life, core.rules, permit.terms);
+            let taken = core.change(now, permit.owner, out, |own, cx| {
+                let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
+                else {
+                    return Err(Rejected::Closed);
+                };
+                let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
+                let rejected = match life {
+                    // Nobody is left who would signal its loss.
+                    Life::Gone => Some(Rejected::NoRuntime),
+                    Life::Closing | Life::Closed => Some(Rejected::Closed),
+                    Life::Open if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
+                    Life::Open if local_deadline(sent_at, terms.lease) <= now => {
+                        Some(Rejected::TooLate)
+                    }
+                    Life::Open => None,
+                };
+                if let Some(rejected) = rejected {
+                    own.end_acquire(AfterAcquire::Unknown, cx);
+                    return Err(rejected);
+                }
+                if !own.tenure.is_held() {
+                    own.generation = cx.ids.generation();
+                }
+                let hold = cx.ids.hold();
+                own.tenure
+                    .add(hold, terms.policy(sent_at), sent_at, terms.lease, &rules);
+                own.end_acquire(AfterAcquire::Counted, cx);
+                cx.out.count(Total::Acquired, 1);
+                Ok(hold)
+            });
+            let taken = taken.unwrap_or(Err(Rejected::Closed));
+            if taken.is_ok() {
+                // Whoever took it, there is nothing left to go first for.
+                core.freed_at = None;
+            }
+            taken
+        })
+    }
+
+    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a job.
+    pub fn untaken(
+        &mut self,
+        now: Time,
+        permit: &Permit,
+        outcome: Untaken,
+        out: &mut Effects,
+    ) -> Rejected {
+        let reason = self.step(now, out, |core, out| {
+            core.queue.set_attempts(permit.waiter, false);
+            core.change(now, permit.owner, out, |own, cx| {
+                if own
+                    .op
+                    .acquire()
+                    .is_none_or(|acquire| acquire.id != permit.op)
+                {
+                    return None;
+                }
+                if outcome == Untaken::OuterGone {
+                    own.lose(LossReason::Gone, cx);
+                }
+                own.end_acquire(
+                    match outcome {
+                        Untaken::NotExecuted | Untaken::OuterGone => AfterAcquire::NotExecuted,
+                        Untaken::Unknown => AfterAcquire::Unknown,
+                    },
+                    cx,
+                );
+                own.tenure.lost()
+            })
+        });
+        Rejected::Lost(reason.flatten().unwrap_or(LossReason::Gone))
+    }
+
+    fn may_contend(&self, id: WaiterId, order: Order) -> bool {
+        order == Order::AtOnce || self.queue.head() == Some(id) && self.marked.blocks == 0
+    }
+
+    /// A head that has not asked for so long after a release is not polled: pollers would wait for it
+    /// each time.
+    fn note_absence(&mut self, now: Time, id: WaiterId, order: Order) {
+        self.queue.set_absent(id, false);
+        let limit = self.rules.command_timeout;
+        if order == Order::AtOnce
+            && self.freed_at.is_some_and(|since| since + limit <= now)
+            && let Some(head) = self.queue.head()
+        {
+            self.queue.set_absent(head, true);
+        }
+    }
+
+    /// Whether a waiter queues. `None`: it has left.
+    #[cfg(feature = "test-util")]
+    pub fn order(&self, id: WaiterId) -> Option<Order> {
+        self.queue.get(id).map(|waiter| waiter.order)
+    }
+
+    /// Whether a waiter that found the lock held by somebody else has a reason to attempt again: its
+    /// owner got or lost the lock, or another one of this client has just freed it.
+    pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
+        let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
+            return true;
+        };
+        let own = self.owners.get(&waiter.owner);
+        own.is_some_and(|own| own.tenure.is_held() || own.tenure.lost().is_some())
+            || self.freed_at.is_some() && self.may_contend(id, waiter.order)
+    }
+}
+
+/// Guards that nest deeper than this are leaking.
+const DEPTH_MAX: u32 = 10_000;

@@ -1,0 +1,159 @@
+//! One hold: how long it is promised, who will see to its end, and how it ended.
+
+use std::time::Duration;
+
+use super::ids::{HoldId, Time};
+use super::rules::Rules;
+use crate::error::LossReason;
+
+/// How long a hold is promised to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeasePolicy {
+    /// The watchdog renews it, at most until `limit`.
+    Watchdog { limit: Option<Time> },
+    /// It ends by itself; only `extend` moves the end, at most to `limit`.
+    Fixed { until: Time, limit: Option<Time> },
+}
+
+impl LeasePolicy {
+    /// When the hold is over whatever the server says.
+    pub(super) fn ends(&self) -> Option<Time> {
+        match *self {
+            Self::Watchdog { limit } => limit,
+            Self::Fixed { until, .. } => Some(until),
+        }
+    }
+
+    pub(super) fn is_renewed(&self) -> bool {
+        matches!(self, Self::Watchdog { .. })
+    }
+
+    /// The lease that this hold still needs.
+    pub(super) fn left(&self, now: Time, rules: &Rules) -> Duration {
+        match *self {
+            Self::Watchdog { limit: None } => rules.watchdog_timeout,
+            Self::Watchdog { limit: Some(limit) } => {
+                lease_for_deadline(limit.since(now)).min(rules.watchdog_timeout)
+            }
+            Self::Fixed { until, .. } => until.since(now),
+        }
+    }
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// Who will see to the end of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Keeper {
+    Guard,
+    /// Nobody, until the owner unlocks without a guard.
+    Detached,
+    /// An unlock without a guard that is under way.
+    Unlock,
+}
+
+impl Keeper {
+    pub(super) fn is_detached(self) -> bool {
+        self != Self::Guard
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    pub(super) id: HoldId,
+    pub(super) policy: LeasePolicy,
+    pub(super) keeper: Keeper,
+}
+
+impl Hold {
+    /// Why it is over by the clock, if it is.
+    pub(super) fn over(&self, deadline: Time, now: Time) -> Option<LossReason> {
+        match self.policy {
+            policy if policy.ends().is_some_and(|ends| ends <= now) => Some(match policy {
+                LeasePolicy::Watchdog { .. } => LossReason::MaxHold,
+                LeasePolicy::Fixed { until, limit } if limit == Some(until) => LossReason::MaxHold,
+                LeasePolicy::Fixed { .. } => LossReason::LeaseOver,
+            }),
+            _ if deadline <= now => Some(LossReason::NotRenewed),
+            _ => None,
+        }
+    }
+}
+
+/// A lost hold that its owner has not seen the end of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct LostHold {
+    pub(super) id: HoldId,
+    pub(super) reason: LossReason,
+    pub(super) keeper: Keeper,
+    /// It had an end of its own.
+    pub(super) bounded: bool,
+}
+
+impl LostHold {
+    /// A detached hold with an end of its own is left to it: nobody needs to come back for it.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.keeper.is_detached() && self.bounded
+    }
+
+    /// A section that reached its limit and may still be running.
+    pub(super) fn runs_on(&self) -> bool {
+        !self.keeper.is_detached() && self.reason == LossReason::MaxHold
+    }
+}
+
+/// What a guard shows of a hold that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldSnapshot {
+    /// The server keeps the lock at least until here.
+    pub deadline: Time,
+    /// Without a renewal by then the hold is at risk.
+    pub at_risk_from: Option<Time>,
+    /// When the hold is over whatever the server says.
+    pub ends: Option<Time>,
+    /// It is over by the clock, and no step has ended it yet.
+    pub over: Option<LossReason>,
+    pub policy: LeasePolicy,
+}
+
+/// A hold that was just lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) id: HoldId,
+    pub(super) reason: LossReason,
+    /// Somebody had counted on it: a detached lease that has run out did what it was taken for.
+    pub(super) is_news: bool,
+}
+
+/// The local deadline of a lease: before the server's own expiry, by a margin for the drift of two
+/// clocks.
+pub fn local_deadline(sent_at: Time, lease: Duration) -> Time {
+    sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+}
+
+/// The lease whose local deadline is this far away: what the margin takes off is put on.
+fn lease_for_deadline(left: Duration) -> Duration {
+    (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
+}
+
+/// What a renewal asks of Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RenewalAsk {
+    /// The lease from now on, at least.
+    Extend(Duration),
+    /// Nothing is renewed: whether the lock is still there.
+    Check,
+}
+
+/// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RenewOutcome {
+    Held { sent_at: Time, asked: RenewalAsk },
+    Lost(LossReason),
+    Unknown,
+}

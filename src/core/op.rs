@@ -1,0 +1,133 @@
+//! The operation that is under way for one owner of a lock.
+//!
+//! ```text
+//!             admitted                                  answered, count = target; refused; busy
+//!   Idle ───────────────► Acquire ──────────────────────────────────────────────► Idle
+//!    │                      │ no answer, future dropped, or a guard dropped meanwhile
+//!    │                      ▼
+//!    │ guard dropped     Release { direct: 0, job }  ── Redis has the count, or the lease is over ──► Idle
+//!    ├─────────────────────►│  ▲
+//!    │ unlock               │  │ no answer, dropped, not polled, sends overlapped
+//!    └────────► Release { direct: n } ───────────────────── all answered ──────────────────────────► Idle
+//! ```
+//!
+//! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
+//! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
+//! ended it.
+
+use std::time::Duration;
+
+use super::ids::OpId;
+use super::queue::Order;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Op {
+    Idle,
+    Acquire(Acquire),
+    Release(Release),
+}
+
+/// An acquire that may have been sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Acquire {
+    pub(super) id: OpId,
+    pub(super) order: Order,
+    /// The count to go to.
+    pub(super) target: u32,
+    /// What is asked for: if the outcome stays unknown, the server frees the lock after this.
+    pub(super) lease: Duration,
+    /// How often the owner had lost holds when it began.
+    pub(super) losses: u64,
+    /// A hold was dropped or lost meanwhile: a job has to follow.
+    pub(super) then_release: bool,
+}
+
+/// Releases that are under way: by callers who wait for the answer, by a job in the background, or
+/// by both.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Release {
+    pub(super) id: OpId,
+    /// Unlocks whose callers wait.
+    pub(super) direct: u32,
+    pub(super) job: Option<Job>,
+    /// Sends were under way at once: in which order the server executed them is not known, and the
+    /// one that finds the field gone was served by another.
+    pub(super) raced: bool,
+}
+
+/// The background job of an owner. It knows no history: each of its sends says the count of its
+/// moment.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Job {
+    /// The count in Redis is known to be the target.
+    pub(super) in_sync: bool,
+}
+
+impl Op {
+    pub(super) fn acquire(&self) -> Option<&Acquire> {
+        match self {
+            Self::Acquire(acquire) => Some(acquire),
+            Self::Idle | Self::Release(_) => None,
+        }
+    }
+
+    pub(super) fn release(&self) -> Option<&Release> {
+        match self {
+            Self::Release(release) => Some(release),
+            Self::Idle | Self::Acquire(_) => None,
+        }
+    }
+
+    pub(super) fn release_mut(&mut self) -> Option<&mut Release> {
+        match self {
+            Self::Release(release) => Some(release),
+            Self::Idle | Self::Acquire(_) => None,
+        }
+    }
+
+    pub(super) fn job_mut(&mut self) -> Option<&mut Job> {
+        self.release_mut()?.job.as_mut()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+
+    /// An attempt past the queue that changes nothing for those who queue.
+    pub(super) fn is_attempt_at_once(&self) -> bool {
+        self.acquire()
+            .is_some_and(|acquire| acquire.order == Order::AtOnce && !acquire.then_release)
+    }
+
+    /// Something is on its way that may lower the count.
+    pub(super) fn releases(&self) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::Acquire(acquire) => acquire.then_release,
+            Self::Release(_) => true,
+        }
+    }
+
+    /// Acquires and releases under way, as `close` counts them.
+    pub(super) fn under_way(&self) -> (usize, usize) {
+        match self {
+            Self::Idle => (0, 0),
+            Self::Acquire(acquire) => (1, usize::from(acquire.then_release)),
+            Self::Release(release) => (
+                0,
+                release.direct as usize + usize::from(release.job.is_some()),
+            ),
+        }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Op {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        match self {
+            Self::Idle => {}
+            Self::Acquire(acquire) => acquire.id.visit(visitor),
+            Self::Release(release) => release.id.visit(visitor),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One owner of one lock: its holds, and the operation that is under way for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::effect::{Effects, Event, Total};
+use super::hold::{Ending, Loss};
+use super::ids::{Generation, HoldId, Ids, ThreadId, Time};
+use super::op::{Acquire, Job, Op, Release};
+use super::queue::Order;
+use super::rules::{Counts, Life};
+use super::tenure::Tenure;
+use crate::error::LossReason;
+
+/// What a step has at hand besides the owner it is about.
+pub(super) struct Context<'a> {
+    pub(super) now: Time,
+    pub(super) life: Life,
+    pub(super) ids: &'a mut Ids,
+    pub(super) out: &'a mut Effects,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct OwnerState {
+    pub(super) owner: ThreadId,
+    /// The field in Redis; without a connection fence it may differ from the owner's own.
+    pub(super) field: Arc<str>,
+    pub(super) generation: Generation,
+    pub(super) tenure: Tenure,
+    pub(super) op: Op,
+    /// When an operation of this owner last began or ended: what comes after it waits from then on.
+    pub(super) moved_at: Time,
+    /// When the timer has to fire. A fact: whoever sets the timer reads it here.
+    pub(super) timer: Option<Time>,
+}
+
+/// What others look at to know whether they can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) idle: bool,
+    pub(super) acquiring: bool,
+    pub(super) held: bool,
+    pub(super) lost: Option<LossReason>,
+}
+
+/// By what an owner is found without looking through all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// When its next hold is over.
+    pub(super) expires: Option<Time>,
+    /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
+    /// up.
+    pub(super) blocks: bool,
+    /// Unlocks are under way since then, and no job that would go on with them.
+    pub(super) unlocks: Option<Time>,
+    /// It has no holds any more, and its release is under way since then.
+    pub(super) frees: Option<Time>,
+}
+
+impl OwnerState {
+    pub(super) fn new(owner: ThreadId, field: Arc<str>, generation: Generation, now: Time) -> Self {
+        let (tenure, op) = (Tenure::new(now), Op::Idle);
+        Self {
+            owner,
+            field,
+            generation,
+            tenure,
+            op,
+            moved_at: now,
+            timer: None,
+        }
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.op.is_idle() && self.tenure.is_spent()
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            idle: self.op.is_idle(),
+            acquiring: self.op.acquire().is_some(),
+            held: self.tenure.is_held(),
+            lost: self.tenure.lost(),
+        }
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        let held = self.tenure.is_held();
+        let unlocking = self
+            .op
+            .release()
+            .is_some_and(|release| release.job.is_none());
+        Marks {
+            expires: self.tenure.expires_at(),
+            blocks: held || !(self.op.is_idle() || self.op.is_attempt_at_once()),
+            unlocks: unlocking.then_some(self.moved_at),
+            frees: (!held && self.op.releases()).then_some(self.moved_at),
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let (acquiring, releasing) = self.op.under_way();
+        Counts {
+            held: self.tenure.count() as usize,
+            guarded: self.tenure.guarded(),
+            waiting: 0,
+            acquiring,
+            releasing,
+        }
+    }
+
+    /// An acquire is under way from now on.
+    pub(super) fn begin_acquire(
+        &mut self,
+        order: Order,
+        lease: Duration,
+        cx: &mut Context<'_>,
+    ) -> Acquire {
+        debug_assert!(self.op.is_idle(), "I2: one operation at a time");
+        let acquire = Acquire {
+            id: cx.ids.op(),
+            order,
+            target: self.tenure.count() + 1,
+            lease,
+            losses: self.tenure.losses(),
+            then_release: false,
+        };
+        self.op = Op::Acquire(acquire.clone());
+        self.moved_at = cx.now;
+        acquire
+    }
+
+    /// The acquire is over. What was asked for meanwhile begins.
+    pub(super) fn end_acquire(&mut self, after: AfterAcquire, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire().cloned() else {
+            return;
+        };
+        self.op = Op::Idle;
+        self.moved_at = cx.now;
+        match after {
+            AfterAcquire::Counted if self.tenure.count() == acquire.target => {}
+            AfterAcquire::NotExecuted if !acquire.then_release => {}
+            AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release_in_background(cx),
+            AfterAcquire::Unknown => {
+                self.tenure.lease_may_be(acquire.lease);
+                self.release_in_background(cx);
+            }
+        }
+    }
+
+    /// Has a job bring Redis to the count that is left, now or when the acquire under way is over.
+    pub(super) fn release_in_background(&mut self, cx: &mut Context<'_>) {
+        if cx.life == Life::Closed {
+            return;
+        }
+        match &mut self.op {
+            Op::Acquire(acquire) => acquire.then_release = true,
+            Op::Release(Release {
+                job: Some(job),
+                raced,
+                direct,
+                ..
+            }) => {
+                job.in_sync = false;
+                *raced |= *direct > 0;
+            }
+            Op::Release(Release {
+                id,
+                job,
+                raced,
+                direct,
+            }) => {
+                *raced |= *direct > 0;
+                *job = Some(Job { in_sync: false });
+                self.moved_at = cx.now;
+                cx.out.jobs.push((self.owner, *id));
+            }
+            Op::Idle => {
+                let id = cx.ids.op();
+                let job = Some(Job { in_sync: false });
+                self.op = Op::Release(Release {
+                    id,
+                    direct: 0,
+                    job,
+                    raced: false,
+                });
+                self.moved_at = cx.now;
+                cx.out.jobs.push((self.owner, id));
+            }
+        }
+    }
+
+    /// The release is over when neither a caller nor a job is at it.
+    pub(super) fn end_release_if_over(&mut self, cx: &mut Context<'_>) {
+        let Some(release) = self.op.release_mut() else {
+            return;
+        };
+        if release.direct > 0 || release.job.is_some() {
+            return;
+        }
+        let raced = release.raced;
+        self.op = Op::Idle;
+        if raced && self.tenure.is_held() {
+            // Overlapping sends may have been executed in another order than they were built. For
+            // holds that stay the count is said once more, now that nobody else is under way.
+            self.release_in_background(cx);
+        }
+    }
+
+    /// The count in Redis needs no more work.
+    pub(super) fn needs_no_release(&mut self) {
+        if let Some(job) = self.op.job_mut() {
+            job.in_sync = true;
+        }
+    }
+
+    /// Ends every hold, because the field is not there any more. There is nothing to release.
+    pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
+        let losses = self.tenure.lose(reason);
+        self.needs_no_release();
+        if !losses.is_empty() {
+            cx.out.events.push(Event::Lost {
+                field: Arc::clone(&self.field),
+                reason,
+            });
+            cx.out.count(Total::Lost, losses.len());
+        }
+        end_holds(&losses, cx);
+    }
+
+    /// Ends the holds that are over by the clock.
+    pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
+        let losses = self.tenure.expire(cx.now);
+        if losses.is_empty() {
+            return;
+        }
+        for loss in losses.iter().filter(|loss| loss.is_news) {
+            let (field, reason) = (Arc::clone(&self.field), loss.reason);
+            cx.out.events.push(Event::Lost { field, reason });
+            cx.out.count(Total::Lost, 1);
+        }
+        end_holds(&losses, cx);
+        // A hold that reached its limit is not taken away from under its section; its lease ends by
+        // itself.
+        if self.tenure.is_held() || losses.iter().any(|loss| loss.reason != LossReason::MaxHold) {
+            self.release_in_background(cx);
+        } else {
+            self.needs_no_release();
+        }
+    }
+
+    /// Takes a hold out because its owner releases it. `false`: it has ended before.
+    pub(super) fn release(&mut self, hold: HoldId, cx: &mut Context<'_>) -> bool {
+        let released = self.tenure.release(hold);
+        if released {
+            self.not_in_sync();
+            cx.out.ended.push((hold, Ending::Released));
+            cx.out.count(Total::Released, 1);
+        }
+        released
+    }
+
+    fn not_in_sync(&mut self) {
+        if let Some(job) = self.op.job_mut() {
+            job.in_sync = false;
+        }
+    }
+
+    /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can
+    /// go now.
+    pub(super) fn acknowledge(&mut self, hold: HoldId, cx: &mut Context<'_>) {
+        if self.tenure.acknowledge(hold) {
+            self.release_in_background(cx);
+        }
+    }
+}
+
+impl OwnerState {
+    pub(super) fn check(&self) {
+        if let Some(release) = self.op.release() {
+            assert!(
+                release.direct > 0 || release.job.is_some(),
+                "somebody is at a release: {self:?}"
+            );
+        }
+        assert!(
+            self.timer.is_some() || !self.tenure.needs_timer(),
+            "a hold is watched: {self:?}"
+        );
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl OwnerState {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.generation.visit(visitor);
+        self.tenure.visit(visitor);
+        self.op.visit(visitor);
+        let seen = match &mut self.op {
+            Op::Acquire(acquire) => Some(&mut acquire.losses),
+            Op::Idle | Op::Release(_) => None,
+        };
+        self.tenure.forget_losses(seen);
+        visitor.time(&mut self.moved_at);
+        self.timer.iter_mut().for_each(|at| visitor.time(at));
+    }
+}
+
+/// What is known of the count in Redis when an acquire is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterAcquire {
+    /// It is the count that the acquire went to.
+    Counted,
+    /// It is what it was before.
+    NotExecuted,
+    /// It is one of these two, or will be.
+    Unknown,
+}
+
+fn end_holds(losses: &[Loss], cx: &mut Context<'_>) {
+    let ended = losses
+        .iter()
+        .map(|loss| (loss.id, Ending::Lost(loss.reason)));
+    cx.out.ended.extend(ended);
+}

@@ -1,0 +1,390 @@
+//! Unlocks, dropped guards, and what the background has to do.
+//!
+//! Every send says the count of its moment, so that whatever happened before is included, and a later
+//! release is never undone by a late one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockCore;
+use super::effect::{Effects, Total};
+use super::ids::{HoldId, OpId, ThreadId, Time};
+use super::op::{Op, Release};
+use super::owner_state::{Context, OwnerState};
+use super::rules::Life;
+use crate::error::LossReason;
+
+/// How an unlock begins.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReleaseStart {
+    Send(Unlock),
+    /// An acquire of the same owner is under way since then; its end is announced.
+    OwnerBusy {
+        since: Time,
+    },
+    /// Somebody else released the same detached hold in between.
+    NotHeld,
+}
+
+/// An unlock that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Unlock {
+    pub owner: ThreadId,
+    pub op: OpId,
+    pub field: Arc<str>,
+    /// The local deadline when it began.
+    pub deadline: Time,
+}
+
+/// What a release was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReleaseAnswer {
+    /// The count that the answered send went to.
+    pub target: u32,
+    /// `None`: the count is what was asked for. Else why the field is not there any more.
+    pub gone: Option<LossReason>,
+    /// An earlier send may have been executed too.
+    pub repeated: bool,
+    /// Before the very first send.
+    pub first_sent_at: Time,
+}
+
+impl ReleaseAnswer {
+    fn frees(&self) -> bool {
+        self.target == 0 && self.gone.is_none()
+    }
+}
+
+/// What becomes of a release without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NoReply {
+    GoOn,
+    /// It cannot succeed: the lease frees the lock.
+    GiveUp,
+}
+
+/// What a job does next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum JobStep {
+    /// Behind a lease that is over there is nothing left to free.
+    Send {
+        field: Arc<str>,
+        lease_max: Duration,
+    },
+    Done,
+}
+
+impl LockCore {
+    /// Takes a hold out of the books, and occupies its owner with the release. `Err`: it was lost.
+    pub fn begin_unlock(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        hold: HoldId,
+        out: &mut Effects,
+    ) -> Result<ReleaseStart, LossReason> {
+        let rules = self.rules;
+        let start = self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                if let Some(reason) = own.tenure.loss_of(hold) {
+                    own.acknowledge(hold, cx);
+                    return Err(reason);
+                }
+                if own.tenure.snapshot(now, hold, &rules).is_none() {
+                    return Ok(ReleaseStart::NotHeld);
+                }
+                if own.op.acquire().is_some() {
+                    return Ok(ReleaseStart::OwnerBusy {
+                        since: own.moved_at,
+                    });
+                }
+                if !own.release(hold, cx) {
+                    return Ok(ReleaseStart::NotHeld);
+                }
+                Ok(ReleaseStart::Send(own.begin_unlock(cx)))
+            })
+        });
+        start.unwrap_or(Ok(ReleaseStart::NotHeld))
+    }
+
+    /// A guard was dropped: the hold counts as released from here on, and a job does the rest.
+    pub fn drop_hold(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+        self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
+    }
+
+    fn drop_now(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+        self.change(now, owner, out, |own, cx| {
+            if own.release(hold, cx) {
+                own.release_in_background(cx);
+            } else {
+                own.acknowledge(hold, cx);
+            }
+        });
+    }
+
+    /// Drops every detached hold; answers how many.
+    pub fn drop_detached(&mut self, now: Time, out: &mut Effects) -> usize {
+        self.step(now, out, |core, out| {
+            let detached = core
+                .owners
+                .iter()
+                .map(|(owner, own)| (*owner, own.tenure.detached()));
+            let detached: Vec<_> = detached.collect();
+            for (owner, hold) in detached
+                .iter()
+                .flat_map(|(owner, holds)| holds.iter().map(|hold| (*owner, *hold)))
+            {
+                core.drop_now(now, owner, hold, out);
+            }
+            detached.iter().map(|(_, holds)| holds.len()).sum()
+        })
+    }
+
+    pub fn detach(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.tenure.detach(hold));
+        });
+    }
+
+    /// A detached hold of this owner, for the caller to release.
+    pub fn claim_detached(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> Option<HoldId> {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.tenure.claim_detached())
+                .flatten()
+        })
+    }
+
+    /// Has jobs go on with unlocks whose callers have not polled them for longer than a command may
+    /// take: others wait for them.
+    pub(super) fn take_over_stuck(&mut self, now: Time, out: &mut Effects) {
+        while let Some(&(since, owner)) = self.marked.unlocks.first() {
+            if since + self.rules.command_timeout > now {
+                return;
+            }
+            self.change(now, owner, out, OwnerState::take_over_unlocks);
+        }
+    }
+
+    /// Whether a job has taken this unlock over: a send would not be in order with its own any more.
+    pub fn is_taken_over(&self, unlock: &Unlock) -> bool {
+        let release = self
+            .owners
+            .get(&unlock.owner)
+            .and_then(|own| own.op.release());
+        release.is_none_or(|release| release.id != unlock.op)
+    }
+
+    /// What a release that is sent now has to say: the count, and the lease that is still promised.
+    pub fn release_target(&self, now: Time, owner: ThreadId) -> (u32, Duration) {
+        let Some(own) = self.owners.get(&owner) else {
+            return (0, Duration::from_millis(1));
+        };
+        (own.tenure.target(), own.tenure.promised(now, &self.rules))
+    }
+
+    /// An unlock was answered. `Err`: the hold had ended before.
+    pub fn unlocked(
+        &mut self,
+        now: Time,
+        unlock: &Unlock,
+        answer: ReleaseAnswer,
+        out: &mut Effects,
+    ) -> Result<(), LossReason> {
+        // If it was taken over meanwhile, there is nobody left to ask.
+        let (mut raced, mut all_released) = (true, true);
+        self.end_unlock(now, unlock, out, |own, cx| {
+            raced = own.op.release().is_some_and(|release| release.raced);
+            all_released = !own.tenure.is_held();
+            own.apply(answer, cx);
+            answer.frees()
+        });
+        // An earlier send may have done it, or another release of the same owner that went further
+        // and was quicker: then it is no loss.
+        let by_a_send = answer.repeated && answer.target == 0;
+        let done_before =
+            (by_a_send || raced && all_released) && answer.first_sent_at < unlock.deadline;
+        match answer.gone {
+            Some(LossReason::Gone | LossReason::Taken) if done_before => Ok(()),
+            Some(reason) => Err(reason),
+            None => Ok(()),
+        }
+    }
+
+    /// An unlock has no answer, or nobody waits for it any more.
+    pub fn not_unlocked(&mut self, now: Time, unlock: &Unlock, then: NoReply, out: &mut Effects) {
+        self.end_unlock(now, unlock, out, |own, cx| {
+            match then {
+                NoReply::GoOn => own.release_in_background(cx),
+                NoReply::GiveUp => {
+                    own.needs_no_release();
+                    cx.out.count(Total::GaveUp, 1);
+                }
+            }
+            false
+        });
+    }
+
+    /// Ends an unlock, if it is not taken over, with what changes because of it. `change` answers
+    /// whether the lock is free now.
+    fn end_unlock(
+        &mut self,
+        now: Time,
+        unlock: &Unlock,
+        out: &mut Effects,
+        change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> bool,
+    ) {
+        self.step(now, out, |core, out| {
+            if core.is_taken_over(unlock) {
+                return;
+            }
+            let freed = core.change(now, unlock.owner, out, |own, cx| {
+                own.moved_at = cx.now;
+                if let Some(release) = own.op.release_mut() {
+                    release.direct -= 1;
+                }
+                let freed = change(own, cx);
+                own.end_release_if_over(cx);
+                freed
+            });
+            if freed == Some(true) {
+                core.freed_at = Some(now);
+            }
+        });
+    }
+
+    /// What is left to do for the job of an owner.
+    pub fn job_step(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        job: OpId,
+        out: &mut Effects,
+    ) -> JobStep {
+        let step = self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| own.job_step(job, cx))
+        });
+        step.unwrap_or(JobStep::Done)
+    }
+
+    /// The send of a job was answered.
+    pub fn job_answered(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        job: OpId,
+        answer: ReleaseAnswer,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            let freed = core.change(now, owner, out, |own, cx| {
+                if own.op.release().is_none_or(|release| release.id != job) {
+                    return false;
+                }
+                own.moved_at = cx.now;
+                own.apply(answer, cx);
+                answer.frees()
+            });
+            if freed == Some(true) {
+                core.freed_at = Some(now);
+            }
+        });
+    }
+
+    /// A job gives up, could not be spawned, or was dropped with its runtime: the lease frees the
+    /// lock.
+    pub fn job_gone(&mut self, now: Time, owner: ThreadId, job: OpId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                let Some(release) = own.op.release_mut().filter(|release| release.id == job) else {
+                    return;
+                };
+                if release.job.take().is_some() {
+                    cx.out.count(Total::GaveUp, 1);
+                }
+                own.end_release_if_over(cx);
+            });
+        });
+    }
+}
+
+impl OwnerState {
+    fn begin_unlock(&mut self, cx: &mut Context<'_>) -> Unlock {
+        self.moved_at = cx.now;
+        let op = match &mut self.op {
+            Op::Release(release) => {
+                release.raced = true;
+                release.direct += 1;
+                release.id
+            }
+            Op::Idle | Op::Acquire(_) => {
+                let id = cx.ids.op();
+                self.op = Op::Release(Release {
+                    id,
+                    direct: 1,
+                    job: None,
+                    raced: false,
+                });
+                id
+            }
+        };
+        Unlock {
+            owner: self.owner,
+            op,
+            field: Arc::clone(&self.field),
+            deadline: self.tenure.deadline(),
+        }
+    }
+
+    fn take_over_unlocks(&mut self, cx: &mut Context<'_>) {
+        // Under another id: those who began them have no part in it any more.
+        let id = cx.ids.op();
+        let Some(release) = self.op.release_mut() else {
+            return;
+        };
+        (release.id, release.direct) = (id, 0);
+        self.release_in_background(cx);
+        // If the client is closed, no job has begun.
+        self.end_release_if_over(cx);
+    }
+
+    /// What a release was answered changes what is known of the count.
+    fn apply(&mut self, answer: ReleaseAnswer, cx: &mut Context<'_>) {
+        match answer.gone {
+            None if answer.target == self.tenure.target() => self.needs_no_release(),
+            None => {}
+            Some(reason) => self.lose(reason, cx),
+        }
+    }
+
+    fn job_step(&mut self, job: OpId, cx: &mut Context<'_>) -> JobStep {
+        let (held, closed) = (self.tenure.is_held(), cx.life == Life::Closed);
+        let release = self.op.release_mut().filter(|release| release.id == job);
+        let Some(Release {
+            direct, job, raced, ..
+        }) = release
+        else {
+            return JobStep::Done;
+        };
+        let Some(at) = job else { return JobStep::Done };
+        if *raced && *direct == 0 {
+            // Overlapping sends may have been executed in another order than they were built. For
+            // holds that stay the count is said once more, now that nobody else is under way.
+            *raced = false;
+            at.in_sync &= !held;
+        }
+        if at.in_sync || closed {
+            *job = None;
+            self.end_release_if_over(cx);
+            return JobStep::Done;
+        }
+        JobStep::Send {
+            field: Arc::clone(&self.field),
+            lease_max: self.tenure.lease_max(),
+        }
+    }
+}

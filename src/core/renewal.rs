@@ -1,0 +1,109 @@
+//! What the watchdog asks a lock, and what it reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockCore;
+use super::effect::{Effects, Event};
+use super::hold::{RenewOutcome, RenewalAsk};
+use super::ids::{Generation, HoldId, ThreadId, Time};
+use crate::error::LossReason;
+
+/// A renewal that is due.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RenewalRequest {
+    pub field: Arc<str>,
+    pub generation: Generation,
+    pub asked: RenewalAsk,
+}
+
+impl LockCore {
+    /// The timer of an owner has fired. Ends what is over; answers with what is to be renewed.
+    pub fn timer_fired(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> Option<RenewalRequest> {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                // It is gone from the registry, so it is set again whenever it is due next.
+                own.timer = None;
+                if own.tenure.warn_if_overdue(now, &rules) {
+                    cx.out.events.push(Event::RenewalOverdue {
+                        field: Arc::clone(&own.field),
+                    });
+                }
+                let asked = own.tenure.begin_renewal(now, &rules)?;
+                let (field, generation) = (Arc::clone(&own.field), own.generation);
+                Some(RenewalRequest {
+                    field,
+                    generation,
+                    asked,
+                })
+            })
+            .flatten()
+        })
+    }
+
+    /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
+    pub fn renewed(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        generation: Generation,
+        outcome: RenewOutcome,
+        out: &mut Effects,
+    ) {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                if own.generation != generation || !own.tenure.is_held() {
+                    return;
+                }
+                match outcome {
+                    RenewOutcome::Held { sent_at, asked } => own.tenure.renewed(sent_at, asked),
+                    RenewOutcome::Unknown => own.tenure.not_renewed(now, &rules),
+                    RenewOutcome::Lost(reason) => own.lose(reason, cx),
+                }
+            });
+        });
+    }
+
+    /// A fixed lease was extended.
+    pub fn extended(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        hold: HoldId,
+        sent_at: Time,
+        lease: Duration,
+        out: &mut Effects,
+    ) {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                own.tenure.extended(hold, sent_at, lease, &rules);
+            });
+        });
+    }
+
+    /// Ends every hold of an owner, if it still is in the same generation.
+    pub fn lose_owner(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        generation: Option<Generation>,
+        reason: LossReason,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                if generation.is_none_or(|generation| generation == own.generation) {
+                    own.lose(reason, cx);
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! What the steps of a lock are given: settings, the life of the client, and the counts it is asked
+//! for.
+
+use std::time::Duration;
+
+use super::ids::Time;
+
+/// The settings that the steps go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rules {
+    pub watchdog_timeout: Duration,
+    pub command_timeout: Duration,
+}
+
+impl Rules {
+    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth
+    /// of the period have their timers at the same instant and are renewed together.
+    pub(super) fn on_beat(&self, due: Time) -> Time {
+        let beat = self.slack().as_nanos().max(1);
+        let early = due.since_start().as_nanos() % beat;
+        due - Duration::from_nanos(u64::try_from(early).unwrap_or(0))
+    }
+
+    /// How much earlier than due a renewal may be sent along with others.
+    pub fn slack(&self) -> Duration {
+        self.watchdog_timeout / 30
+    }
+}
+
+/// The life of the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Life {
+    Open,
+    /// No new holds; those there are kept and can be released.
+    Closing,
+    /// The runtime is gone: nobody is left to renew a hold, or to signal its loss.
+    Gone,
+    /// Nothing is sent any more.
+    Closed,
+}
+
+/// Numbers for [`ClientStats`](crate::ClientStats), and for `close`, which waits for them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counts {
+    pub held: usize,
+    pub guarded: usize,
+    pub waiting: usize,
+    pub acquiring: usize,
+    pub releasing: usize,
+}
+
+impl Counts {
+    /// Takes one owner's or lock's part out and puts another one in.
+    pub fn replace(&mut self, before: Self, after: Self) {
+        let change = |sum: &mut usize, before, after| *sum = *sum + after - before;
+        change(&mut self.held, before.held, after.held);
+        change(&mut self.guarded, before.guarded, after.guarded);
+        change(&mut self.waiting, before.waiting, after.waiting);
+        change(&mut self.acquiring, before.acquiring, after.acquiring);
+        change(&mut self.releasing, before.releasing, after.releasing);
+    }
+}

@@ -1,0 +1,399 @@
+//! The holds of one owner: how long each is promised, when the next renewal is due, which were lost.
+//!
+//! Invariant I1: `deadline` precedes the server's expiry of the lock, and only moves forward.
+
+use std::time::Duration;
+
+use super::hold::{
+    Hold, HoldSnapshot, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
+};
+use super::ids::{HoldId, Time};
+use super::rules::Rules;
+use crate::error::LossReason;
+
+/// Where the renewal of an owner stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum RenewalState {
+    Waiting,
+    InFlight,
+    /// The last one has no answer; the next is due then.
+    RetryAt(Time),
+}
+
+/// All holds of one owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Tenure {
+    holds: Vec<Hold>,
+    lost: Vec<LostHold>,
+    /// The reason of the latest loss.
+    lost_reason: LossReason,
+    /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
+    losses: u64,
+    deadline: Time,
+    /// Before the send of the last command that confirmed the lease.
+    renewed_at: Time,
+    /// The longest lease ever asked for: the server frees the lock after it by itself.
+    lease_max: Duration,
+    renewal: RenewalState,
+    /// Renewal is overdue, and that was said.
+    warned: bool,
+}
+
+impl Tenure {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            holds: Vec::new(),
+            lost: Vec::new(),
+            lost_reason: LossReason::Gone,
+            losses: 0,
+            deadline: now,
+            renewed_at: now,
+            lease_max: Duration::ZERO,
+            renewal: RenewalState::Waiting,
+            warned: false,
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn guarded(&self) -> usize {
+        self.holds
+            .iter()
+            .filter(|hold| hold.keeper == Keeper::Guard)
+            .count()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    /// Neither held nor lost with an owner that has yet to see it.
+    pub(super) fn is_spent(&self) -> bool {
+        self.holds.is_empty() && self.lost.is_empty()
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    pub(super) fn lost_reason(&self) -> LossReason {
+        self.lost_reason
+    }
+
+    /// Why an outer hold is no more, while its guard is still open and nothing else is held.
+    pub(super) fn lost(&self) -> Option<LossReason> {
+        (self.holds.is_empty() && !self.lost.is_empty()).then_some(self.lost_reason)
+    }
+
+    pub(super) fn lease_max(&self) -> Duration {
+        self.lease_max
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// The count that a release goes to. A section whose hold reached its limit may still be running,
+    /// and nothing is unlocked under it: until its guard is gone the field stays.
+    pub(super) fn target(&self) -> u32 {
+        self.count()
+            .max(u32::from(self.lost.iter().any(LostHold::runs_on)))
+    }
+
+    /// A lease may be at the server whose acquire has no answer.
+    pub(super) fn lease_may_be(&mut self, lease: Duration) {
+        self.lease_max = self.lease_max.max(lease);
+    }
+
+    /// Adds a hold whose lease counts from `sent_at`.
+    pub(super) fn add(
+        &mut self,
+        id: HoldId,
+        policy: LeasePolicy,
+        sent_at: Time,
+        lease: Duration,
+        rules: &Rules,
+    ) {
+        if self.holds.is_empty() {
+            self.renewed_at = sent_at;
+            self.renewal = RenewalState::Waiting;
+        }
+        self.confirm(sent_at, lease, rules);
+        self.holds.push(Hold {
+            id,
+            policy,
+            keeper: Keeper::Guard,
+        });
+    }
+
+    /// The server has confirmed at least `lease` from `sent_at` on, for an acquire or an `extend`.
+    fn confirm(&mut self, sent_at: Time, lease: Duration, rules: &Rules) {
+        // A shorter lease than a renewal asks for must not put the renewal off: short nested holds
+        // would keep it from ever coming.
+        let renews = self
+            .renewal_lease(sent_at, rules)
+            .is_none_or(|asked| lease >= asked);
+        self.promise(sent_at, lease);
+        if renews {
+            self.in_order_since(sent_at);
+        }
+    }
+
+    fn promise(&mut self, sent_at: Time, lease: Duration) {
+        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
+        self.lease_max = self.lease_max.max(lease);
+    }
+
+    /// The server had what it should have at `sent_at`: the next renewal is a period away.
+    fn in_order_since(&mut self, sent_at: Time) {
+        self.renewed_at = self.renewed_at.max(sent_at);
+        self.warned = false;
+        if matches!(self.renewal, RenewalState::RetryAt(_)) {
+            self.renewal = RenewalState::Waiting;
+        }
+    }
+
+    /// A fixed lease was extended: the end of the hold moves, never back.
+    pub(super) fn extended(&mut self, id: HoldId, sent_at: Time, lease: Duration, rules: &Rules) {
+        let Some(hold) = self.holds.iter_mut().find(|hold| hold.id == id) else {
+            return;
+        };
+        if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
+            *until = (*until).max(local_deadline(sent_at, lease));
+        }
+        self.confirm(sent_at, lease, rules);
+    }
+
+    /// Takes a hold out because its owner releases it. `false`: it has ended before.
+    pub(super) fn release(&mut self, id: HoldId) -> bool {
+        let before = self.holds.len();
+        self.holds.retain(|hold| hold.id != id);
+        self.holds.len() != before
+    }
+
+    /// Why a hold was lost that its owner has not seen the end of.
+    pub(super) fn loss_of(&self, id: HoldId) -> Option<LossReason> {
+        self.lost
+            .iter()
+            .find(|lost| lost.id == id)
+            .map(|lost| lost.reason)
+    }
+
+    /// The owner has seen that a hold was lost. `true` if the last section that ran on behind its
+    /// limit ended with that: the field need not stay any longer.
+    pub(super) fn acknowledge(&mut self, id: HoldId) -> bool {
+        let before = self.target();
+        self.lost.retain(|lost| lost.id != id);
+        self.target() != before
+    }
+
+    pub(super) fn detach(&mut self, id: HoldId) {
+        for hold in self.holds.iter_mut().filter(|hold| hold.id == id) {
+            hold.keeper = Keeper::Detached;
+        }
+        for lost in self.lost.iter_mut().filter(|lost| lost.id == id) {
+            lost.keeper = Keeper::Detached;
+        }
+        self.lost.retain(|lost| !lost.is_forgotten());
+    }
+
+    /// The latest detached hold that no unlock is at yet, or a lost one that nobody has asked for.
+    pub(super) fn claim_detached(&mut self) -> Option<HoldId> {
+        let held = self
+            .holds
+            .iter_mut()
+            .rev()
+            .find(|hold| hold.keeper == Keeper::Detached);
+        if let Some(hold) = held {
+            hold.keeper = Keeper::Unlock;
+            return Some(hold.id);
+        }
+        self.lost
+            .iter()
+            .find(|lost| lost.keeper.is_detached())
+            .map(|lost| lost.id)
+    }
+
+    pub(super) fn detached(&self) -> Vec<HoldId> {
+        let detached = self.holds.iter().filter(|hold| hold.keeper.is_detached());
+        detached.map(|hold| hold.id).collect()
+    }
+
+    pub(super) fn lose(&mut self, reason: LossReason) -> Vec<Loss> {
+        self.lose_if(|_| Some(reason))
+    }
+
+    /// Ends the holds that are over by the clock.
+    pub(super) fn expire(&mut self, now: Time) -> Vec<Loss> {
+        let deadline = self.deadline;
+        self.lose_if(|hold| hold.over(deadline, now))
+    }
+
+    fn lose_if(&mut self, mut reason: impl FnMut(&Hold) -> Option<LossReason>) -> Vec<Loss> {
+        let mut losses = Vec::new();
+        for hold in std::mem::take(&mut self.holds) {
+            let Some(reason) = reason(&hold) else {
+                self.holds.push(hold);
+                continue;
+            };
+            let Hold { id, policy, keeper } = hold;
+            let is_news = !(keeper.is_detached() && reason == LossReason::LeaseOver);
+            losses.push(Loss {
+                id,
+                reason,
+                is_news,
+            });
+            self.lost_reason = reason;
+            let lost = LostHold {
+                id,
+                reason,
+                keeper,
+                bounded: policy.ends().is_some(),
+            };
+            if !lost.is_forgotten() {
+                self.lost.push(lost);
+            }
+        }
+        self.losses += u64::from(!losses.is_empty());
+        losses
+    }
+
+    /// When the next hold is over if nothing happens.
+    pub(super) fn expires_at(&self) -> Option<Time> {
+        let ends = self.holds.iter().filter_map(|hold| hold.policy.ends());
+        self.is_held().then(|| ends.fold(self.deadline, Time::min))
+    }
+
+    /// The longest time still promised to the holds that are left.
+    pub(super) fn promised(&self, now: Time, rules: &Rules) -> Duration {
+        let left = self.holds.iter().map(|hold| hold.policy.left(now, rules));
+        left.fold(LEASE_MIN, Duration::max)
+    }
+
+    /// The lease that a renewal asks for; `None` if no hold is renewed.
+    fn renewal_lease(&self, now: Time, rules: &Rules) -> Option<Duration> {
+        let renewed = self.holds.iter().filter(|hold| hold.policy.is_renewed());
+        let left = renewed.map(|hold| hold.policy.left(now, rules)).max();
+        left.map(|lease| lease.max(LEASE_MIN))
+    }
+
+    /// Without a renewal by then a watchdog hold is at risk.
+    fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
+        let renewed = self.holds.iter().any(|hold| hold.policy.is_renewed());
+        renewed.then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
+    }
+
+    /// When the next renewal is due.
+    fn due_at(&self, rules: &Rules) -> Time {
+        match self.renewal {
+            RenewalState::RetryAt(at) => at,
+            RenewalState::Waiting | RenewalState::InFlight => {
+                self.renewed_at + rules.watchdog_timeout / 3
+            }
+        }
+    }
+
+    /// When the timer of this owner has to fire; `None`: it needs none for now.
+    pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
+        let expires = self.expires_at()?;
+        let risk = self.at_risk_from(rules).filter(|_| !self.warned);
+        let watched = risk.map_or(expires, |risk| risk.min(expires));
+        match self.renewal {
+            RenewalState::Waiting | RenewalState::RetryAt(_) => {
+                Some(watched.min(rules.on_beat(self.due_at(rules))))
+            }
+            // The renewal under way is answered, or given up, long before there is anything to see.
+            RenewalState::InFlight => {
+                Some(watched).filter(|at| *at <= now + rules.command_timeout * 2)
+            }
+        }
+    }
+
+    pub(super) fn needs_timer(&self) -> bool {
+        self.is_held() && self.renewal != RenewalState::InFlight
+    }
+
+    /// Whether it is time to say that the renewal is overdue. It is said once.
+    pub(super) fn warn_if_overdue(&mut self, now: Time, rules: &Rules) -> bool {
+        let overdue = !self.warned && self.at_risk_from(rules).is_some_and(|from| from <= now);
+        self.warned |= overdue;
+        overdue
+    }
+
+    /// Begins a renewal if one is due.
+    pub(super) fn begin_renewal(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
+        let is_due = self.due_at(rules) <= now + rules.slack();
+        if !self.is_held() || self.renewal == RenewalState::InFlight || !is_due {
+            return None;
+        }
+        self.renewal = RenewalState::InFlight;
+        Some(
+            self.renewal_lease(now, rules)
+                .map_or(RenewalAsk::Check, RenewalAsk::Extend),
+        )
+    }
+
+    /// The renewal under way found everything as it should be.
+    pub(super) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
+        self.renewal = RenewalState::Waiting;
+        if let RenewalAsk::Extend(lease) = asked {
+            self.promise(sent_at, lease);
+        }
+        self.in_order_since(sent_at);
+    }
+
+    /// The renewal under way has no answer: it is repeated soon.
+    pub(super) fn not_renewed(&mut self, now: Time, rules: &Rules) {
+        self.renewal = RenewalState::RetryAt(now + rules.watchdog_timeout / 30);
+    }
+
+    pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {
+        let hold = self.holds.iter().find(|hold| hold.id == id)?;
+        Some(HoldSnapshot {
+            deadline: self.deadline,
+            at_risk_from: self
+                .at_risk_from(rules)
+                .filter(|_| hold.policy.is_renewed()),
+            ends: hold.policy.ends(),
+            over: hold.over(self.deadline, now),
+            policy: hold.policy,
+        })
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Tenure {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        for hold in &mut self.holds {
+            hold.id.visit(visitor);
+            match &mut hold.policy {
+                LeasePolicy::Watchdog { limit } => limit.iter_mut().for_each(|at| visitor.time(at)),
+                LeasePolicy::Fixed { until, limit } => {
+                    visitor.time(until);
+                    limit.iter_mut().for_each(|at| visitor.time(at));
+                }
+            }
+        }
+        self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
+        visitor.time(&mut self.deadline);
+        visitor.time(&mut self.renewed_at);
+        if let RenewalState::RetryAt(at) = &mut self.renewal {
+            visitor.time(at);
+        }
+    }
+
+    /// Only whether it has moved since an acquire began is of interest.
+    pub(super) fn forget_losses(&mut self, seen: Option<&mut u64>) {
+        let moved = seen.as_ref().is_some_and(|seen| **seen != self.losses);
+        seen.into_iter().for_each(|seen| *seen = 0);
+        self.losses = u64::from(moved);
+    }
+}
+
+/// What is sent when next to nothing is promised any more.
+const LEASE_MIN: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! What an owner sees of its hold: its state, how long it is guaranteed, and when it ends.
+//!
+//! Local information only; nothing here asks Redis.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::core::{Ending, HoldId, HoldSnapshot, Time};
+use crate::entry::{Entry, HoldStatus};
+use crate::error::LossReason;
+use crate::owner::Owner;
+
+/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// lock.run(|held| async move {
+///     println!("valid until {:?}", held.valid_until());
+/// }).await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HoldHandle {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) owner: Owner,
+    pub(crate) hold: HoldId,
+    pub(crate) status: Arc<HoldStatus>,
+}
+
+impl HoldHandle {
+    /// Resolves when the hold is lost; see [`LockGuard::lost`](crate::LockGuard::lost).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(held: redisson_lock::HoldHandle) { println!("{}", held.lost().await) }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        Lost {
+            watch: Watch::new(&self.status),
+        }
+    }
+
+    pub(crate) fn ended(&self) -> Ended {
+        Ended {
+            watch: Watch::new(&self.status),
+        }
+    }
+
+    /// Current state of the hold; see [`LockGuard::state`](crate::LockGuard::state).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.state()) }
+    /// ```
+    pub fn state(&self) -> HoldState {
+        // Compared with the clock, which nobody may have looked at since the last step: a process
+        // that stood still must not read "Held". Nothing is changed by that.
+        let (snapshot, now) = self.snapshot();
+        match snapshot {
+            Some(HoldSnapshot {
+                over: Some(reason), ..
+            }) => HoldState::Lost(reason),
+            Some(found) if found.at_risk_from.is_some_and(|from| from <= now) => HoldState::AtRisk,
+            Some(_) => HoldState::Held,
+            None => match self.status.ending() {
+                Some(Ending::Lost(reason)) => HoldState::Lost(reason),
+                Some(Ending::Released) | None => HoldState::Released,
+            },
+        }
+    }
+
+    fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
+        self.entry
+            .read(|core, now| (core.snapshot(now, self.owner.id(), self.hold), now))
+    }
+
+    /// The instant up to which the hold is guaranteed; see
+    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.valid_until()) }
+    /// ```
+    pub fn valid_until(&self) -> Instant {
+        let (snapshot, now) = self.snapshot();
+        let until = snapshot.map_or(now, |found| {
+            found
+                .ends
+                .map_or(found.deadline, |ends| ends.min(found.deadline))
+        });
+        self.entry.shared().clock.instant(until).into_std()
+    }
+}
+
+impl fmt::Debug for HoldHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldHandle")
+            .field("lock", &self.entry.name.given())
+            .field("owner", &self.owner)
+            .field("state", &self.state())
+            .finish()
+    }
+}
+
+/// State of a hold, from local information.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::{HoldState, LossReason};
+/// assert_ne!(HoldState::Held, HoldState::Lost(LossReason::Gone));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// Held, and confirmed recently.
+    Held,
+    /// Still held, but no renewal was confirmed for two thirds of the watchdog timeout: stop side
+    /// effects.
+    AtRisk,
+    /// No longer held.
+    Lost(LossReason),
+    /// Released.
+    Released,
+}
+
+/// The future of [`LockGuard::lost`](crate::LockGuard::lost).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::LockGuard) {
+/// let lost: redisson_lock::Lost = guard.lost();
+/// # }
+/// ```
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Lost {
+    watch: Watch,
+}
+
+impl Future for Lost {
+    type Output = LossReason;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
+        match self.watch.poll_ended(context) {
+            Poll::Ready(Ending::Lost(reason)) => Poll::Ready(reason),
+            // Released: nothing is left to lose.
+            Poll::Ready(Ending::Released) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// The future of [`LockGuard::ended`](crate::LockGuard::ended).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::LockGuard) {
+/// let ended: redisson_lock::Ended = guard.ended();
+/// # }
+/// ```
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Ended {
+    watch: Watch,
+}
+
+impl Future for Ended {
+    type Output = Option<LossReason>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LossReason>> {
+        self.watch.poll_ended(context).map(|ending| match ending {
+            Ending::Lost(reason) => Some(reason),
+            Ending::Released => None,
+        })
+    }
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lost")
+            .field("ending", &self.watch.status.ending())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ended")
+            .field("ending", &self.watch.status.ending())
+            .finish()
+    }
+}
+
+struct Watch {
+    status: Arc<HoldStatus>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Watch {
+    fn new(status: &Arc<HoldStatus>) -> Self {
+        Self {
+            status: Arc::clone(status),
+            ended: Box::pin(status.ended().clone().cancelled_owned()),
+        }
+    }
+
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+        if let Some(ending) = self.status.ending() {
+            return Poll::Ready(ending);
+        }
+        match self.ended.as_mut().poll(context) {
+            Poll::Ready(()) => self.status.ending().map_or(Poll::Pending, Poll::Ready),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The release protocol: unlocks whose callers wait, and the background jobs that go on when nobody
+//! does.
+//!
+//! Both run the same script, and each of their sends goes to the count of its moment: a later release
+//! is never undone by a late one, and whatever happened before is included. At most one job works for
+//! an owner and lock. It ends when Redis has confirmed the count, or when the lease is over and has
+//! done the work.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::core::{
+    Ending, HoldId, JobStep, LeasePolicy, NoReply, OpId, ReleaseAnswer, RenewalAsk, ThreadId,
+    Unlock, local_deadline,
+};
+use crate::entry::{Entry, HoldStatus, UnlockStart};
+use crate::error::{Error, LossReason};
+use crate::event::event;
+use crate::redis::Bulk;
+use crate::script::{self, Answer, CallError, Released, RenewReply, RenewalKey, RetryPolicy};
+use crate::shared::{Totals, check_lease};
+
+/// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
+/// background.
+pub(crate) struct OpenHold {
+    entry: Arc<Entry>,
+    owner: ThreadId,
+    hold: HoldId,
+    open: bool,
+}
+
+impl Drop for OpenHold {
+    fn drop(&mut self) {
+        if self.open {
+            let (owner, hold) = (self.owner, self.hold);
+            self.entry
+                .step(|core, now, out| core.drop_hold(now, owner, hold, out));
+        }
+    }
+}
+
+impl OpenHold {
+    pub(crate) fn new(entry: Arc<Entry>, owner: ThreadId, hold: HoldId) -> Self {
+        Self {
+            entry,
+            owner,
+            hold,
+            open: true,
+        }
+    }
+
+    /// Leaves the hold to an unlock without a guard.
+    pub(crate) fn detach(mut self) {
+        self.open = false;
+        let (owner, hold) = (self.owner, self.hold);
+        self.entry
+            .step(|core, now, out| core.detach(now, owner, hold, out));
+    }
+
+    /// Releases the hold. From the moment when it is out of the books, dropping the future leaves
+    /// the rest to a job; before, it drops the hold.
+    pub(crate) async fn unlock(mut self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
+        let entry = Arc::clone(&self.entry);
+        let start = entry.shared().clock.now();
+        let unlock = loop {
+            if entry.shared().is_closed()
+                && status
+                    .as_ref()
+                    .is_some_and(|status| status.ending().is_none())
+            {
+                return Err(Error::Closed);
+            }
+            match entry.begin_unlock(self.owner, self.hold) {
+                Ok(UnlockStart::Send(unlock)) => break unlock,
+                Ok(UnlockStart::NotHeld) => {
+                    self.open = false;
+                    return Err(match status.and_then(|status| status.ending()) {
+                        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
+                        Some(Ending::Released) | None => Error::not_held(
+                            entry.name.given(),
+                            &entry.shared().client_id,
+                            self.owner.0,
+                        ),
+                    });
+                }
+                // A nested acquire is under way. Its caller may have stopped polling it, so it is not
+                // waited for longer than for a command: the hold is then dropped, and a job goes on
+                // when that call ends.
+                Ok(UnlockStart::Wait { since, acquire }) => {
+                    let limit = since.max(start) + entry.shared().command_timeout();
+                    let limit = entry.shared().clock.instant(limit);
+                    if tokio::time::timeout_at(limit, acquire).await.is_err() {
+                        let source = "an acquire by the same owner is still in flight; is its future being polled?";
+                        return Err(Error::no_answer("unlocking", source));
+                    }
+                }
+                Err(reason) => {
+                    self.open = false;
+                    return Err(Error::lost(entry.name.given(), reason));
+                }
+            }
+        };
+        self.open = false;
+        OpenUnlock {
+            entry,
+            unlock,
+            open: true,
+        }
+        .send()
+        .await
+    }
+}
+
+/// An unlock that is under way. Dropped before it is answered, it leaves the rest to a job.
+struct OpenUnlock {
+    entry: Arc<Entry>,
+    unlock: Unlock,
+    open: bool,
+}
+
+impl OpenUnlock {
+    async fn send(mut self) -> Result<(), Error> {
+        let entry = Arc::clone(&self.entry);
+        let (owner, field) = (self.unlock.owner, Arc::clone(&self.unlock.field));
+        let sending = pin!(send(
+            &entry,
+            owner,
+            &field,
+            "unlocking",
+            entry.shared().retry()
+        ));
+        let Some(answer) = self.unless_taken_over(sending).await else {
+            let source = "its future was not polled for longer than the command timeout; a background task continued the release";
+            return Err(Error::no_answer("unlocking", source));
+        };
+        let lost = |reason| Error::lost(entry.name.given(), reason);
+        let CallError {
+            error,
+            maybe_executed,
+        } = match answer {
+            Ok(answer) => {
+                self.open = false;
+                let unlock = &self.unlock;
+                return entry
+                    .step(|core, now, out| core.unlocked(now, unlock, answer, out))
+                    .map_err(lost);
+            }
+            Err(error) => error,
+        };
+        let hopeless = matches!(
+            error,
+            Error::PermissionDenied { .. } | Error::NotALock { .. }
+        );
+        self.unanswered(if hopeless && !maybe_executed {
+            NoReply::GiveUp
+        } else {
+            NoReply::GoOn
+        });
+        Err(match error {
+            // The key holds something else: the hold ended when it was replaced.
+            Error::NotALock { .. } => lost(LossReason::Changed),
+            error => error,
+        })
+    }
+
+    /// Polls `future`, but not any more when a job has taken this unlock over: a send would not be in
+    /// order with the job's. `None`: it was taken over.
+    async fn unless_taken_over<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+        std::future::poll_fn(|context| {
+            if self.entry.read(|core, _| core.is_taken_over(&self.unlock)) {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
+    fn unanswered(&mut self, then: NoReply) {
+        if std::mem::take(&mut self.open) {
+            let unlock = &self.unlock;
+            self.entry
+                .step(|core, now, out| core.not_unlocked(now, unlock, then, out));
+        }
+    }
+}
+
+impl Drop for OpenUnlock {
+    fn drop(&mut self) {
+        // Cancel safety: whatever was sent so far, a job brings the count to what is left.
+        self.unanswered(NoReply::GoOn);
+    }
+}
+
+/// Runs `release.lua` for an owner, each send with the count of its moment.
+async fn send(
+    entry: &Entry,
+    owner: ThreadId,
+    field: &Arc<str>,
+    doing: &'static str,
+    retry: RetryPolicy,
+) -> Result<ReleaseAnswer, CallError> {
+    let shared = entry.shared();
+    let mut target = 0;
+    let call = || {
+        let (count, lease) = entry.read(|core, now| core.release_target(now, owner));
+        target = count;
+        script::release(&entry.name, field, count, lease)
+    };
+    let Answer {
+        value,
+        first_sent_at,
+        repeated,
+        ..
+    } = script::call(entry.route(), doing, retry, call).await?;
+    let gone = match value {
+        Released::Done => None,
+        Released::Gone => Some(LossReason::Gone),
+        Released::Taken => Some(LossReason::Taken),
+        Released::NotALock => Some(LossReason::Changed),
+    };
+    Ok(ReleaseAnswer {
+        target,
+        gone,
+        repeated,
+        first_sent_at: shared.clock.time(first_sent_at),
+    })
+}
+
+/// Spawns the release job of an owner. If the runtime is gone, so is the job: the lease frees the
+/// lock.
+pub(crate) fn start_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) {
+    let runtime = entry.shared().runtime.clone();
+    runtime.spawn(
+        Job {
+            entry,
+            owner,
+            id,
+            open: true,
+        }
+        .run(),
+    );
+}
+
+/// A release job. Dropped with its runtime, or before it could be spawned, it says so to the core.
+struct Job {
+    entry: Arc<Entry>,
+    owner: ThreadId,
+    id: OpId,
+    open: bool,
+}
+
+impl Job {
+    async fn run(mut self) {
+        let shared = Arc::clone(self.entry.shared());
+        let start = Instant::now();
+        let mut pause = PAUSE_MIN;
+        let mut tried = false;
+        loop {
+            let (owner, id) = (self.owner, self.id);
+            let step = self
+                .entry
+                .step(|core, now, out| core.job_step(now, owner, id, out));
+            let JobStep::Send { field, lease_max } = step else {
+                self.open = false;
+                return;
+            };
+            // Behind a lease that is over there is nothing left to free.
+            let give_up_at = start + lease_max;
+            let permit = self.entry.route().bulk(Bulk::Releases);
+            let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
+                let error = Error::no_answer("releasing", "earlier releases have no answer yet");
+                return self.give_up(&field, &error);
+            };
+            let answer = send(&self.entry, owner, &field, "releasing", shared.no_retry()).await;
+            drop(permit);
+            let error = match answer {
+                Ok(answer) => {
+                    self.entry
+                        .step(|core, now, out| core.job_answered(now, owner, id, answer, out));
+                    if tried {
+                        self.reconciled(&field, answer.target);
+                    }
+                    continue;
+                }
+                Err(CallError { error, .. }) => error,
+            };
+            tried = true;
+            if Instant::now() >= give_up_at || error.is_final() {
+                return self.give_up(&field, &error);
+            }
+            let left = give_up_at.saturating_duration_since(Instant::now());
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn reconciled(&self, field: &str, count: u32) {
+        Totals::add(&self.entry.shared().totals.reconciled, 1);
+        let lock = self.entry.name.given();
+        event!(INFO, %lock, owner = %field, count, "outcome reconciled");
+    }
+
+    fn give_up(self, field: &str, error: &Error) {
+        let lock = Arc::clone(self.entry.name.given());
+        // The core first: it does not wait for a subscriber.
+        drop(self);
+        event!(WARN, %lock, owner = %field, %error, "background release failed: the lease frees the lock");
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.open {
+            let (owner, id) = (self.owner, self.id);
+            self.entry
+                .step(|core, now, out| core.job_gone(now, owner, id, out));
+        }
+    }
+}
+
+/// Moves the end of a fixed lease.
+pub(crate) async fn extend(
+    entry: &Arc<Entry>,
+    owner: ThreadId,
+    hold: HoldId,
+    status: &HoldStatus,
+    lease: Duration,
+) -> Result<(), Error> {
+    check_lease("lease", lease)?;
+    let shared = entry.shared();
+    let lost = || match status.ending() {
+        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
+        Some(Ending::Released) | None => Error::lost(entry.name.given(), LossReason::Gone),
+    };
+    if shared.is_closed() {
+        return Err(Error::Closed);
+    }
+    let found = entry.step(|core, now, out| {
+        core.tick(now, out);
+        Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
+    });
+    let (now, snapshot, field) = found.ok_or_else(lost)?;
+    let LeasePolicy::Fixed { limit, .. } = snapshot.policy else {
+        let problem =
+            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
+                .to_owned();
+        return Err(Error::InvalidConfig {
+            what: "extend",
+            problem,
+        });
+    };
+    if limit.is_some_and(|limit| local_deadline(now, lease) > limit) {
+        let problem = "it reaches past the max_hold of this hold";
+        return Err(Error::InvalidDuration {
+            what: "lease",
+            given: lease,
+            problem,
+        });
+    }
+    let asked = RenewalAsk::Extend(lease);
+    let renewal = [RenewalKey {
+        key: Arc::clone(entry.name.key()),
+        field,
+        asked,
+    }];
+    let call = || script::renew(&renewal);
+    let answer = script::call(entry.route(), "extending", shared.retry(), call).await;
+    let answer = answer.map_err(|error| error.error)?;
+    let sent_at = shared.clock.time(answer.sent_at);
+    let reason = match answer.value.first() {
+        Some(RenewReply::Held) => None,
+        Some(RenewReply::Taken) => Some(LossReason::Taken),
+        Some(RenewReply::Changed) => Some(LossReason::Changed),
+        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
+    };
+    let held = entry.step(|core, now, out| {
+        match reason {
+            None => core.extended(now, owner, hold, sent_at, lease, out),
+            // It may have ended meanwhile, and its owner may have begun another one.
+            Some(reason) if core.snapshot(now, owner, hold).is_some() => {
+                core.lose_owner(now, owner, None, reason, out);
+            }
+            Some(_) => {}
+        }
+        core.snapshot(now, owner, hold).is_some()
+    });
+    if held { Ok(()) } else { Err(lost()) }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -1,0 +1,175 @@
+//! A call that waits for its permit, in the queue of its lock.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::core::{Admission, Order, Permit, Rejected, Terms, WaiterId};
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::event::event;
+use crate::owner::{Owner, next_own_id};
+use crate::wait::Subscription;
+use crate::wire;
+
+/// A call that wants the lock; it leaves the queue when it is dropped.
+pub(super) struct Waiter {
+    entry: Arc<Entry>,
+    id: WaiterId,
+    /// Notified when it may be able to go on.
+    notify: Arc<Notify>,
+    owner: Owner,
+    field: Arc<str>,
+    since: Instant,
+    warned: bool,
+}
+
+impl Waiter {
+    pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, order: Order) -> Self {
+        let (id, notify) = entry.enqueue(owner.id(), order, terms);
+        let (entry, field) = (Arc::clone(entry), owner.field());
+        Self {
+            entry,
+            id,
+            notify,
+            owner: owner.clone(),
+            field,
+            since: Instant::now(),
+            warned: false,
+        }
+    }
+
+    /// Waits until this call may talk to Redis. `None`: the deadline came first.
+    pub(super) async fn next(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Permit>, Error> {
+        let mut behind_since = None;
+        loop {
+            let (limit, behind) = match self.admit()? {
+                Admission::Permit(permit) => {
+                    return Ok(Some(permit));
+                }
+                Admission::Queued { again } => {
+                    behind_since = None;
+                    (again, false)
+                }
+                // The earlier operation waits for Redis: that is waited for as long as a command is.
+                // However many there are before this one, each has as long.
+                Admission::OwnerBusy { since } => {
+                    let now = self.entry.shared().clock.now();
+                    let since = since.max(*behind_since.get_or_insert(now));
+                    (Some(since + self.entry.shared().command_timeout()), true)
+                }
+            };
+            let limit = limit.map(|limit| self.entry.shared().clock.instant(limit));
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(None);
+            }
+            if behind && limit.is_some_and(|limit| limit <= Instant::now()) {
+                let source = "an earlier operation of this owner on this lock has no answer yet";
+                return Err(Error::no_answer("acquiring", source));
+            }
+            self.notified([limit, deadline]).await;
+        }
+    }
+
+    fn admit(&self) -> Result<Admission, Error> {
+        // After a reconnect without a fence a late send of an earlier hold may still be executed, so
+        // every hold begun since then has a field of its own.
+        let shared = self.entry.shared();
+        let unfenced = self.entry.route().unfenced() > 0;
+        let own = unfenced.then(|| wire::field(&shared.client_id, next_own_id()));
+        let field = own.as_ref().unwrap_or(&self.field);
+        let admission = self
+            .entry
+            .step(|core, now, out| core.admit(now, self.id, field, out));
+        admission.map_err(|rejected| rejection(&self.entry, rejected))
+    }
+
+    /// Waits until something changed in this process, or one of the limits is reached.
+    async fn notified(&mut self, limits: [Option<Instant>; 2]) {
+        let long = self.since + self.entry.shared().watchdog_timeout();
+        let limit = limits.into_iter().flatten().min();
+        tokio::select! {
+            biased;
+            () = self.notify.notified() => {}
+            () = sleep_until(limit) => {}
+            () = tokio::time::sleep_until(long), if !self.warned => self.warn_long_wait(),
+        }
+    }
+
+    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on
+    /// the channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
+    pub(super) async fn until_retry(
+        &mut self,
+        subscription: &Subscription,
+        before: u64,
+        limit: Instant,
+    ) {
+        loop {
+            let clock = &self.entry.shared().clock;
+            let stuck = self
+                .entry
+                .read(|core, _| core.next_stuck())
+                .map(|at| clock.instant(at));
+            tokio::select! {
+                biased;
+                () = subscription.changed_since(before) => return,
+                () = tokio::time::sleep_until(limit) => break,
+                // An unlock of this client is not polled any more; asking has the background take
+                // it over.
+                () = sleep_until(stuck) => return,
+                () = self.notify.notified() => {
+                    // Its own attempts are among what it is woken for; they are no news.
+                    if self.entry.read(|core, _| core.has_reason_to_retry(self.id)) {
+                        return;
+                    }
+                }
+            }
+        }
+        self.warn_long_wait();
+    }
+
+    /// Logs once that this call has been waiting for long.
+    fn warn_long_wait(&mut self) {
+        let waited = self.since.elapsed();
+        if !self.warned && waited >= self.entry.shared().watchdog_timeout() {
+            self.warned = true;
+            let lock = self.entry.name.given();
+            event!(WARN, %lock, owner = %self.owner, ?waited, "waiting long for a lock");
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.entry.leave(self.id);
+    }
+}
+
+pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
+    let lock = entry.name.given();
+    match rejected {
+        Rejected::Closed => Error::Closed,
+        Rejected::NoRuntime => Error::NoRuntime,
+        Rejected::Lost(reason) => Error::lost(lock, reason),
+        Rejected::TooDeep(depth) => Error::TooDeep {
+            lock: lock.to_string(),
+            depth,
+        },
+        Rejected::TooLate => Error::no_answer(
+            "acquiring",
+            "the answer came when the lease was already over",
+        ),
+    }
+}
+
+/// Sleeps until then, or for ever.
+pub(super) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

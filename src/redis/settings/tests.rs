@@ -1,0 +1,283 @@
+//! Tests of the settings.
+
+use fred::prelude::ServerConfig;
+use fred::types::RespVersion;
+use fred::types::config::ClusterDiscoveryPolicy;
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_millis(1234);
+
+fn made(settings: Result<Settings, Error>) -> Server {
+    match settings.expect("valid settings").target {
+        Target::Server(server) => *server,
+        #[cfg(feature = "test-util")]
+        Target::Custom(_) => unreachable!("made from an address"),
+    }
+}
+
+fn refused(url: &str) -> String {
+    match Settings::from_url(url, TIMEOUT, true) {
+        Ok(_) => panic!("{url} is accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_scheme_is_one_of_a_closed_list() {
+    let schemes = [
+        "redis",
+        "valkey",
+        "REDIS",
+        #[cfg(unix)]
+        "redis+unix",
+        #[cfg(unix)]
+        "valkey+unix",
+    ];
+    for scheme in schemes {
+        let url = format!("{scheme}://user:hidden@host/7");
+        let config = made(Settings::from_url(&url, TIMEOUT, true)).config;
+        assert_eq!(
+            config.server.is_unix_socket(),
+            scheme.ends_with("+unix"),
+            "{scheme}"
+        );
+        assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
+    }
+    let no_tls = "TLS is not compiled in";
+    let one_server = "not supported yet";
+    let table = [
+        ("rediss", no_tls),
+        ("valkeys", no_tls),
+        ("Rediss", no_tls),
+        ("redis-cluster", one_server),
+        ("rediss-cluster", one_server),
+        ("valkey-cluster", one_server),
+        ("valkeys-cluster", one_server),
+        ("redis-sentinel", one_server),
+        ("rediss-sentinel", one_server),
+        ("valkey-sentinel", one_server),
+        ("valkeys-sentinel", one_server),
+    ];
+    for (scheme, sentence) in table {
+        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
+        assert!(
+            reported.contains(sentence) && !reported.contains("hidden"),
+            "{scheme}: {reported}"
+        );
+    }
+}
+
+#[test]
+fn an_address_with_another_scheme_or_none_is_refused_without_its_password() {
+    let unknown = [
+        "redis+tls",
+        "redis+ssl",
+        "redis-tls",
+        "redissl",
+        "redis-socket",
+        "redis+insecure",
+        "redis2",
+        "rediss+unix",
+        "rediss+tls",
+        "redisss",
+        "valkey+tls",
+        "valkeyss",
+        "valkey-cluster-sentinel",
+        "http",
+        "unix",
+    ];
+    for scheme in unknown {
+        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
+        assert!(
+            reported.contains(&format!("unknown scheme {scheme}://")),
+            "{scheme}: {reported}"
+        );
+        assert!(
+            reported.contains("rediss:// or valkeys://") && !reported.contains("hidden"),
+            "{scheme}: {reported}"
+        );
+    }
+    for url in [
+        "",
+        "host",
+        "user:hidden@host",
+        "user:hid://den@host",
+        "://hidden@host",
+        "redis:hidden@host",
+    ] {
+        let reported = refused(url);
+        assert!(
+            reported.contains("expected redis://") && !reported.contains("hid"),
+            "{url}: {reported}"
+        );
+    }
+    for url in [
+        "redis://:hidden@",
+        "redis://:hidden@[::1",
+        "valkey://:hidden@h:99999",
+        "redis://:hidden@h/x/y",
+    ] {
+        let reported = refused(url);
+        assert!(
+            reported.contains("expected redis://") && !reported.contains("hidden"),
+            "{url}: {reported}"
+        );
+    }
+}
+
+/// The connection settings that fred gets, whatever was given.
+fn our_rules(server: &Server) {
+    let Server {
+        config,
+        connection,
+        performance,
+    } = server;
+    assert!(config.fail_fast);
+    assert_eq!(config.blocking, Blocking::Block);
+    assert_eq!(
+        (
+            connection.connection_timeout,
+            connection.internal_command_timeout
+        ),
+        (TIMEOUT, TIMEOUT)
+    );
+    assert_eq!(connection.max_command_attempts, 1);
+    assert_eq!(connection.max_command_buffer_len, 0);
+    assert_eq!(connection.unresponsive, UnresponsiveConfig::default());
+    assert_eq!(connection.unresponsive.max_timeout, None);
+    assert!(!connection.reconnect_on_auth_error);
+    assert_eq!(connection.tcp.nodelay, Some(true));
+    assert_eq!(
+        connection.tcp.linger, None,
+        "closing never blocks, and nothing that was sent is discarded"
+    );
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10));
+    assert_eq!(
+        format!("{:?}", connection.tcp.keepalive),
+        format!("{:?}", Some(keepalive))
+    );
+    #[cfg(target_os = "linux")]
+    assert_eq!(connection.tcp.user_timeout, Some(TIMEOUT));
+    assert_eq!(performance.default_command_timeout, TIMEOUT);
+    assert_eq!(performance.max_feed_count, 200);
+    assert_eq!(performance.broadcast_channel_capacity, 32);
+    let capacity = |role| {
+        server
+            .client(role)
+            .expect("valid settings")
+            .perf_config()
+            .broadcast_channel_capacity
+    };
+    assert_eq!(
+        (capacity(Role::Commands), capacity(Role::Messages)),
+        (32, MESSAGES_BUFFERED)
+    );
+    assert!(
+        server
+            .client(Role::Commands)
+            .expect("valid settings")
+            .client_reconnect_policy()
+            .is_none()
+    );
+}
+
+#[test]
+fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
+    let server = made(Settings::from_url(
+        "redis://user:p%25w@host:1/7",
+        TIMEOUT,
+        true,
+    ));
+    our_rules(&server);
+    assert_eq!(
+        server.config.server,
+        ServerConfig::new_centralized("host", 1)
+    );
+    assert_eq!(server.config.username.as_deref(), Some("user"));
+    assert_eq!(server.config.password.as_deref(), Some("p%w"));
+    assert_eq!(server.config.database, Some(7));
+}
+
+#[allow(clippy::needless_update, reason = "some of fred's features add fields")]
+#[test]
+fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
+    for timeout in [Duration::ZERO, Duration::MAX] {
+        let config = Config {
+            fail_fast: false,
+            blocking: Blocking::Interrupt,
+            username: Some("user".to_owned()),
+            password: Some("hidden".to_owned()),
+            server: ServerConfig::new_centralized("host", 1),
+            version: RespVersion::RESP3,
+            database: Some(7),
+            ..Config::default()
+        };
+        let mut builder = Builder::from_config(config.clone());
+        builder.set_policy(fred::prelude::ReconnectPolicy::new_constant(0, 1));
+        builder.set_connection_config(ConnectionConfig {
+            connection_timeout: timeout,
+            internal_command_timeout: timeout,
+            cluster_cache_update_delay: timeout,
+            max_command_attempts: 9,
+            max_redirections: 0,
+            unresponsive: UnresponsiveConfig {
+                max_timeout: Some(Duration::from_millis(1)),
+                interval: Duration::ZERO,
+            },
+            reconnect_on_auth_error: true,
+            auto_client_setname: true,
+            max_command_buffer_len: 3,
+            disable_cluster_health_check: true,
+            tcp: TcpConfig {
+                nodelay: Some(false),
+                linger: Some(Duration::from_secs(60)),
+                ttl: Some(9),
+                keepalive: None,
+                #[cfg(target_os = "linux")]
+                user_timeout: None,
+            },
+            ..ConnectionConfig::default()
+        });
+        builder.set_performance_config(PerformanceConfig {
+            default_command_timeout: timeout,
+            max_feed_count: u64::MAX,
+            broadcast_channel_capacity: 1,
+            ..PerformanceConfig::default()
+        });
+        let client = builder.build().expect("valid settings");
+        let server = made(Settings::from_fred(&client, TIMEOUT, true));
+        our_rules(&server);
+        let kept = Config {
+            fail_fast: true,
+            blocking: Blocking::Block,
+            ..config
+        };
+        assert_eq!(
+            server.config, kept,
+            "address, credentials, database and version"
+        );
+        assert_eq!(server.connection.tcp.ttl, Some(9));
+        assert!(server.connection.auto_client_setname);
+    }
+}
+
+#[test]
+fn several_servers_are_refused_from_fred_too() {
+    let cluster = ServerConfig::Clustered {
+        hosts: vec![("host", 1).into()],
+        policy: ClusterDiscoveryPolicy::default(),
+    };
+    let client = Builder::from_config(Config {
+        server: cluster,
+        ..Config::default()
+    })
+    .build();
+    let refused = Settings::from_fred(&client.expect("valid settings"), TIMEOUT, true)
+        .err()
+        .expect("refused");
+    assert!(
+        refused.to_string().contains("not supported yet"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,188 @@
+//! What passes over a connection, whoever makes it: words, replies, errors, messages. And the seam
+//! through which a test puts connections of its own in the place of fred's.
+
+#![cfg_attr(
+    not(feature = "test-util"),
+    allow(
+        unreachable_pub,
+        reason = "public with the feature `test-util` alone, through `test_util`"
+    )
+)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error;
+
+/// A word of a command.
+#[derive(Debug, Clone)]
+pub enum Arg {
+    /// A text that was put together.
+    Text(Arc<str>),
+    /// A text that may not be UTF-8.
+    Bytes(Arc<[u8]>),
+    /// A text that is part of the program: a subcommand, a script, a hash.
+    Fixed(&'static str),
+    /// A whole number.
+    Number(i64),
+}
+
+/// What a command answered.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// Nothing.
+    Nil,
+    /// A whole number.
+    Number(i64),
+    /// A text.
+    Text(String),
+    /// A text that is not UTF-8.
+    Bytes(Arc<[u8]>),
+    /// Several of them.
+    List(Vec<Self>),
+    /// What no script of this crate answers, for an error message.
+    Other(String),
+}
+
+impl Reply {
+    /// A text as it is, whatever it is made of.
+    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes().into()),
+            Self::Bytes(bytes) => Some(Arc::clone(bytes)),
+            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// For an error message.
+    pub(crate) fn shown(&self) -> String {
+        error::shorten(&match self {
+            Self::Nil => "nil".to_owned(),
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => format!("{text:?}"),
+            Self::Bytes(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
+            Self::List(items) => {
+                let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Self::Other(text) => text.clone(),
+        })
+    }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Scripts, and what replaces connections.
+    Commands,
+    /// Channels.
+    Messages,
+}
+
+/// A change of the channels that a connection listens to.
+#[derive(Debug)]
+pub enum Change {
+    /// No change.
+    None,
+    /// These as well.
+    Subscribe(Vec<Arc<str>>),
+    /// These no more.
+    Unsubscribe(Vec<Arc<str>>),
+}
+
+/// Something that was heard.
+#[derive(Debug)]
+pub enum PubSubEvent {
+    /// A message on this channel.
+    Message(String),
+    /// So many messages came faster than they were read.
+    Missed(u64),
+    /// Nothing more will be heard.
+    End,
+}
+
+/// Why a command has no reply.
+#[derive(Debug, Clone)]
+pub enum ConnectionError {
+    /// The server said no, in these words.
+    Refused(String),
+    /// No answer in time.
+    Timeout(String),
+    /// The connection is gone, or was never there.
+    Lost(String),
+    /// The runtime has no sockets.
+    NoSockets,
+}
+
+impl ConnectionError {
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NoSockets => self.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ConnectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NoSockets => "the runtime has no sockets",
+        })
+    }
+}
+
+#[cfg(feature = "test-util")]
+pub use custom::{BoxFuture, Transport, TransportConnection};
+
+#[cfg(feature = "test-util")]
+mod custom {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::time::Duration;
+
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    use super::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
+
+    /// A future of a transport.
+    pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+    /// Makes the connections of a client in the place of fred.
+    pub trait Transport: Send + Sync + 'static {
+        /// Opens a connection within `limit`. Dropping the future closes what it has opened.
+        fn open(
+            &self,
+            role: Role,
+            limit: Duration,
+        ) -> BoxFuture<'_, Result<Box<dyn TransportConnection>, ConnectionError>>;
+    }
+
+    /// One connection.
+    pub trait TransportConnection: Send + Sync + 'static {
+        /// Sends one command, once, and waits for its answer. The first poll hands it over; from
+        /// then on it is executed even if the future is dropped.
+        fn command(
+            &self,
+            name: &'static str,
+            args: Vec<Arg>,
+            timeout: Duration,
+        ) -> BoxFuture<'_, Result<Reply, ConnectionError>>;
+
+        /// Sends a change of the channels and a PING with `nonce` in one write; answers with what
+        /// the PING brought back.
+        fn barrier(
+            &self,
+            change: Change,
+            nonce: String,
+            timeout: Duration,
+        ) -> BoxFuture<'_, Result<String, ConnectionError>>;
+
+        /// What is heard from now on. Asked for once.
+        fn messages(&self) -> UnboundedReceiver<PubSubEvent>;
+
+        /// Ready when the connection has ended. Dropping the future ends the connection. Asked for
+        /// once, before anything else.
+        fn closed(&self) -> BoxFuture<'static, ()>;
+    }
+}

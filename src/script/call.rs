@@ -1,0 +1,147 @@
+//! Running a script: the one place where it is sent again.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Call;
+use crate::error::Error;
+use crate::redis::{Limit, Route, SendError};
+use crate::server_error;
+
+/// A reply, with what is needed to judge it.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    /// Before the answered send; leases count from here.
+    pub(crate) sent_at: Instant,
+    /// Before the first send.
+    pub(crate) first_sent_at: Instant,
+    /// Whether an earlier send may have been executed too.
+    pub(crate) repeated: bool,
+}
+
+/// No usable reply.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    pub(crate) error: Error,
+    /// Whether any send may have been executed, or may still be.
+    pub(crate) maybe_executed: bool,
+}
+
+/// How long to wait for a reply, and how often to send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RetryPolicy {
+    pub(crate) timeout: Duration,
+    pub(crate) sends: u32,
+}
+
+/// Runs a script and waits for its reply; a send lost with its connection is repeated while the retry
+/// policy allows it.
+///
+/// Each send is built when it goes out, from the state at that moment.
+pub(crate) async fn call<T>(
+    route: Route<'_>,
+    while_doing: &'static str,
+    retry: RetryPolicy,
+    build: impl FnMut() -> Call<T>,
+) -> Result<Answer<T>, CallError> {
+    call_noting(route, while_doing, retry, &AtomicBool::new(false), build).await
+}
+
+/// The same, for a caller that must know when its future is dropped whether anything was sent: `sent`
+/// is set before the first send is handed to the connection. From then on it will be executed.
+pub(crate) async fn call_noting<T>(
+    route: Route<'_>,
+    while_doing: &'static str,
+    retry: RetryPolicy,
+    sent: &AtomicBool,
+    mut build: impl FnMut() -> Call<T>,
+) -> Result<Answer<T>, CallError> {
+    let start = Instant::now();
+    let mut first_sent_at = None;
+    let mut nth = 1;
+    // Half of the time is for detecting that a connection is dead, the other half for its
+    // replacement.
+    let limit = Limit {
+        until: start + retry.timeout,
+        silence: retry.timeout / retry.sends,
+    };
+    loop {
+        let link = route.ready(limit.until).await;
+        // Built only when it can be sent: a call that had waited for a connection would carry a
+        // stale count.
+        let call = build();
+        let answered = match link {
+            Ok(link) => link.run(&call, limit, sent).await,
+            Err(error) => Err(error),
+        };
+        let error = match answered {
+            Ok((reply, sent_at)) => {
+                let repeated = first_sent_at.is_some();
+                let first_sent_at = first_sent_at.unwrap_or(sent_at);
+                return match (call.decode)(&reply) {
+                    Some(value) => Ok(Answer {
+                        value,
+                        sent_at,
+                        first_sent_at,
+                        repeated,
+                    }),
+                    None => Err(CallError {
+                        error: Error::UnexpectedReply {
+                            script: call.script.name,
+                            reply: reply.shown(),
+                        },
+                        maybe_executed: true,
+                    }),
+                };
+            }
+            Err(error) => error,
+        };
+        let repeated = first_sent_at.is_some();
+        let source = match error {
+            SendError::Unknown { source, sent_at } => {
+                first_sent_at.get_or_insert(sent_at);
+                source
+            }
+            error => return Err(not_repeated(&call, while_doing, error, repeated)),
+        };
+        if nth == retry.sends || limit.until <= Instant::now() {
+            return Err(CallError {
+                error: Error::no_answer(while_doing, source),
+                maybe_executed: true,
+            });
+        }
+        nth += 1;
+    }
+}
+
+/// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
+fn not_repeated<T>(
+    call: &Call<T>,
+    while_doing: &'static str,
+    error: SendError,
+    earlier: bool,
+) -> CallError {
+    let (error, executed) = match error {
+        SendError::Refused(text) => {
+            let key = call.keys.first().map_or("", |key| &**key);
+            let error = server_error::of_script(call.script, key, &text);
+            let executed = !server_error::is_certain(&error, &text);
+            (error, executed)
+        }
+        SendError::NotAccepted(text) => (
+            server_error::of_connection("connecting", "+@connection", &text),
+            false,
+        ),
+        SendError::Closed => (Error::Closed, false),
+        SendError::NoRuntime => (Error::NoRuntime, false),
+        SendError::NotSent(source) => (Error::no_answer(while_doing, source), false),
+        SendError::Unknown { source, .. } => (Error::no_answer(while_doing, source), true),
+    };
+    CallError {
+        error,
+        maybe_executed: earlier || executed,
+    }
+}

@@ -1,0 +1,228 @@
+//! Maps the server's error texts to [`Error`]. No I/O.
+//!
+//! Redis returns errors as text in which only the first word is stable. An error inside a script
+//! carries a line number, which identifies the refused command and so the missing permission.
+
+use crate::error::{Error, RefusedKind, Source, shorten};
+use crate::script::Script;
+
+/// The error for a script that the server refused.
+pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
+    let source = || Source::from(text.to_owned());
+    if let Some(kind) = kind(text) {
+        return Error::Refused {
+            kind,
+            source: source(),
+        };
+    }
+    if is_auth(text) {
+        return Error::Auth { source: source() };
+    }
+    if let Some(permission) = missing_permission(script, text) {
+        return Error::PermissionDenied {
+            permission,
+            source: source(),
+        };
+    }
+    if text.contains("WRONGTYPE") {
+        return Error::NotALock {
+            key: key.to_owned(),
+            found: "a key of another type".to_owned(),
+        };
+    }
+    if text.contains("hash value is not an integer") || text.contains("would overflow") {
+        return Error::NotALock {
+            key: key.to_owned(),
+            found: "a non-numeric hold count".to_owned(),
+        };
+    }
+    Error::UnexpectedReply {
+        script: script.name,
+        reply: shorten(text),
+    }
+}
+
+/// Whether the script was not executed, or changed nothing. Any other error may come from a proxy,
+/// which says nothing about what the server did.
+pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
+    let is_known = !matches!(error, Error::UnexpectedReply { .. });
+    is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
+}
+
+/// The error for a connection, or a subscription, that the server refused.
+pub(crate) fn of_connection(while_doing: &'static str, permission: &str, text: &str) -> Error {
+    let source = || Source::from(text.to_owned());
+    if let Some(kind) = kind(text) {
+        Error::Refused {
+            kind,
+            source: source(),
+        }
+    } else if is_auth(text) {
+        Error::Auth { source: source() }
+    } else if is_permission(text) {
+        let permission = quoted_command(text).unwrap_or_else(|| permission.to_owned());
+        Error::PermissionDenied {
+            permission,
+            source: source(),
+        }
+    } else {
+        Error::no_answer(while_doing, source())
+    }
+}
+
+/// Whether the server accepts no writes and another one may: the connection led to the wrong
+/// server.
+pub(crate) fn is_misplaced(text: &str) -> bool {
+    matches!(
+        kind(text),
+        Some(RefusedKind::ReadOnly | RefusedKind::MasterDown)
+    )
+}
+
+/// Whether a client library may end the connection because of this error.
+pub(crate) fn may_end_the_connection(text: &str) -> bool {
+    text.starts_with("CLUSTERDOWN")
+        || is_auth(text)
+        || kind(text).is_some_and(|kind| {
+            use RefusedKind::{Busy, Loading, MasterDown, Misconf, NotEnoughReplicas, ReadOnly};
+            matches!(
+                kind,
+                ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas
+            )
+        })
+}
+
+/// Whether a permission is missing.
+pub(crate) fn is_permission(text: &str) -> bool {
+    text.starts_with("NOPERM")
+}
+
+fn kind(text: &str) -> Option<RefusedKind> {
+    // Before Redis 7 an error inside a script is prefixed with "ERR Error running script …: ".
+    let in_old_script = text.starts_with("ERR Error running script");
+    KINDS
+        .iter()
+        .find(|(start, _)| {
+            text.starts_with(start)
+                || in_old_script
+                    && (text.contains(&format!(": -{start}"))
+                        || text.contains(&format!(": {start}")))
+        })
+        .map(|&(_, kind)| kind)
+}
+
+fn is_auth(text: &str) -> bool {
+    ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+fn missing_permission(script: &Script, text: &str) -> Option<String> {
+    let in_script =
+        text.contains("user executing the script") || text.contains("ACL failure in script");
+    if !text.starts_with("NOPERM") && !in_script {
+        return None;
+    }
+    let command = || quoted_command(text).or_else(|| command_at(script, text));
+    if text.contains("publish") || text.contains("channel") {
+        return Some("&redisson_lock__channel:*".to_owned());
+    }
+    if text.contains("keys") || text.contains("No permissions to access a key") {
+        return Some("~ with a pattern for the lock's key".to_owned());
+    }
+    Some(command().unwrap_or_else(|| "+@scripting".to_owned()))
+}
+
+/// `… to run the 'client|kill' command` names the permission itself.
+fn quoted_command(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("run the '")?;
+    let (command, _) = rest.split_once('\'')?;
+    Some(format!("+{command}"))
+}
+
+/// The command that the script calls on the line of the error. Only an error caught by `pcall` has
+/// no line.
+fn command_at(script: &Script, text: &str) -> Option<String> {
+    let line = match text.rsplit_once("@user_script:") {
+        Some((_, rest)) => {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            script
+                .source
+                .lines()
+                .nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
+        }
+        None => script
+            .source
+            .lines()
+            .find(|line| line.contains("pcall('"))?,
+    };
+    // A line with two calls yields both commands: one is refused, the other is needed as well.
+    let commands: Vec<_> = line
+        .split("call('")
+        .skip(1)
+        .filter_map(|rest| rest.split('\'').next())
+        .map(|command| format!("+{command}"))
+        .collect();
+    (!commands.is_empty()).then(|| commands.join(" "))
+}
+
+const KINDS: [(&str, RefusedKind); 14] = [
+    ("READONLY", RefusedKind::ReadOnly),
+    ("OOM", RefusedKind::OutOfMemory),
+    ("NOREPLICAS", RefusedKind::NotEnoughReplicas),
+    ("LOADING", RefusedKind::Loading),
+    ("BUSY ", RefusedKind::Busy),
+    ("MASTERDOWN", RefusedKind::MasterDown),
+    ("MISCONF", RefusedKind::Misconf),
+    ("ERR max number of clients", RefusedKind::TooManyClients),
+    ("CLUSTERDOWN", RefusedKind::Cluster),
+    ("MOVED", RefusedKind::Cluster),
+    ("ASK ", RefusedKind::Cluster),
+    ("CROSSSLOT", RefusedKind::Cluster),
+    ("TRYAGAIN", RefusedKind::Cluster),
+    ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
+];
+
+/// Prefixes of errors that a server returns before it runs a script.
+const NOT_EXECUTED: [&str; 4] = [
+    "NOSCRIPT",
+    "ERR unknown command",
+    "ERR wrong number of arguments",
+    "ERR Error compiling script",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script;
+    use crate::wire::LockName;
+
+    #[test]
+    fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
+        let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
+        let certain = |text| is_certain(&of_script(script, "a", text), text);
+        for text in [
+            "NOSCRIPT No matching script. Please use EVAL.",
+            // Redis 6.2 puts the name in backticks.
+            "ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `a`, ",
+            "ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'a' ",
+            "ERR wrong number of arguments for 'evalsha' command",
+            "ERR Error compiling script (new function): user_script:1: '=' expected",
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_0): @user_script:22: @user_script: 22: -OOM command not allowed",
+            "NOAUTH Authentication required.",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        ] {
+            assert!(certain(text), "{text}");
+        }
+        for text in [
+            "ERR upstream failure",
+            "ERR Script killed by user with SCRIPT KILL.",
+            "UPSTREAM gone",
+            "",
+        ] {
+            assert!(!certain(text), "{text}");
+        }
+    }
+}

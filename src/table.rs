@@ -1,0 +1,94 @@
+//! Everything that exists once for each name, for as long as somebody refers to it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+/// Weak references by name. Ordered, so that what goes through all of them does so in the same order
+/// in every run.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    by_name: Mutex<BTreeMap<Arc<str>, Weak<T>>>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            by_name: Mutex::default(),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// The one of this name, made under the table's mutex if there is none.
+    pub(crate) fn get_or_insert_with(&self, name: &Arc<str>, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut by_name = self.by_name.lock();
+        // One whose last reference is being dropped right now is replaced; it then finds that the
+        // name is not its own any more.
+        if let Some(found) = by_name.get(name).and_then(Weak::upgrade) {
+            return found;
+        }
+        let made = Arc::new(make());
+        by_name.insert(Arc::clone(name), Arc::downgrade(&made));
+        made
+    }
+
+    /// Forgets one that is being dropped.
+    pub(crate) fn remove(&self, name: &str, dropped: *const T) {
+        let mut by_name = self.by_name.lock();
+        if by_name
+            .get(name)
+            .is_some_and(|weak| std::ptr::eq(weak.as_ptr(), dropped))
+        {
+            by_name.remove(name);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        // Dropped by the caller, when the mutex is free: the last reference comes back in here.
+        self.by_name
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Arc<str> {
+        "a".into()
+    }
+
+    #[test]
+    fn a_name_that_is_referred_to_has_one_entry() {
+        let table = Table::<u8>::default();
+        let first = table.get_or_insert_with(&name(), || 1);
+        let again = table.get_or_insert_with(&name(), || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert_eq!((table.len(), table.all().len()), (1, 1));
+    }
+
+    #[test]
+    fn one_that_is_dropped_late_does_not_take_its_successor_along() {
+        let table = Table::<u8>::default();
+        let first = table.get_or_insert_with(&name(), || 1);
+        let dropped = Arc::as_ptr(&first);
+        // Its last reference goes here; before it can remove itself, somebody asks for the name.
+        drop(first);
+        let second = table.get_or_insert_with(&name(), || 2);
+        assert_ne!(dropped, Arc::as_ptr(&second));
+        table.remove("a", dropped);
+        let found = table.get_or_insert_with(&name(), || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&second, &found));
+        table.remove("a", Arc::as_ptr(&second));
+        assert_eq!(table.len(), 0);
+    }
+}

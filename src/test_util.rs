@@ -1,0 +1,267 @@
+//! What the tests of this repository and the crate `redisson-lock-test` need of the inside of a
+//! client, behind the feature `test-util`. Hidden, and outside of semantic versioning.
+//!
+//! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
+//! has in its books, and bring about what no network can.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::builder::LockClientBuilder;
+use crate::client::LockClient;
+use crate::core::{Ending, Generation, RenewOutcome, RenewalAsk, ThreadId};
+use crate::entry::Entry;
+use crate::error::{Error, LossReason};
+use crate::guard::LockGuard;
+use crate::hold_handle::HoldHandle;
+use crate::lock::Holder;
+use crate::owner::Owner;
+use crate::script::{self, Call, RenewalKey};
+use crate::wire::LockName;
+
+/// The core, for the explorer.
+pub mod core {
+    pub use crate::core::*;
+}
+pub use crate::redis::transport::{
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    TransportConnection,
+};
+
+impl LockClientBuilder {
+    /// Connects over a transport of a test.
+    #[doc(hidden)]
+    pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {
+        self.open_over(transport).await
+    }
+}
+
+/// A reply as an error message shows it.
+pub fn shown(reply: &Reply) -> String {
+    reply.shown()
+}
+
+/// What the core says of a hold that has not ended.
+#[derive(Debug, Clone)]
+pub struct HoldSnapshot {
+    /// The field in the lock hash.
+    pub field: Arc<str>,
+    /// Until when the lease is certain.
+    pub deadline: Instant,
+    /// From when on the hold is at risk, if it is renewed.
+    pub at_risk_from: Option<Instant>,
+    /// When the hold ends by itself.
+    pub ends: Option<Instant>,
+}
+
+impl HoldSnapshot {
+    /// The earlier of deadline and end.
+    pub fn valid_until(&self) -> Instant {
+        self.ends
+            .map_or(self.deadline, |ends| ends.min(self.deadline))
+    }
+}
+
+/// What was last written down about a hold, without a look at the clock. `None`: it has ended.
+pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
+    let (owner, clock) = (hold.owner.id(), &hold.entry.shared().clock);
+    hold.entry.read(|core, now| {
+        let snapshot = core.snapshot(now, owner, hold.hold)?;
+        Some(HoldSnapshot {
+            field: core.field(owner)?,
+            deadline: clock.instant(snapshot.deadline),
+            at_risk_from: snapshot.at_risk_from.map(|at| clock.instant(at)),
+            ends: snapshot.ends.map(|at| clock.instant(at)),
+        })
+    })
+}
+
+/// Whether a hold was released or lost, by what was last written down.
+pub fn has_ended(hold: &HoldHandle) -> bool {
+    hold.status.ending().is_some()
+}
+
+/// Why a hold was lost, by what was last written down.
+pub fn loss(hold: &HoldHandle) -> Option<LossReason> {
+    match hold.status.ending() {
+        Some(Ending::Lost(reason)) => Some(reason),
+        Some(Ending::Released) | None => None,
+    }
+}
+
+/// The field of a hold in the lock hash.
+pub fn field(hold: &HoldHandle) -> Arc<str> {
+    snapshot(hold).map_or_else(|| hold.owner.field(), |hold| hold.field)
+}
+
+/// The field that an owner has in lock hashes.
+pub fn field_of(owner: &Owner) -> Arc<str> {
+    owner.field()
+}
+
+/// What [`Lock::run`](crate::Lock::run) would show of the hold of a guard.
+pub fn handle(guard: &LockGuard) -> HoldHandle {
+    guard.handle()
+}
+
+/// What a renewal that is under way has: the generation of the hold that it was sent for.
+#[derive(Clone)]
+#[allow(missing_debug_implementations, reason = "hidden")]
+pub struct Renewing {
+    entry: Arc<Entry>,
+    owner: ThreadId,
+    generation: Generation,
+}
+
+/// Begins the renewal of a hold, as far as the client is concerned.
+pub fn renewing(hold: &HoldHandle) -> Option<Renewing> {
+    let (entry, field) = (Arc::clone(&hold.entry), field(hold));
+    let (owner, generation) = entry.read(|core, _| core.owner_of(&field))?;
+    Some(Renewing {
+        entry,
+        owner,
+        generation,
+    })
+}
+
+impl Renewing {
+    /// Its answer comes now, and says that the hold is gone.
+    pub fn finds_it_lost(self, reason: LossReason) {
+        let Self {
+            entry,
+            owner,
+            generation,
+        } = self;
+        let outcome = RenewOutcome::Lost(reason);
+        entry.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+    }
+}
+
+/// Checks the invariants of every lock that a client remembers.
+pub fn check(client: &LockClient) {
+    client
+        .handle
+        .locks
+        .all()
+        .iter()
+        .for_each(|entry| entry.check());
+}
+
+/// Whether the timer that keeps a hold is set to what is due. Only while nobody is at its lock.
+pub fn is_timer_right(hold: &HoldHandle) -> bool {
+    hold.entry.is_timer_right(hold.owner.id())
+}
+
+/// Has every step wait at random before its effects are applied, for up to so many microseconds.
+pub fn delay_effects(micros: u64) {
+    EFFECT_DELAY_MICROS.store(micros, Ordering::Relaxed);
+}
+
+static EFFECT_DELAY_MICROS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static BEFORE_EFFECTS: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// Has this thread do something between its next step and that step's effects.
+pub fn before_next_effects(work: impl FnOnce() + 'static) {
+    BEFORE_EFFECTS.set(Some(Box::new(work)));
+}
+
+pub(crate) fn before_effects() {
+    if let Some(work) = BEFORE_EFFECTS.take() {
+        work();
+    }
+    let most = EFFECT_DELAY_MICROS.load(Ordering::Relaxed);
+    if most > 0 {
+        // Each state has keys of its own.
+        let dice = RandomState::new().hash_one(0);
+        std::thread::sleep(Duration::from_micros(dice % most));
+    }
+}
+
+/// Whether closing the client is over.
+pub fn is_closed(client: &LockClient) -> bool {
+    client.handle.shared().is_closed()
+}
+
+/// Ends the tasks of a client as the end of their runtime would.
+pub fn end_runtime(client: &LockClient) {
+    client.handle.shared().runtime.end();
+}
+
+/// Has the subscriber connection replaced, as if the server had turned out to be the wrong one.
+pub fn server_moved(client: &LockClient) {
+    client.handle.shared().redis.moved.notify_one();
+}
+
+/// A script call as a client sends it.
+#[derive(Debug, Clone)]
+pub struct ScriptCall {
+    /// The text of the script.
+    pub source: &'static str,
+    /// KEYS.
+    pub keys: Vec<Arc<str>>,
+    /// ARGV.
+    pub args: Vec<Arg>,
+}
+
+impl<T> From<Call<T>> for ScriptCall {
+    fn from(call: Call<T>) -> Self {
+        Self {
+            source: call.script.source,
+            keys: call.keys,
+            args: call.args,
+        }
+    }
+}
+
+/// The call of `acquire.lua`.
+pub fn acquire(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::acquire(&name, &field.into(), target, lease).into())
+}
+
+/// The call of `release.lua`.
+pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::release(&name, &field.into(), target, lease).into())
+}
+
+/// The call of `renew.lua`, by key, field and lease.
+pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
+    let renewals: Vec<_> = batch
+        .iter()
+        .map(|&(key, field, lease)| RenewalKey {
+            key: key.into(),
+            field: field.into(),
+            asked: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
+        })
+        .collect();
+    script::renew(&renewals).into()
+}
+
+/// The call of `force_unlock.lua`.
+pub fn force_unlock(key: &str, holder: &[u8]) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::force_unlock(&name, &holder.into()).into())
+}
+
+/// The call of `inspect.lua`.
+pub fn inspect(key: &str) -> Result<ScriptCall, Error> {
+    Ok(script::inspect(&LockName::new("", key)?).into())
+}
+
+/// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.
+pub fn holder(owner: String, hold_count: u32, lease_left: Option<Duration>) -> Holder {
+    Holder {
+        owner,
+        hold_count,
+        lease_left,
+    }
+}

@@ -1,0 +1,192 @@
+//! One timer for each owner that holds a lock, all in one queue.
+//!
+//! When a timer is due is a fact that its lock keeps. It is read here, under the mutex of the timers,
+//! at the moment when the timer is set: two threads that set the same timer one after the other
+//! cannot leave the earlier one's time behind.
+//!
+//! Lock order: timers, then the lock's own mutex.
+
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::time::{DelayQueue, delay_queue};
+
+use crate::core::ThreadId;
+use crate::runtime::Runtime;
+
+pub(crate) struct Timers<T> {
+    timers: Mutex<Inner<T>>,
+    /// Timers are made in here, because guards may be looked at and dropped anywhere.
+    runtime: Runtime,
+    /// No timer is made or moved any more: the task that serves them is gone.
+    over: AtomicBool,
+}
+
+struct Inner<T> {
+    queue: DelayQueue<FiredTimer<T>>,
+    /// A key of the queue is used again once its timer has fired, so nobody else may keep one.
+    keys: HashMap<(u64, ThreadId), delay_queue::Key>,
+}
+
+/// Whose timer has fired.
+#[derive(Debug)]
+pub(crate) struct FiredTimer<T> {
+    pub(crate) lock: Weak<T>,
+    pub(crate) owner: ThreadId,
+    id: u64,
+}
+
+impl<T> Timers<T> {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        let timers = Mutex::new(Inner {
+            queue: DelayQueue::new(),
+            keys: HashMap::new(),
+        });
+        Self {
+            timers,
+            runtime,
+            over: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    /// Sets, moves or removes the timer of an owner, to the time that `due` reads. `id` is the lock's.
+    pub(crate) fn set(
+        &self,
+        id: u64,
+        owner: ThreadId,
+        due: impl FnOnce() -> Option<Instant>,
+        lock: impl FnOnce() -> Weak<T>,
+    ) {
+        if self.over.load(Ordering::Acquire) {
+            self.timers.lock().keys.remove(&(id, owner));
+            return;
+        }
+        let _entered = self.runtime.enter();
+        let mut timers = self.timers.lock();
+        let Inner { queue, keys } = &mut *timers;
+        match (due(), keys.get(&(id, owner))) {
+            (Some(at), Some(timer)) => queue.reset_at(timer, at),
+            (Some(at), None) => {
+                let timer = queue.insert_at(
+                    FiredTimer {
+                        lock: lock(),
+                        owner,
+                        id,
+                    },
+                    at,
+                );
+                keys.insert((id, owner), timer);
+            }
+            // The last one is left to fire for nothing: removing it would wake the renewal task, and
+            // so would the next lock, on every single uncontended pair.
+            (None, Some(timer)) => {
+                if queue.len() > 1 {
+                    queue.remove(timer);
+                }
+                keys.remove(&(id, owner));
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// When the timer of an owner fires.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn due(&self, id: u64, owner: ThreadId) -> Option<Instant> {
+        let timers = self.timers.lock();
+        Some(timers.queue.deadline(timers.keys.get(&(id, owner))?))
+    }
+
+    /// Owners that have a timer.
+    pub(crate) fn len(&self) -> usize {
+        self.timers.lock().keys.len()
+    }
+
+    /// The timers that have fired.
+    pub(crate) fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<FiredTimer<T>>> {
+        let mut timers = self.timers.lock();
+        let Inner { queue, keys } = &mut *timers;
+        let mut fired = Vec::new();
+        while let Poll::Ready(Some(due)) = queue.poll_expired(context) {
+            fired.push((due.key(), due.into_inner()));
+        }
+        if fired.is_empty() {
+            return Poll::Pending;
+        }
+        for (timer, FiredTimer { owner, id, .. }) in &fired {
+            // One that was left to fire for nothing may have a successor by now.
+            if keys.get(&(*id, *owner)) == Some(timer) {
+                keys.remove(&(*id, *owner));
+            }
+        }
+        Poll::Ready(fired.into_iter().map(|(_, due)| due).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn timers() -> Timers<()> {
+        Timers::new(Runtime::current().expect("in a runtime"))
+    }
+
+    fn at(ms: u64) -> impl FnOnce() -> Option<Instant> {
+        move || Some(Instant::now() + Duration::from_millis(ms))
+    }
+
+    const OWNER: ThreadId = ThreadId(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn timers_of_one_instant_fire_together() {
+        let timers = timers();
+        let start = Instant::now();
+        for (id, ms) in [(1, 10_000), (2, 10_000), (3, 11_000)] {
+            timers.set(id, OWNER, at(ms), Weak::new);
+        }
+        let fired = std::future::poll_fn(|context| timers.poll_fired(context)).await;
+        assert_eq!(fired.len(), 2);
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+        assert_eq!(timers.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_timer_is_left_to_fire_and_a_moved_one_is_not_made_again() {
+        let timers = timers();
+        timers.set(1, OWNER, at(1_000), Weak::new);
+        timers.set(2, OWNER, at(2_000), Weak::new);
+        timers.set(1, OWNER, || None, Weak::new);
+        timers.set(2, OWNER, at(3_000), || {
+            unreachable!("it is moved, not made")
+        });
+        timers.set(2, OWNER, || None, Weak::new);
+        assert_eq!(timers.len(), 0);
+        assert_eq!(
+            timers.timers.lock().queue.len(),
+            1,
+            "nobody is woken for the last one"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_that_was_left_to_fire_takes_no_other_with_it() {
+        let timers = timers();
+        let lock = Arc::new(());
+        timers.set(1, OWNER, at(1_000), || Arc::downgrade(&lock));
+        timers.set(1, OWNER, || None, Weak::new);
+        timers.set(1, OWNER, at(5_000), || Arc::downgrade(&lock));
+        let fired = std::future::poll_fn(|context| timers.poll_fired(context)).await;
+        assert_eq!(fired.len(), 1);
+        assert_eq!(timers.len(), 1, "the later one is still set");
+    }
+}

@@ -1,0 +1,187 @@
+//! A `tracing` subscriber and a waker are the user's code: they may call back into the client, and
+//! they may panic. Nothing of ours is locked while they run, and no other lock pays for a panic.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use redisson_lock::{HoldState, LockClient, LockGuard, LossReason};
+use test_support::{TestServer, eventually, ms};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// What the user's code does when it is called.
+type CallBack = Box<dyn Fn() + Send + Sync>;
+
+/// User code, as a subscriber and as a waker. It counts how often it was called.
+#[derive(Clone, Default)]
+struct UserCode {
+    call_back: Arc<Mutex<Option<Arc<CallBack>>>>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl UserCode {
+    fn set(&self, call_back: impl Fn() + Send + Sync + 'static) {
+        *self.call_back.lock().expect("unpoisoned") = Some(Arc::new(Box::new(call_back)));
+    }
+
+    fn call(&self) {
+        let call_back = self.call_back.lock().expect("unpoisoned").clone();
+        if let Some(call_back) = call_back {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            call_back();
+        }
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+impl Subscriber for UserCode {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "redisson_lock"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        self.call();
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Wake for UserCode {
+    fn wake(self: Arc<Self>) {
+        self.call();
+    }
+}
+
+/// Everything that can be asked without waiting, and a guard that is dropped.
+fn everything(
+    client: &LockClient,
+    name: &str,
+    guard: LockGuard,
+) -> impl Fn() + Send + Sync + use<> {
+    let (client, name) = (client.clone(), name.to_owned());
+    let guard = Mutex::new(Some(guard));
+    move || {
+        let _ = client.stats();
+        let lock = client.lock(&*name);
+        let mut attempt = pin!(lock.try_lock());
+        let polled = attempt
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending() || matches!(polled, Poll::Ready(_)));
+        if let Some(guard) = guard.lock().expect("unpoisoned").take() {
+            let _ = (guard.state(), guard.valid_until(), format!("{guard:?}"));
+            drop(guard);
+        }
+    }
+}
+
+fn brisk(builder: redisson_lock::LockClientBuilder) -> redisson_lock::LockClientBuilder {
+    builder.watchdog_timeout(ms(900)).command_timeout(ms(290))
+}
+
+/// Within this a deadlock counts as one. The thread of the test would never come back by itself.
+fn ends_within<F: Future<Output = ()>>(limit: Duration, test: impl FnOnce() -> F + Send + 'static) {
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(test());
+        let _ = ended.send(());
+    });
+    end.recv_timeout(limit)
+        .expect("it neither hangs nor panics");
+}
+
+#[test]
+fn a_subscriber_may_call_back_into_the_client() {
+    ends_within(Duration::from_secs(20), || async {
+        let server = TestServer::new();
+        let client = server.client_with(brisk).await;
+        let user = UserCode::default();
+        let _default = tracing::subscriber::set_default(user.clone());
+        let guard = client.lock("stock").lock().await.expect("free");
+        let lost = guard.lost();
+        user.set(everything(&client, "stock", guard));
+        // The renewal finds it gone, and that is logged.
+        server.control().run(&["DEL", "stock"]);
+        assert_eq!(lost.await, LossReason::Gone);
+        eventually("it was logged", ms(2_000), || user.calls() > 0).await;
+        server.finish([client]).await;
+    });
+}
+
+#[test]
+fn a_waker_may_call_back_into_the_client() {
+    ends_within(Duration::from_secs(20), || async {
+        let server = TestServer::new();
+        let client = server.client_with(brisk).await;
+        let first = client.lock("stock").lock().await.expect("free");
+        let (user, owner) = (UserCode::default(), client.owner());
+        let waker = Waker::from(Arc::new(user.clone()));
+        let lock = client.lock("stock").owned_by(&owner);
+        {
+            // A queued call, and one that waits for the end of the hold, with a waker of the user's.
+            let (mut waiting, mut ended) = (pin!(lock.lock()), pin!(first.ended()));
+            let mut context = Context::from_waker(&waker);
+            assert!(waiting.as_mut().poll(&mut context).is_pending());
+            assert!(ended.as_mut().poll(&mut context).is_pending());
+            let other = client.lock("other").lock().await.expect("free");
+            user.set(everything(&client, "stock", other));
+            first.unlock().await.expect("held");
+            eventually("it was woken", ms(2_000), || user.calls() > 0).await;
+            waiting
+                .await
+                .expect("free now")
+                .unlock()
+                .await
+                .expect("held");
+        }
+        user.call_back.lock().expect("unpoisoned").take();
+        server.finish([client]).await;
+    });
+}
+
+#[test]
+fn a_subscriber_that_panics_costs_no_wake_up() {
+    ends_within(Duration::from_secs(30), || async {
+        let server = TestServer::new();
+        let client = server.client_with(brisk).await;
+        let user = UserCode::default();
+        let _default = tracing::subscriber::set_default(user.clone());
+        let guard = client.lock("stock").lock().await.expect("free");
+        let kept = client.lock("kept").lock().await.expect("free");
+        let (lock, owner) = (client.lock("stock"), client.owner());
+        let waiting = tokio::spawn(async move { lock.owned_by(&owner).lock().await });
+        eventually("it waits", ms(2_000), || client.stats().waiting == 1).await;
+        let lost = guard.lost();
+        user.set(|| panic!("a subscriber of the user's"));
+        server.control().run(&["DEL", "stock"]);
+        assert_eq!(lost.await, LossReason::Gone);
+        drop(guard);
+        let taken = waiting.await.expect("no panic").expect("free");
+        assert!(user.calls() > 0);
+        // The watchdog goes on, for this lock and for all others.
+        for _ in 0..30 {
+            tokio::time::sleep(ms(100)).await;
+            assert_eq!(
+                (kept.state(), taken.state()),
+                (HoldState::Held, HoldState::Held)
+            );
+        }
+        taken.unlock().await.expect("held");
+        kept.unlock().await.expect("held");
+        server.finish([client]).await;
+    });
+}

@@ -1,0 +1,450 @@
+//! The source keeps its layers, its bounds and its words. Read with `syn`, not by lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::Visit;
+use syn::{Item, UseTree};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All Rust files below a folder, by their path from the root.
+fn files(folder: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path
+                    .strip_prefix(root())
+                    .expect("inside")
+                    .display()
+                    .to_string();
+                found.insert(name, std::fs::read_to_string(&path).expect("readable"));
+            }
+        }
+    }
+    found
+}
+
+/// The library without its tests, by module path: `redis::lane`. `test_util` reaches everywhere on
+/// purpose, and `lib` only lists.
+fn library() -> BTreeMap<Vec<String>, String> {
+    let is_test = |path: &str| path.ends_with("tests.rs") || path == "src/wait/rules.rs";
+    let left_out = ["src/lib.rs", "src/test_util.rs"];
+    let files = files("src").into_iter();
+    files
+        .filter(|(path, _)| !is_test(path) && !left_out.contains(&path.as_str()))
+        .map(|(path, text)| {
+            let path = Path::new(&path)
+                .strip_prefix("src")
+                .expect("in src")
+                .with_extension("");
+            (
+                path.iter()
+                    .map(|part| part.to_string_lossy().into_owned())
+                    .collect(),
+                text,
+            )
+        })
+        .collect()
+}
+
+/// What the code of a file names: paths, flattened out of `use` trees and expressions.
+#[derive(Default)]
+struct Paths {
+    used: Vec<Vec<String>>,
+    /// Names that a file only hands on.
+    handed_on: Vec<Vec<String>>,
+    /// How deep the visitor is in modules inside the file.
+    inside: usize,
+}
+
+impl Paths {
+    fn add(&mut self, path: Vec<String>, public: bool) {
+        // `super` of a module inside the file is the file.
+        let supers = path.iter().take_while(|part| *part == "super").count();
+        if supers > 0 && supers <= self.inside {
+            return;
+        }
+        if public {
+            self.handed_on.push(path)
+        } else {
+            self.used.push(path)
+        }
+    }
+
+    fn flatten(&mut self, before: &[String], tree: &UseTree, public: bool) {
+        let with = |part: &syn::Ident| [before, &[part.to_string()]].concat();
+        match tree {
+            UseTree::Path(path) => self.flatten(&with(&path.ident), &path.tree, public),
+            UseTree::Name(name) => self.add(with(&name.ident), public),
+            UseTree::Rename(name) => self.add(with(&name.ident), public),
+            UseTree::Glob(_) => self.add(before.to_vec(), public),
+            UseTree::Group(group) => {
+                group
+                    .items
+                    .iter()
+                    .for_each(|tree| self.flatten(before, tree, public));
+            }
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Paths {
+    fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
+        let is_test = module.attrs.iter().any(|attribute| {
+            let text = attribute
+                .meta
+                .require_list()
+                .map(|list| list.tokens.to_string());
+            attribute.path().is_ident("cfg") && text.is_ok_and(|text| text == "test")
+        });
+        if !is_test {
+            self.inside += 1;
+            syn::visit::visit_item_mod(self, module);
+            self.inside -= 1;
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        let public = !matches!(item.vis, syn::Visibility::Inherited);
+        self.flatten(&[], &item.tree, public);
+    }
+
+    /// `pub(super)` imports nothing.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        let parts: Vec<String> = path
+            .segments
+            .iter()
+            .map(|part| part.ident.to_string())
+            .collect();
+        if matches!(parts[0].as_str(), "crate" | "super") {
+            self.add(parts, false);
+        }
+        syn::visit::visit_path(self, path);
+    }
+}
+
+/// Which file imports which. A module that hands a name of another one on is not meant by those who
+/// use it.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let library = library();
+    let paths: BTreeMap<_, _> = library
+        .iter()
+        .map(|(module, text)| {
+            let mut paths = Paths::default();
+            paths.visit_file(&syn::parse_file(text).expect("it compiles"));
+            (module.clone(), paths)
+        })
+        .collect();
+    let resolve = |from: &[String], path: &[String]| -> Option<(Vec<String>, Option<String>)> {
+        let (mut module, mut rest) = match path[0].as_str() {
+            "crate" => (Vec::new(), &path[1..]),
+            "super" => (from[..from.len() - 1].to_vec(), &path[1..]),
+            child => {
+                let inside = [from, &[child.to_owned()]].concat();
+                (
+                    from.to_vec(),
+                    library.contains_key(&inside).then_some(path)?,
+                )
+            }
+        };
+        while let Some((first, after)) = rest.split_first() {
+            let inner = [&module[..], std::slice::from_ref(first)].concat();
+            let known = library.keys().any(|known| known.starts_with(&inner));
+            if !known {
+                break;
+            }
+            (module, rest) = (inner, after);
+        }
+        Some((module, rest.first().cloned()))
+    };
+    let mut origins = BTreeMap::new();
+    for (module, paths) in &paths {
+        for path in &paths.handed_on {
+            if let Some((from, Some(name))) = resolve(module, path) {
+                origins.insert((module.clone(), name), from);
+            }
+        }
+    }
+    let mut imports = BTreeMap::new();
+    for (module, paths) in &paths {
+        let found: &mut BTreeSet<String> = imports.entry(module.join("::")).or_default();
+        for path in &paths.used {
+            let Some((target, name)) = resolve(module, path) else {
+                continue;
+            };
+            let origin = name.and_then(|name| origins.get(&(target.clone(), name)));
+            let target = origin.unwrap_or(&target);
+            if target != module && library.contains_key(target) {
+                found.insert(target.join("::"));
+            }
+        }
+    }
+    imports
+}
+
+#[test]
+fn no_two_files_import_each_other_in_a_circle() {
+    let mut left = imports();
+    // Takes away what imports nothing that is left, until nothing can be taken away.
+    loop {
+        let names: BTreeSet<String> = left.keys().cloned().collect();
+        let before = left.len();
+        left.retain(|_, imports| imports.iter().any(|import| names.contains(import)));
+        if left.len() == before {
+            break;
+        }
+    }
+    assert!(left.is_empty(), "in a circle, or above one: {left:#?}");
+}
+
+/// Each layer with what it may import besides itself and the values of `error`, `wire`, `event`.
+const LAYERS: [(&str, &[&str]); 7] = [
+    ("core", &[]),
+    (
+        "redis",
+        &["core", "script", "server_error", "runtime", "wait"],
+    ),
+    ("script", &["core", "redis", "server_error"]),
+    (
+        "entry",
+        &["core", "redis", "shared", "table", "timers", "runtime"],
+    ),
+    (
+        "lock",
+        &[
+            "core",
+            "entry",
+            "redis",
+            "shared",
+            "script",
+            "server_error",
+            "owner",
+            "wait",
+            "guard",
+            "client_handle",
+            "hold_handle",
+        ],
+    ),
+    (
+        "renewal",
+        &["core", "entry", "redis", "script", "shared", "timers"],
+    ),
+    ("wait", &[]),
+];
+
+#[test]
+fn every_layer_imports_only_what_lies_below_it() {
+    let layer = |module: &str| module.split("::").next().unwrap_or_default().to_owned();
+    for (module, imports) in imports() {
+        let Some((own, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer(&module)) else {
+            continue;
+        };
+        for import in imports {
+            let import = layer(&import);
+            let is_value = ["error", "wire", "event"].contains(&import.as_str());
+            let fine = import == *own || is_value || allowed.contains(&import.as_str());
+            assert!(fine, "{module} imports {import}");
+        }
+    }
+}
+
+#[test]
+fn the_core_is_pure() {
+    for (module, text) in library().iter().filter(|(module, _)| module[0] == "core") {
+        for foreign in [
+            "tokio",
+            "tracing",
+            "parking_lot",
+            "Mutex",
+            "Instant",
+            "Atomic",
+            "HashMap",
+            "spawn(",
+        ] {
+            let code = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let found = code.clone().any(|line| line.contains(foreign));
+            assert!(!found, "core::{} knows {foreign}", module.join("::"));
+        }
+    }
+}
+
+#[test]
+fn no_file_has_more_than_400_lines_and_no_function_more_than_70() {
+    for folder in ["src", "crates", "xtask/src"] {
+        // A file of tests may list what it likes.
+        let code = files(folder)
+            .into_iter()
+            .filter(|(path, _)| !path.contains("/tests/"));
+        for (path, text) in code {
+            let lines = text.lines().count();
+            assert!(lines <= 400, "{path} has {lines} lines");
+            let mut lengths = Lengths::default();
+            lengths.visit_file(&syn::parse_file(&text).expect("it compiles"));
+            for (name, length) in lengths.0 {
+                assert!(length <= 70, "{path}: {name} has {length} lines");
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Lengths(Vec<(String, usize)>);
+
+impl Lengths {
+    fn add(&mut self, name: &syn::Ident, block: &syn::Block) {
+        let span = block.brace_token.span;
+        let lines = span.close().end().line + 1 - span.open().start().line;
+        self.0.push((name.to_string(), lines));
+    }
+}
+
+impl<'a> Visit<'a> for Lengths {
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        self.add(&item.sig.ident, &item.block);
+        syn::visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.add(&item.sig.ident, &item.block);
+        syn::visit::visit_impl_item_fn(self, item);
+    }
+}
+
+/// Words that were given up for the field's own, and are not to come back as identifiers.
+const RETIRED: [&str; 62] = [
+    "Slot",
+    "slot",
+    "slots",
+    "FenceState",
+    "Mode",
+    "lane_of",
+    "Ticket",
+    "ticket",
+    "Place",
+    "place",
+    "Turn",
+    "turn",
+    "Caller_",
+    "Look",
+    "look",
+    "looking",
+    "looked_at",
+    "Begun",
+    "View",
+    "Due",
+    "DueRenewal",
+    "Item_",
+    "RenewalOutcome",
+    "Renewed",
+    "Patience",
+    "patience",
+    "copies",
+    "ask",
+    "Unanswered",
+    "perhaps",
+    "Trouble",
+    "trouble",
+    "Failure",
+    "settled",
+    "Census",
+    "census",
+    "quiet",
+    "quieter",
+    "tell",
+    "tell_all",
+    "tidy",
+    "told",
+    "say_lost",
+    "say_long",
+    "Waits",
+    "heard",
+    "heard_since",
+    "worth_trying",
+    "taken_",
+    "ghost",
+    "refusal",
+    "explain",
+    "explain_plain",
+    "local_end",
+    "covering",
+    "drive",
+    "Desk",
+    "LastWord",
+    "farewell",
+    "give_back",
+    "Bed",
+    "Ground",
+];
+
+/// Where a word means something else, with the reason.
+const EXCEPTIONS: [(&str, &str, &str); 5] = [
+    ("src/redis.rs", "slot", "a hash slot of a cluster"),
+    ("src/renewal.rs", "slot", "a hash slot of a cluster"),
+    ("src/renewal.rs", "slots", "hash slots of a cluster"),
+    (
+        "crates/interop/src/servers.rs",
+        "slot",
+        "a hash slot of a cluster",
+    ),
+    (
+        "crates/interop/src/servers.rs",
+        "slots",
+        "hash slots of a cluster",
+    ),
+];
+
+#[test]
+fn retired_words_do_not_come_back() {
+    fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => {
+                    found.insert(ident.to_string());
+                }
+                TokenTree::Group(group) => words(group.stream(), found),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
+    }
+    let mut came_back = Vec::new();
+    for folder in ["src", "crates", "xtask/src"] {
+        for (path, text) in files(folder) {
+            let mut found = BTreeSet::new();
+            words(text.parse().expect("it compiles"), &mut found);
+            for word in RETIRED.iter().filter(|word| found.contains(**word)) {
+                let excused = |(file, excused, _): &(&str, &str, &str)| {
+                    path.starts_with(file) && excused == word
+                };
+                if !EXCEPTIONS.iter().any(excused) {
+                    came_back.push(format!("{path}: {word}"));
+                }
+            }
+        }
+    }
+    assert!(came_back.is_empty(), "{came_back:#?}");
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for folder in ["src", "crates", "xtask/src"] {
+        for (path, text) in files(folder) {
+            assert!(text.starts_with("//!"), "{path} has no head");
+            let items = syn::parse_file(&text).expect("it compiles").items;
+            let prints = |item: &Item| matches!(item, Item::Macro(item) if item.mac.path.is_ident("println"));
+            assert!(!items.iter().any(prints));
+        }
+    }
+}

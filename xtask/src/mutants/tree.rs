@@ -1,0 +1,230 @@
+//! The copy of the tree in which bugs are planted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::bug::{Bug, Finder};
+use super::under_way::UnderWay;
+use crate::{Problem, cargo, sim, tools};
+
+/// How many schedules a bug may hide in.
+const SEEDS: &str = "5000";
+
+/// How long a bug may make a unit test, or one with a real server, stand still: it is red then.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A copy of what git knows, or would.
+pub struct Tree {
+    pub folder: PathBuf,
+    files: Vec<PathBuf>,
+    /// For tests with a real server.
+    server: Option<PathBuf>,
+    /// For as long as there is this tree, so is its mark.
+    _under_way: UnderWay,
+}
+
+pub struct Tested {
+    pub passed: bool,
+    schedules: Option<u64>,
+}
+
+impl Tree {
+    pub fn new(server: Option<PathBuf>) -> Result<Self, Problem> {
+        let listed = Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+            .current_dir(tools::root())
+            .output()
+            .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
+        let listed = String::from_utf8_lossy(&listed.stdout);
+        // Without what is deleted and not committed yet.
+        let files: Vec<PathBuf> = listed
+            .lines()
+            .map(PathBuf::from)
+            .filter(|file| tools::root().join(file).is_file())
+            .collect();
+        Ok(Self {
+            folder: tools::root().join("target/mutants/tree"),
+            files,
+            server,
+            _under_way: UnderWay::begin(&target())?,
+        })
+    }
+
+    /// Makes the copy what the tree is. A file that has not changed keeps its time, so that little
+    /// is built anew.
+    pub fn sync(&self) -> Result<(), Problem> {
+        for file in &self.files {
+            let (from, to) = (tools::root().join(file), self.folder.join(file));
+            let failed =
+                |error: std::io::Error| Problem::failed(format!("{}: {error}", to.display()));
+            let wanted = fs::read(&from).map_err(failed)?;
+            if fs::read(&to).is_ok_and(|found| found == wanted) {
+                continue;
+            }
+            fs::create_dir_all(to.parent().unwrap_or(&self.folder)).map_err(failed)?;
+            fs::write(&to, wanted).map_err(failed)?;
+        }
+        self.remove_strays(Path::new(""))
+    }
+
+    /// A file that the tree has no more may still be a module, a test or a member of the workspace.
+    fn remove_strays(&self, folder: &Path) -> Result<(), Problem> {
+        let path = self.folder.join(folder);
+        let failed =
+            |error: std::io::Error| Problem::failed(format!("{}: {error}", path.display()));
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let inside = folder.join(entry.file_name());
+            if !self.files.iter().any(|file| file.starts_with(&inside)) {
+                if entry.path().is_dir() {
+                    fs::remove_dir_all(entry.path()).map_err(failed)?;
+                } else {
+                    fs::remove_file(entry.path()).map_err(failed)?;
+                }
+            } else if entry.path().is_dir() {
+                self.remove_strays(&inside)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn plant(&self, bug: &Bug) -> Result<(), Problem> {
+        for (file, text) in bug.planted(&self.folder)? {
+            let file = self.folder.join(file);
+            fs::write(&file, text)
+                .map_err(|error| Problem::failed(format!("{}: {error}", file.display())))?;
+        }
+        Ok(())
+    }
+
+    /// How many schedules it took, if they were looked through. `Err`: one of those that have to
+    /// find it has not.
+    pub fn find(&self, bug: &Bug) -> Result<Option<u64>, Problem> {
+        let mut schedules = None;
+        for finder in &bug.found_by {
+            let tested = self.test(finder)?;
+            if tested.passed {
+                return Err(Problem::failed(format!("NOT FOUND by {finder}")));
+            }
+            schedules = schedules.or(tested.schedules);
+        }
+        Ok(schedules)
+    }
+
+    pub fn test(&self, finder: &Finder) -> Result<Tested, Problem> {
+        let (binary, filter, limit) = match finder {
+            Finder::Seeds => (self.build(&sim::BUILD)?, sim::TEST, None),
+            Finder::Explorer => (self.build(&sim::EXPLORER)?, "every_world", None),
+            Finder::Sim(filter) => match filter.strip_prefix("threads::") {
+                Some(filter) => (self.build(&sim::THREADS)?, filter, Some(LIMIT)),
+                None => (self.build(&sim::BUILD)?, filter.as_str(), None),
+            },
+            Finder::Unit(filter) => {
+                let library = ["--package", "redisson-lock", "--lib"];
+                (self.build(&library)?, filter.as_str(), Some(LIMIT))
+            }
+            Finder::Test(file, filter) => {
+                let file = ["--package", "redisson-lock", "--test", file];
+                (self.build(&file)?, filter.as_str(), Some(LIMIT))
+            }
+        };
+        let said = target().join("said");
+        let failed = |error: std::io::Error| Problem::failed(format!("{finder}: {error}"));
+        let child = Command::new(binary)
+            .args([filter, "--nocapture", "--skip", "crosscheck"])
+            .current_dir(&self.folder)
+            .env("RUST_BACKTRACE", "0")
+            .env("SIM_BRIEF", "1")
+            .env("SIM_SEEDS", SEEDS)
+            .envs(
+                self.server
+                    .iter()
+                    .map(|server| ("REDIS_SERVER_BIN", server)),
+            )
+            .stdout(fs::File::create(&said).map_err(failed)?)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let ended = within(child, limit).map_err(failed)?;
+        let text = String::from_utf8_lossy(&fs::read(&said).map_err(failed)?).into_owned();
+        if text.contains("running 0 tests") {
+            return Err(Problem::failed(format!("THERE IS NO TEST {finder}")));
+        }
+        let line = text.lines().find(|line| line.contains(" schedules, "));
+        let schedules = line.and_then(|line| line.split(' ').next()?.parse().ok());
+        Ok(Tested {
+            passed: ended.is_some_and(|status| status.success()),
+            schedules,
+        })
+    }
+
+    /// Builds tests of the copy. A copy that does not build proves nothing.
+    fn build(&self, what: &[&str]) -> Result<PathBuf, Problem> {
+        let built = cargo(&["test", "--no-run"])
+            .args(what)
+            .current_dir(&self.folder)
+            .env("CARGO_TARGET_DIR", target())
+            .output()
+            .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        let said = String::from_utf8_lossy(&built.stderr);
+        // `  Executable tests/waiting.rs (target/…/waiting-8e1f…)`
+        let binary = said
+            .lines()
+            .find(|line| line.trim_start().starts_with("Executable "));
+        match binary.and_then(|line| line.rsplit_once('(')?.1.strip_suffix(')')) {
+            Some(binary) if built.status.success() => Ok(self.folder.join(binary)),
+            _ => Err(Problem::failed("IT DOES NOT BUILD")),
+        }
+    }
+}
+
+/// How a test ended; `None` if it was still running at its limit. Then its servers are ended with
+/// it.
+fn within(mut child: Child, limit: Option<Duration>) -> std::io::Result<Option<ExitStatus>> {
+    let Some(limit) = limit else {
+        return child.wait().map(Some);
+    };
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let servers = Command::new("pgrep")
+        .args(["-P", &child.id().to_string()])
+        .output()?
+        .stdout;
+    child.kill()?;
+    child.wait()?;
+    for server in String::from_utf8_lossy(&servers).split_whitespace() {
+        Command::new("kill").args(["-KILL", server]).status()?;
+    }
+    Ok(None)
+}
+
+/// The copy builds into a folder of its own: what it builds has the names of what the tree builds,
+/// and must not be taken for it.
+pub fn target() -> PathBuf {
+    tools::root().join("target/mutants/build")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_does_not_end_is_ended() {
+        let start = |seconds: &str| {
+            Command::new("sleep")
+                .arg(seconds)
+                .spawn()
+                .expect("it starts")
+        };
+        let limit = Some(Duration::from_millis(300));
+        assert!(within(start("0"), limit).expect("it ends").is_some());
+        assert_eq!(within(start("600"), limit).expect("it is ended"), None);
+    }
+}
