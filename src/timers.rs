@@ -65,16 +65,19 @@ impl<T> Timers<T> {
         due: impl FnOnce() -> Option<Instant>,
         lock: impl FnOnce() -> Weak<T>,
     ) {
-        if self.over.load(Ordering::Acquire) {
-            self.timers.lock().keys.remove(&(id, owner));
-            return;
-        }
-        let _entered = self.runtime.enter();
         let mut timers = self.timers.lock();
         let Inner { queue, keys } = &mut *timers;
+        if self.over.load(Ordering::Acquire) {
+            keys.remove(&(id, owner));
+            return;
+        }
         match (due(), keys.get(&(id, owner))) {
-            (Some(at), Some(timer)) => queue.reset_at(timer, at),
+            (Some(at), Some(timer)) => {
+                let _entered = self.runtime.enter();
+                queue.reset_at(timer, at);
+            }
             (Some(at), None) => {
+                let _entered = self.runtime.enter();
                 let timer = queue.insert_at(
                     FiredTimer {
                         lock: lock(),
@@ -176,6 +179,18 @@ mod tests {
             1,
             "nobody is woken for the last one"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn behind_the_end_no_timer_is_made_and_none_is_kept() {
+        let timers = timers();
+        timers.set(1, OWNER, at(1_000), Weak::new);
+        timers.set(2, OWNER, at(1_000), Weak::new);
+        timers.end();
+        timers.set(1, OWNER, || None, Weak::new);
+        timers.set(2, OWNER, at(2_000), Weak::new);
+        timers.set(3, OWNER, at(2_000), Weak::new);
+        assert_eq!(timers.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

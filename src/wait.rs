@@ -130,34 +130,45 @@ impl Subscriptions {
     /// The server confirmed the subscription. Every waiter attempts again: a message may have been
     /// missed before.
     pub(crate) fn subscribed(&self, name: &str) {
-        if let Some(channel) = self.channels.lock().get_mut(name)
-            && channel.phase == Phase::Asked
-        {
-            channel.phase = Phase::Confirmed;
-            channel.signal.confirmed.fetch_add(1, Ordering::AcqRel);
-            channel.signal.bump();
-        }
+        let confirmed = {
+            let mut channels = self.channels.lock();
+            let channel = channels.get_mut(name);
+            channel
+                .filter(|channel| channel.phase == Phase::Asked)
+                .map(|channel| {
+                    channel.phase = Phase::Confirmed;
+                    channel.signal.confirmed.fetch_add(1, Ordering::AcqRel);
+                    Arc::clone(&channel.signal)
+                })
+        };
+        confirmed.iter().for_each(|signal| signal.bump());
     }
 
     /// The server refused the subscription: its waiters get the reason.
     pub(crate) fn refused(&self, name: &str, text: &str) {
-        if let Some(channel) = self.channels.lock().remove(name) {
+        let removed = self.channels.lock().remove(name);
+        if let Some(channel) = removed {
             let _ = channel.signal.refused.set(text.to_owned());
             channel.signal.bump();
         }
     }
 
     pub(crate) fn message(&self, name: &str) {
-        if let Some(channel) = self.channels.lock().get(name) {
-            channel.signal.bump();
-        }
+        let signal = self.signals(|channels| channels.get(name).map(Channel::signal));
+        signal.iter().for_each(|signal| signal.bump());
     }
 
     /// Messages may have been missed on every channel.
     pub(crate) fn missed(&self) {
-        for channel in self.channels.lock().values() {
-            channel.signal.bump();
-        }
+        let signals: Vec<_> =
+            self.signals(|channels| channels.values().map(Channel::signal).collect());
+        signals.iter().for_each(|signal| signal.bump());
+    }
+
+    /// Signals are taken out of the registry, and their waiters woken when its mutex is free: a waker
+    /// is not our code.
+    fn signals<T>(&self, take: impl FnOnce(&BTreeMap<Arc<str>, Channel>) -> T) -> T {
+        take(&self.channels.lock())
     }
 
     /// The client is closed: unused channels are dropped, and none lingers from now on.
@@ -186,6 +197,10 @@ impl Subscriptions {
 }
 
 impl Channel {
+    fn signal(&self) -> Arc<Signal> {
+        Arc::clone(&self.signal)
+    }
+
     fn lingers_until(&self) -> Option<Instant> {
         self.idle_since.map(|since| since + LINGER)
     }
