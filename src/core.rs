@@ -376,3 +376,6 @@ impl LockCore {
 /// Checking all of a larger one after each step would make linear work quadratic.
 #[cfg(all(debug_assertions, feature = "test-util"))]
 const CHECKED_WHOLE_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -304,9 +304,9 @@ impl Entry {
         })
     }
 
-    /// Begins an unlock. If an acquire of the owner is under way, its end is registered for before
+    /// Begins an unlock, or waits for its turn. If an acquire of the owner is under way, its end is registered for before
     /// the mutex is free, so that it cannot be missed.
-    pub(crate) fn begin_unlock(
+    pub(crate) fn unlock_or_wait(
         self: &Arc<Self>,
         owner: ThreadId,
         hold: HoldId,

@@ -33,9 +33,10 @@ impl Drop for EndsHolds {
         let Some(locks) = self.locks.upgrade() else {
             return;
         };
-        // In this order: those who are woken find that the client is gone.
-        // Kept until their holds are lost: some are referred to by nobody else from here on.
+        // Kept until their holds are lost: a detached hold's entry has nobody else once the client is
+        // gone.
         let entries = locks.all();
+        // In this order: those who are woken find that the client is gone.
         locks.shared.gone.cancel();
         locks.timers.end();
         locks.set_life(Life::Gone);

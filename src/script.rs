@@ -106,9 +106,13 @@ pub(crate) fn acquire(
 /// What `release.lua` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
+    /// The count is the target now, or was already.
     Done,
+    /// There is no lock any more.
     Gone,
+    /// Others hold the lock.
     Taken,
+    /// The key has something else than a lock.
     NotALock,
 }
 

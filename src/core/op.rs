@@ -1,15 +1,25 @@
 //! The operation that is under way for one owner of a lock.
 //!
-//! ```text
-//!             admitted                                  answered, count = target; refused; busy
-//!   Idle ───────────────► Acquire ──────────────────────────────────────────────► Idle
-//!    │                      │ no answer, future dropped, or a guard dropped meanwhile
-//!    │                      ▼
-//!    │ guard dropped     Release { direct: 0, job }  ── Redis has the count, or the lease is over ──► Idle
-//!    ├─────────────────────►│  ▲
-//!    │ unlock               │  │ no answer, dropped, not polled, sends overlapped
-//!    └────────► Release { direct: n } ───────────────────── all answered ──────────────────────────► Idle
-//! ```
+//! | in | when | goes to |
+//! |---|---|---|
+//! | `Idle` | admitted | `Acquire` |
+//! | | unlock | `Release { direct: 1 }` |
+//! | | guard dropped | `Release { job }` |
+//! | `Acquire` | answered: has the count that was asked for, refused, busy | `Idle` |
+//! | | answered too late or unwanted; no answer; future dropped | `Release { job }` |
+//! | | guard dropped | `Acquire { then_release }`, whose end is `Release { job }` |
+//! | | unlock | stays; the unlock waits |
+//! | `Release { direct: n }` | unlock | `Release { direct: n + 1 }` |
+//! | | one of them is answered | `Release { direct: n - 1 }`; `Idle` behind the last |
+//! | | the last is answered, sends overlapped, holds stay | `Release { job }` |
+//! | | no answer; future dropped | `Release { direct: n - 1, job }` |
+//! | | futures not polled while others wait | `Release { job }`, under another id |
+//! | | guard dropped | `Release { direct: n, job }` |
+//! | `Release { direct: n, job }` | as without the job, and | |
+//! | | Redis has the count, or the lease is over | `Release { direct: n }`; `Idle` if n is 0 |
+//!
+//! An unlock that comes during `Acquire` waits, outside of the core, until that has ended. A guard
+//! that is dropped meanwhile does not: the acquire is marked (`then_release`).
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
@@ -17,7 +27,7 @@
 
 use std::time::Duration;
 
-use super::ids::OpId;
+use super::ids::{OpId, Time};
 use super::queue::Order;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -50,9 +60,24 @@ pub(super) struct Release {
     /// Unlocks whose callers wait.
     pub(super) direct: u32,
     pub(super) job: Option<Job>,
-    /// Sends were under way at once: in which order the server executed them is not known, and the
-    /// one that finds the field gone was served by another.
+    /// Sends were under way at once: in which order the server executed them is not known.
     pub(super) raced: bool,
+    /// How many sends said that nothing is held any more, counted up to two. An answer that the field
+    /// is gone is a loss, unless another one of them may have freed the lock.
+    pub(super) freeing_sends: u8,
+}
+
+impl Release {
+    /// Nobody is at it yet.
+    pub(super) fn new(id: OpId) -> Self {
+        Self {
+            id,
+            direct: 0,
+            job: None,
+            raced: false,
+            freeing_sends: 0,
+        }
+    }
 }
 
 /// The background job of an owner. It knows no history: each of its sends says the count of its
@@ -61,6 +86,8 @@ pub(super) struct Release {
 pub(super) struct Job {
     /// The count in Redis is known to be the target.
     pub(super) in_sync: bool,
+    /// The longest lease after a hold was last taken out: by then the server has freed what is left.
+    pub(super) give_up_at: Time,
 }
 
 impl Op {
@@ -127,7 +154,12 @@ impl Op {
         match self {
             Self::Idle => {}
             Self::Acquire(acquire) => acquire.id.visit(visitor),
-            Self::Release(release) => release.id.visit(visitor),
+            Self::Release(release) => {
+                release.id.visit(visitor);
+                // The core only passes it on.
+                let job = release.job.iter_mut();
+                job.for_each(|job| job.give_up_at = Time::START);
+            }
         }
     }
 }

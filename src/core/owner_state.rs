@@ -8,6 +8,7 @@ use super::hold::{Ending, Loss};
 use super::ids::{Generation, HoldId, Ids, ThreadId, Time};
 use super::op::{Acquire, Job, Op, Release};
 use super::queue::Order;
+use super::release::Unlock;
 use super::rules::{Counts, Life};
 use super::tenure::Tenure;
 use crate::error::LossReason;
@@ -148,44 +149,54 @@ impl OwnerState {
         }
     }
 
+    /// One more caller is at the release of this owner.
+    pub(super) fn join_release(&mut self, cx: &mut Context<'_>) -> Unlock {
+        self.moved_at = cx.now;
+        let op = match &mut self.op {
+            Op::Acquire(_) => unreachable!("an unlock waits for the acquire under way"),
+            Op::Release(release) => {
+                release.raced = true;
+                release.direct += 1;
+                release.id
+            }
+            Op::Idle => {
+                let id = cx.ids.op();
+                self.op = Op::Release(Release::new(id));
+                if let Some(release) = self.op.release_mut() {
+                    release.direct = 1;
+                }
+                id
+            }
+        };
+        Unlock {
+            owner: self.owner,
+            op,
+            field: Arc::clone(&self.field),
+            deadline: self.tenure.deadline(),
+        }
+    }
+
     /// Has a job bring Redis to the count that is left, now or when the acquire under way is over.
     pub(super) fn release_in_background(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
             return;
         }
+        if self.op.is_idle() {
+            self.op = Op::Release(Release::new(cx.ids.op()));
+        }
+        let wanted = Job {
+            in_sync: false,
+            give_up_at: cx.now + self.tenure.lease_max(),
+        };
         match &mut self.op {
+            Op::Idle => unreachable!("a release has begun"),
             Op::Acquire(acquire) => acquire.then_release = true,
-            Op::Release(Release {
-                job: Some(job),
-                raced,
-                direct,
-                ..
-            }) => {
-                job.in_sync = false;
-                *raced |= *direct > 0;
-            }
-            Op::Release(Release {
-                id,
-                job,
-                raced,
-                direct,
-            }) => {
-                *raced |= *direct > 0;
-                *job = Some(Job { in_sync: false });
-                self.moved_at = cx.now;
-                cx.out.jobs.push((self.owner, *id));
-            }
-            Op::Idle => {
-                let id = cx.ids.op();
-                let job = Some(Job { in_sync: false });
-                self.op = Op::Release(Release {
-                    id,
-                    direct: 0,
-                    job,
-                    raced: false,
-                });
-                self.moved_at = cx.now;
-                cx.out.jobs.push((self.owner, id));
+            Op::Release(release) => {
+                release.raced |= release.direct > 0;
+                if release.job.replace(wanted).is_none() {
+                    self.moved_at = cx.now;
+                    cx.out.jobs.push((self.owner, release.id));
+                }
             }
         }
     }
@@ -207,8 +218,8 @@ impl OwnerState {
         }
     }
 
-    /// The count in Redis needs no more work.
-    pub(super) fn needs_no_release(&mut self) {
+    /// The count in Redis is the target, or will be without anything else being sent.
+    pub(super) fn mark_in_sync(&mut self) {
         if let Some(job) = self.op.job_mut() {
             job.in_sync = true;
         }
@@ -217,7 +228,10 @@ impl OwnerState {
     /// Ends every hold, because the field is not there any more. There is nothing to release.
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
-        self.needs_no_release();
+        self.mark_in_sync();
+        if let Op::Acquire(acquire) = &mut self.op {
+            acquire.then_release = false;
+        }
         if !losses.is_empty() {
             cx.out.events.push(Event::Lost {
                 field: Arc::clone(&self.field),
@@ -245,24 +259,25 @@ impl OwnerState {
         if self.tenure.is_held() || losses.iter().any(|loss| loss.reason != LossReason::MaxHold) {
             self.release_in_background(cx);
         } else {
-            self.needs_no_release();
+            self.mark_in_sync();
         }
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.
-    pub(super) fn release(&mut self, hold: HoldId, cx: &mut Context<'_>) -> bool {
-        let released = self.tenure.release(hold);
-        if released {
-            self.not_in_sync();
+    pub(super) fn take_out(&mut self, hold: HoldId, cx: &mut Context<'_>) -> bool {
+        let was_held = self.tenure.take_out(hold);
+        if was_held {
+            self.mark_out_of_sync(cx.now);
             cx.out.ended.push((hold, Ending::Released));
             cx.out.count(Total::Released, 1);
         }
-        released
+        was_held
     }
 
-    fn not_in_sync(&mut self) {
+    fn mark_out_of_sync(&mut self, now: Time) {
+        let give_up_at = now + self.tenure.lease_max();
         if let Some(job) = self.op.job_mut() {
-            job.in_sync = false;
+            (job.in_sync, job.give_up_at) = (false, give_up_at);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::effect::{Effects, Total};
 use super::ids::{HoldId, OpId, ThreadId, Time};
-use super::op::{Op, Release};
+use super::op::Release;
 use super::owner_state::{Context, OwnerState};
 use super::rules::Life;
 use crate::error::LossReason;
@@ -43,9 +43,7 @@ pub struct ReleaseAnswer {
     pub target: u32,
     /// `None`: the count is what was asked for. Else why the field is not there any more.
     pub gone: Option<LossReason>,
-    /// An earlier send may have been executed too.
-    pub repeated: bool,
-    /// Before the very first send.
+    /// Before the very first send of this unlock or job step.
     pub first_sent_at: Time,
 }
 
@@ -66,11 +64,10 @@ pub enum NoReply {
 /// What a job does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum JobStep {
-    /// Behind a lease that is over there is nothing left to free.
-    Send {
-        field: Arc<str>,
-        lease_max: Duration,
-    },
+    /// It sends, and goes on trying until `give_up_at`: by then the lease is over whatever happened,
+    /// and there is nothing left to free.
+    Send { field: Arc<str>, give_up_at: Time },
+    /// Redis has the count, or the job has ended before.
     Done,
 }
 
@@ -98,10 +95,10 @@ impl LockCore {
                         since: own.moved_at,
                     });
                 }
-                if !own.release(hold, cx) {
+                if !own.take_out(hold, cx) {
                     return Ok(ReleaseStart::NotHeld);
                 }
-                Ok(ReleaseStart::Send(own.begin_unlock(cx)))
+                Ok(ReleaseStart::Send(own.join_release(cx)))
             })
         });
         start.unwrap_or(Ok(ReleaseStart::NotHeld))
@@ -114,7 +111,7 @@ impl LockCore {
 
     fn drop_now(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.change(now, owner, out, |own, cx| {
-            if own.release(hold, cx) {
+            if own.take_out(hold, cx) {
                 own.release_in_background(cx);
             } else {
                 own.acknowledge(hold, cx);
@@ -179,12 +176,31 @@ impl LockCore {
         release.is_none_or(|release| release.id != unlock.op)
     }
 
-    /// What a release that is sent now has to say: the count, and the lease that is still promised.
-    pub fn release_target(&self, now: Time, owner: ThreadId) -> (u32, Duration) {
-        let Some(own) = self.owners.get(&owner) else {
-            return (0, Duration::from_millis(1));
-        };
-        (own.tenure.target(), own.tenure.promised(now, &self.rules))
+    /// The count that a release of this owner goes to.
+    #[cfg(feature = "test-util")]
+    pub fn release_target(&self, owner: ThreadId) -> u32 {
+        self.owners.get(&owner).map_or(0, |own| own.tenure.target())
+    }
+
+    /// A release is sent now, by a caller or a job. Answers what it has to say: the count, and the
+    /// lease that is still promised.
+    pub fn release_sent(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> (u32, Duration) {
+        let rules = self.rules;
+        let said = self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                let target = own.tenure.target();
+                if let Some(release) = own.op.release_mut().filter(|_| target == 0) {
+                    release.freeing_sends = FREEING_SENDS_MAX.min(release.freeing_sends + 1);
+                }
+                (target, own.tenure.promised(now, &rules))
+            })
+        });
+        said.unwrap_or((0, Duration::from_millis(1)))
     }
 
     /// An unlock was answered. `Err`: the hold had ended before.
@@ -196,20 +212,18 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<(), LossReason> {
         // If it was taken over meanwhile, there is nobody left to ask.
-        let (mut raced, mut all_released) = (true, true);
+        let mut freeing_sends = FREEING_SENDS_MAX;
         self.end_unlock(now, unlock, out, |own, cx| {
-            raced = own.op.release().is_some_and(|release| release.raced);
-            all_released = !own.tenure.is_held();
+            freeing_sends = own.op.release().map_or(0, |release| release.freeing_sends);
             own.apply(answer, cx);
             answer.frees()
         });
-        // An earlier send may have done it, or another release of the same owner that went further
-        // and was quicker: then it is no loss.
-        let by_a_send = answer.repeated && answer.target == 0;
-        let done_before =
-            (by_a_send || raced && all_released) && answer.first_sent_at < unlock.deadline;
+        // Another send that said 0 may have freed the lock: an earlier one of this unlock, or one of
+        // another release of the same owner. Then it is no loss.
+        let by_others = freeing_sends > u8::from(answer.target == 0);
+        let freed_before = by_others && answer.first_sent_at < unlock.deadline;
         match answer.gone {
-            Some(LossReason::Gone | LossReason::Taken) if done_before => Ok(()),
+            Some(LossReason::Gone | LossReason::Taken) if freed_before => Ok(()),
             Some(reason) => Err(reason),
             None => Ok(()),
         }
@@ -221,7 +235,7 @@ impl LockCore {
             match then {
                 NoReply::GoOn => own.release_in_background(cx),
                 NoReply::GiveUp => {
-                    own.needs_no_release();
+                    own.mark_in_sync();
                     cx.out.count(Total::GaveUp, 1);
                 }
             }
@@ -266,7 +280,7 @@ impl LockCore {
         out: &mut Effects,
     ) -> JobStep {
         let step = self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| own.job_step(job, cx))
+            core.change(now, owner, out, |own, cx| own.next_of_job(job, cx))
         });
         step.unwrap_or(JobStep::Done)
     }
@@ -313,33 +327,6 @@ impl LockCore {
 }
 
 impl OwnerState {
-    fn begin_unlock(&mut self, cx: &mut Context<'_>) -> Unlock {
-        self.moved_at = cx.now;
-        let op = match &mut self.op {
-            Op::Release(release) => {
-                release.raced = true;
-                release.direct += 1;
-                release.id
-            }
-            Op::Idle | Op::Acquire(_) => {
-                let id = cx.ids.op();
-                self.op = Op::Release(Release {
-                    id,
-                    direct: 1,
-                    job: None,
-                    raced: false,
-                });
-                id
-            }
-        };
-        Unlock {
-            owner: self.owner,
-            op,
-            field: Arc::clone(&self.field),
-            deadline: self.tenure.deadline(),
-        }
-    }
-
     fn take_over_unlocks(&mut self, cx: &mut Context<'_>) {
         // Under another id: those who began them have no part in it any more.
         let id = cx.ids.op();
@@ -355,13 +342,13 @@ impl OwnerState {
     /// What a release was answered changes what is known of the count.
     fn apply(&mut self, answer: ReleaseAnswer, cx: &mut Context<'_>) {
         match answer.gone {
-            None if answer.target == self.tenure.target() => self.needs_no_release(),
+            None if answer.target == self.tenure.target() => self.mark_in_sync(),
             None => {}
             Some(reason) => self.lose(reason, cx),
         }
     }
 
-    fn job_step(&mut self, job: OpId, cx: &mut Context<'_>) -> JobStep {
+    fn next_of_job(&mut self, job: OpId, cx: &mut Context<'_>) -> JobStep {
         let (held, closed) = (self.tenure.is_held(), cx.life == Life::Closed);
         let release = self.op.release_mut().filter(|release| release.id == job);
         let Some(Release {
@@ -384,7 +371,11 @@ impl OwnerState {
         }
         JobStep::Send {
             field: Arc::clone(&self.field),
-            lease_max: self.tenure.lease_max(),
+            give_up_at: at.give_up_at,
         }
     }
 }
+
+/// More than one are not told apart: the one that is answered, and another that may have freed the
+/// lock before it.
+const FREEING_SENDS_MAX: u8 = 2;

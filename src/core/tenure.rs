@@ -167,7 +167,7 @@ impl Tenure {
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.
-    pub(super) fn release(&mut self, id: HoldId) -> bool {
+    pub(super) fn take_out(&mut self, id: HoldId) -> bool {
         let before = self.holds.len();
         self.holds.retain(|hold| hold.id != id);
         self.holds.len() != before

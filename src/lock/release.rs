@@ -75,7 +75,7 @@ impl OpenHold {
             {
                 return Err(Error::Closed);
             }
-            match entry.begin_unlock(self.owner, self.hold) {
+            match entry.unlock_or_wait(self.owner, self.hold) {
                 Ok(UnlockStart::Send(unlock)) => break unlock,
                 Ok(UnlockStart::NotHeld) => {
                     self.open = false;
@@ -135,7 +135,7 @@ impl OpenUnlock {
             entry.shared().retry()
         ));
         let Some(answer) = self.unless_taken_over(sending).await else {
-            let source = "its future was not polled for longer than the command timeout; a background task continued the release";
+            let source = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
             return Err(Error::no_answer("unlocking", source));
         };
         let lost = |reason| Error::lost(entry.name.given(), reason);
@@ -198,7 +198,7 @@ impl Drop for OpenUnlock {
 
 /// Runs `release.lua` for an owner, each send with the count of its moment.
 async fn send(
-    entry: &Entry,
+    entry: &Arc<Entry>,
     owner: ThreadId,
     field: &Arc<str>,
     doing: &'static str,
@@ -207,14 +207,13 @@ async fn send(
     let shared = entry.shared();
     let mut target = 0;
     let call = || {
-        let (count, lease) = entry.read(|core, now| core.release_target(now, owner));
+        let (count, lease) = entry.step(|core, now, out| core.release_sent(now, owner, out));
         target = count;
         script::release(&entry.name, field, count, lease)
     };
     let Answer {
         value,
         first_sent_at,
-        repeated,
         ..
     } = script::call(entry.route(), doing, retry, call).await?;
     let gone = match value {
@@ -226,7 +225,6 @@ async fn send(
     Ok(ReleaseAnswer {
         target,
         gone,
-        repeated,
         first_sent_at: shared.clock.time(first_sent_at),
     })
 }
@@ -236,7 +234,7 @@ async fn send(
 pub(crate) fn start_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) {
     let runtime = entry.shared().runtime.clone();
     runtime.spawn(
-        Job {
+        ReleaseJob {
             entry,
             owner,
             id,
@@ -247,34 +245,37 @@ pub(crate) fn start_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) {
 }
 
 /// A release job. Dropped with its runtime, or before it could be spawned, it says so to the core.
-struct Job {
+struct ReleaseJob {
     entry: Arc<Entry>,
     owner: ThreadId,
     id: OpId,
     open: bool,
 }
 
-impl Job {
+impl ReleaseJob {
     async fn run(mut self) {
         let shared = Arc::clone(self.entry.shared());
-        let start = Instant::now();
         let mut pause = PAUSE_MIN;
-        let mut tried = false;
+        let mut failed: Option<Error> = None;
         loop {
             let (owner, id) = (self.owner, self.id);
             let step = self
                 .entry
                 .step(|core, now, out| core.job_step(now, owner, id, out));
-            let JobStep::Send { field, lease_max } = step else {
+            let JobStep::Send { field, give_up_at } = step else {
                 self.open = false;
                 return;
             };
-            // Behind a lease that is over there is nothing left to free.
-            let give_up_at = start + lease_max;
+            // Read each time: an unlock that has joined moves it.
+            let give_up_at = shared.clock.instant(give_up_at);
+            if let Some(error) = failed.as_ref().filter(|_| Instant::now() >= give_up_at) {
+                return self.give_up(&field, error);
+            }
             let permit = self.entry.route().bulk(Bulk::Releases);
             let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
-                let error = Error::no_answer("releasing", "earlier releases have no answer yet");
-                return self.give_up(&field, &error);
+                let source = "earlier releases have no answer yet";
+                failed = Some(Error::no_answer("releasing", source));
+                continue;
             };
             let answer = send(&self.entry, owner, &field, "releasing", shared.no_retry()).await;
             drop(permit);
@@ -282,17 +283,17 @@ impl Job {
                 Ok(answer) => {
                     self.entry
                         .step(|core, now, out| core.job_answered(now, owner, id, answer, out));
-                    if tried {
+                    if failed.take().is_some() {
                         self.reconciled(&field, answer.target);
                     }
                     continue;
                 }
                 Err(CallError { error, .. }) => error,
             };
-            tried = true;
-            if Instant::now() >= give_up_at || error.is_final() {
+            if error.is_final() {
                 return self.give_up(&field, &error);
             }
+            failed = Some(error);
             let left = give_up_at.saturating_duration_since(Instant::now());
             tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -313,7 +314,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for ReleaseJob {
     fn drop(&mut self) {
         if self.open {
             let (owner, id) = (self.owner, self.id);

@@ -18,8 +18,6 @@ pub(crate) struct Answer<T> {
     pub(crate) sent_at: Instant,
     /// Before the first send.
     pub(crate) first_sent_at: Instant,
-    /// Whether an earlier send may have been executed too.
-    pub(crate) repeated: bool,
 }
 
 /// No usable reply.
@@ -79,14 +77,12 @@ pub(crate) async fn call_noting<T>(
         };
         let error = match answered {
             Ok((reply, sent_at)) => {
-                let repeated = first_sent_at.is_some();
                 let first_sent_at = first_sent_at.unwrap_or(sent_at);
                 return match (call.decode)(&reply) {
                     Some(value) => Ok(Answer {
                         value,
                         sent_at,
                         first_sent_at,
-                        repeated,
                     }),
                     None => Err(CallError {
                         error: Error::UnexpectedReply {

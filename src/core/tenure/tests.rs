@@ -96,9 +96,9 @@ fn what_is_promised_is_the_longest_of_the_holds_that_are_left() {
     let until = NOW + secs(90);
     let (mut tenure, holds) = tenure_of(&[WATCHDOG, LeasePolicy::Fixed { until, limit: None }]);
     assert_eq!(tenure.promised(NOW, &RULES), secs(90));
-    assert!(tenure.release(holds[1]));
+    assert!(tenure.take_out(holds[1]));
     assert_eq!(tenure.promised(NOW, &RULES), secs(30));
-    assert!(!tenure.release(holds[1]), "a hold is released once");
+    assert!(!tenure.take_out(holds[1]), "a hold is released once");
 }
 
 #[test]

@@ -201,7 +201,6 @@ fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
             Reply::Gone => Some(LossReason::Gone),
             Reply::Taken | Reply::Busy { .. } => Some(LossReason::Taken),
         },
-        repeated: sent.repeats.is_some(),
         first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
     }
 }

@@ -235,7 +235,7 @@ impl State {
     }
 
     pub(super) fn send_release(&mut self, sender: Sender, owner: ThreadId) {
-        let (target, lease) = self.core.release_target(self.now, owner);
+        let (target, lease) = self.step(|core, now, out| core.release_sent(now, owner, out));
         self.send(
             sender,
             Script::Release {

@@ -80,7 +80,7 @@ impl State {
     /// I3, no orphaned hold, and no lost wake-up.
     fn at_rest(&self) -> Option<String> {
         for owner in self.callers.iter().map(|caller| caller.owner) {
-            let expected = self.core.release_target(self.now, owner).0;
+            let expected = self.core.release_target(owner);
             let expected = if self.core.field(owner).is_some() {
                 expected
             } else {

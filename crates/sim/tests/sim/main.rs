@@ -3,6 +3,7 @@
 
 mod cancellation;
 mod crosscheck;
+mod endings;
 mod fixture;
 mod neighbours;
 mod owners;

@@ -5,11 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
-use redisson_lock::{Error, HoldState, LossReason, test_util};
+use redisson_lock::{Error, HoldState, LossReason};
 use redisson_lock_test::sim::Latency;
 use sim::workload::{channel, ms};
 
-use crate::fixture::{Fixture, JAVA, KEY, begin, end, lock, play};
+use crate::fixture::{JAVA, KEY, begin, end, lock, play};
 
 /// Polls a future once; then it is kept and not polled.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
@@ -388,69 +388,5 @@ fn an_unlock_that_is_polled_too_late_does_not_touch_its_owners_next_hold() {
         assert_eq!((fixture.count(), next.state()), (1, HoldState::Held));
         next.unlock().await.expect("held");
         assert_eq!(fixture.server(), None);
-    });
-}
-
-/// Whoever held was never told, and whoever waited waited for ever.
-#[test]
-fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
-    play(true, async |fixture| {
-        let guard = fixture.task(0).lock().await.expect("free");
-        let queued = begin(lock(&fixture.task(1))).await;
-        let second = begin(lock(&fixture.task(2))).await;
-        let lost = guard.lost();
-        test_util::end_runtime(&fixture.client);
-        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
-        assert_eq!(reported, LossReason::Closed);
-        for waiting in [queued, second] {
-            let ended = tokio::time::timeout(ms(10), waiting)
-                .await
-                .expect("at once")
-                .expect("no panic");
-            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
-        }
-        assert!(matches!(
-            guard.unlock().await,
-            Err(Error::NoRuntime | Error::Lost { .. })
-        ));
-    });
-}
-
-/// A waiter that is subscribed, and one whose call is on its way.
-#[test]
-fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
-    play(true, async |fixture| {
-        assert!(fixture.java_locks(JAVA));
-        let listening = begin(lock(&fixture.task(0))).await;
-        tokio::time::sleep(ms(50)).await;
-        fixture.world.hold_answers(0, true);
-        let asking = begin({
-            let other = fixture.client.lock("other");
-            async move { other.lock().await }
-        })
-        .await;
-        test_util::end_runtime(&fixture.client);
-        for waiting in [listening, asking] {
-            let ended = tokio::time::timeout(ms(10), waiting)
-                .await
-                .expect("at once")
-                .expect("no panic");
-            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
-        }
-        assert_eq!(fixture.world.connections(), 0);
-    });
-}
-
-/// They stayed for a lease, although the documentation said otherwise.
-#[test]
-fn the_last_handle_that_is_dropped_gives_detached_holds_back() {
-    play(true, async |fixture| {
-        let Fixture { world, client } = fixture;
-        let other = client.lock(KEY);
-        other.lock().await.expect("free").detach();
-        drop((client, other));
-        tokio::time::sleep(ms(1_000)).await;
-        assert!(world.with_keyspace(|keyspace| keyspace.holder(KEY).is_none()));
-        assert_eq!(world.connections(), 0);
     });
 }

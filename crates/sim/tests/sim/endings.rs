@@ -1,0 +1,85 @@
+//! The end of a client: of its runtime, and of its last handle.
+
+use redisson_lock::{Error, LossReason, test_util};
+use sim::workload::ms;
+
+use crate::fixture::{Fixture, JAVA, KEY, begin, lock, play};
+
+/// Whoever held was never told, and whoever waited waited for ever.
+#[test]
+fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        let queued = begin(lock(&fixture.task(1))).await;
+        let second = begin(lock(&fixture.task(2))).await;
+        let lost = guard.lost();
+        test_util::end_runtime(&fixture.client);
+        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        assert_eq!(reported, LossReason::Closed);
+        for waiting in [queued, second] {
+            let ended = tokio::time::timeout(ms(10), waiting)
+                .await
+                .expect("at once")
+                .expect("no panic");
+            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
+        }
+        assert!(matches!(
+            guard.unlock().await,
+            Err(Error::NoRuntime | Error::Lost { .. })
+        ));
+    });
+}
+
+/// It stayed in the books, with a watchdog that nobody ran.
+#[test]
+fn the_end_of_the_runtime_ends_a_detached_hold() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        let lost = guard.lost();
+        guard.detach();
+        assert_eq!(fixture.client.stats().held, 1);
+        test_util::end_runtime(&fixture.client);
+        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        assert_eq!(reported, LossReason::Closed);
+        assert_eq!(fixture.client.stats().held, 0);
+    });
+}
+
+/// A waiter that is subscribed, and one whose call is on its way.
+#[test]
+fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
+    play(true, async |fixture| {
+        assert!(fixture.java_locks(JAVA));
+        let listening = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(50)).await;
+        fixture.world.hold_answers(0, true);
+        let asking = begin({
+            let other = fixture.client.lock("other");
+            async move { other.lock().await }
+        })
+        .await;
+        test_util::end_runtime(&fixture.client);
+        for waiting in [listening, asking] {
+            let ended = tokio::time::timeout(ms(10), waiting)
+                .await
+                .expect("at once")
+                .expect("no panic");
+            assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
+        }
+        assert_eq!(fixture.world.connections(), 0);
+    });
+}
+
+/// They stayed for a lease, although the documentation said otherwise.
+#[test]
+fn the_last_handle_that_is_dropped_releases_detached_holds() {
+    play(true, async |fixture| {
+        let Fixture { world, client } = fixture;
+        let other = client.lock(KEY);
+        other.lock().await.expect("free").detach();
+        drop((client, other));
+        tokio::time::sleep(ms(1_000)).await;
+        assert!(world.with_keyspace(|keyspace| keyspace.holder(KEY).is_none()));
+        assert_eq!(world.connections(), 0);
+    });
+}
