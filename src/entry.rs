@@ -33,7 +33,7 @@ use crate::wire::LockName;
 pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Timers<Entry>,
-    table: Table<Entry>,
+    pub(crate) table: Table<Entry>,
     ids: AtomicU64,
     /// Spawns the release job of an owner.
     start_job: fn(Arc<Entry>, ThreadId, OpId),

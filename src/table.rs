@@ -1,6 +1,8 @@
 //! Everything that exists once for each name, for as long as somebody refers to it.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -10,12 +12,16 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     by_name: Mutex<BTreeMap<Arc<str>, Weak<T>>>,
+    #[cfg(feature = "test-util")]
+    look_ups: AtomicU64,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self {
             by_name: Mutex::default(),
+            #[cfg(feature = "test-util")]
+            look_ups: AtomicU64::new(0),
         }
     }
 }
@@ -23,6 +29,7 @@ impl<T> Default for Table<T> {
 impl<T> Table<T> {
     /// The one of this name, made under the table's mutex if there is none.
     pub(crate) fn get_or_insert_with(&self, name: &Arc<str>, make: impl FnOnce() -> T) -> Arc<T> {
+        self.count_look_up();
         let mut by_name = self.by_name.lock();
         // One whose last reference is being dropped right now is replaced; it then finds that the
         // name is not its own any more.
@@ -36,6 +43,7 @@ impl<T> Table<T> {
 
     /// Forgets one that is being dropped.
     pub(crate) fn remove(&self, name: &str, dropped: *const T) {
+        self.count_look_up();
         let mut by_name = self.by_name.lock();
         if by_name
             .get(name)
@@ -43,6 +51,17 @@ impl<T> Table<T> {
         {
             by_name.remove(name);
         }
+    }
+
+    fn count_look_up(&self) {
+        #[cfg(feature = "test-util")]
+        self.look_ups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a name was looked for.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn look_ups(&self) -> u64 {
+        self.look_ups.load(Ordering::Relaxed)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<T>> {

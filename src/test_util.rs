@@ -152,6 +152,11 @@ pub fn check(client: &LockClient) {
         .for_each(|entry| entry.check());
 }
 
+/// How often a client has looked for a lock's entry in its table.
+pub fn look_ups(client: &LockClient) -> u64 {
+    client.handle.locks.table.look_ups()
+}
+
 /// Whether the timer that keeps a hold is set to what is due. Only while nobody is at its lock.
 pub fn is_timer_right(hold: &HoldHandle) -> bool {
     hold.entry.is_timer_right(hold.owner.id())

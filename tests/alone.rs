@@ -54,7 +54,7 @@ struct Kept {
     calls_at_most: i64,
 }
 
-/// Takes the locks, keeps them for a while, looks at every key, and gives them back.
+/// Takes the locks, keeps them for a while, looks at every key, and releases them.
 async fn keep_ten_thousand() -> Kept {
     let server = TestServer::new();
     let client = server
@@ -106,7 +106,7 @@ async fn keep_ten_thousand() -> Kept {
         calls_at_most,
     };
     drop(guards);
-    eventually("given back", Duration::from_secs(20), || {
+    eventually("released", Duration::from_secs(20), || {
         control.run(&["DBSIZE"]) == "0"
     })
     .await;
@@ -215,7 +215,7 @@ async fn statistics_cost_the_same_however_many_locks_are_held() {
     assert_eq!(client.stats().held, 20_000);
     assert!(many < few * 10, "{few:?} at 200 locks, {many:?} at 20000");
     drop(guards);
-    eventually("all given back", Duration::from_secs(60), || {
+    eventually("all released", Duration::from_secs(60), || {
         client.stats().releasing == 0
     })
     .await;

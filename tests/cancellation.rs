@@ -389,7 +389,7 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
                 future: verb(&pair.ours),
                 woken: Arc::new(Flag(AtomicBool::new(true))),
             };
-            // Given back when the waiter is asleep, so that the wake-up and what follows is cut as
+            // Released when the waiter is asleep, so that the wake-up and what follows is cut as
             // well.
             let before = polls.min(6);
             let mut completed = steps.times(before).await.is_some();
@@ -410,7 +410,7 @@ async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is
 }
 
 #[tokio::test]
-async fn an_unlock_dropped_at_any_point_gives_back_exactly_once() {
+async fn an_unlock_dropped_at_any_point_begins_to_release_exactly_once() {
     let mut pair = ProxiedPair::new().await;
     let owner = pair.ours.owner();
     let lock = pair.ours.lock("a").owned_by(&owner);
@@ -477,7 +477,7 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
             guard
                 .unlock()
                 .await
-                .expect("open guards can still be given back");
+                .expect("open guards can still be released");
         }
         client.close(Duration::ZERO).await;
         let mut control = server.control();
@@ -491,7 +491,7 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
     let server = TestServer::new();
     let client = server.client().await;
     let mut control = server.control();
-    let given_back = client.lock("a").lock().await.expect("free");
+    let released = client.lock("a").lock().await.expect("free");
     client.lock("b").lock().await.expect("free").detach();
     let kept = client.lock("c").lock().await.expect("free");
     let waiter = tokio::spawn({
@@ -507,7 +507,7 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
         matches!(waiter.await.expect("no panic"), Err(Error::Closed)),
         "waiters are told at once"
     );
-    given_back.unlock().await.expect("within the grace");
+    released.unlock().await.expect("within the grace");
     let report = closing.await.expect("no panic");
     assert_eq!((report.released, report.unconfirmed), (1, 0));
     assert_eq!(report.abandoned.len(), 1);
@@ -541,7 +541,7 @@ async fn two_hundred_clients_made_and_dropped_leave_no_connection_and_no_task() 
         }
         drop(guards);
         let mut control = server.control();
-        eventually("given back", ms(1000), || {
+        eventually("released", ms(1000), || {
             control.run(&["KEYS", "*"]).is_empty()
         })
         .await;

@@ -58,7 +58,7 @@ async fn all_held_for(guards: &[LockGuard], time: Duration) {
     }
 }
 
-async fn give_back(guards: Vec<LockGuard>) {
+async fn release_all(guards: Vec<LockGuard>) {
     for guard in guards {
         guard.unlock().await.expect("held");
     }
@@ -76,7 +76,7 @@ async fn fifty_locks_in_fifty_slots_are_all_kept() {
         renewed >= 50 * 7,
         "renewed every third of the watchdog timeout, not {renewed} times"
     );
-    give_back(guards).await;
+    release_all(guards).await;
     server.finish([client]).await;
 }
 
@@ -120,7 +120,7 @@ async fn locks_of_one_slot_are_renewed_together() {
         tagged.len() * 3 < tagged.iter().sum(),
         "renewed together: {tagged:?}"
     );
-    give_back(guards).await;
+    release_all(guards).await;
     client.close(Duration::ZERO).await;
     proxy.stop().await;
     server.finish([]).await;
@@ -163,7 +163,7 @@ async fn many_slots_do_not_mean_as_many_calls_at_once() {
     // Renewals that were held back are late, and on a busy machine more so: at risk is not lost.
     tokio::time::sleep(ms(2 * WATCHDOG)).await;
     assert_eq!(client.stats().lost_total, 0);
-    give_back(guards).await;
+    release_all(guards).await;
     client.close(Duration::ZERO).await;
     proxy.stop().await;
     server.finish([]).await;
@@ -208,7 +208,7 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     all_held_for(&guards, ms(WATCHDOG)).await;
     assert_eq!(client.stats().lost_total, 1);
     drop(moved);
-    give_back(guards).await;
+    release_all(guards).await;
     drop(other);
     client.close(Duration::ZERO).await;
     proxy.stop().await;

@@ -1,4 +1,4 @@
-//! What every lock does: exclude, nest, give back, and cost two script calls.
+//! What every lock does: exclude, nest, release, and cost two script calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -214,7 +214,7 @@ async fn detached_holds_stay_until_their_owner_unlocks() {
 }
 
 #[tokio::test]
-async fn run_returns_the_value_and_gives_back_also_after_a_panic() {
+async fn run_returns_the_value_and_begins_to_release_also_after_a_panic() {
     let server = TestServer::new();
     let client = server.client().await;
     let lock = client.lock("a");
@@ -230,7 +230,7 @@ async fn run_returns_the_value_and_gives_back_also_after_a_panic() {
         tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
     assert!(panicked.await.expect_err("goes on unwinding").is_panic());
     let mut control = server.control();
-    eventually("given back", Duration::from_secs(2), || {
+    eventually("released", Duration::from_secs(2), || {
         control.run(&["EXISTS", "a"]) == "0"
     })
     .await;
@@ -313,7 +313,7 @@ async fn several_connections_share_the_locks_by_name() {
 }
 
 #[tokio::test]
-async fn detached_holds_are_given_back_once_each_however_many_ask() {
+async fn detached_holds_are_released_once_each_however_many_ask() {
     let server = TestServer::new();
     let client = server.client().await;
     let mut control = server.control();
@@ -328,13 +328,13 @@ async fn detached_holds_are_given_back_once_each_however_many_ask() {
             let lock = lock.clone();
             asking.spawn(async move { lock.unlock().await.is_ok() });
         }
-        let given_back = asking
+        let released = asking
             .join_all()
             .await
             .into_iter()
-            .filter(|given_back| *given_back)
+            .filter(|released| *released)
             .count();
-        assert_eq!((given_back, control.count("a")), (3, 0));
+        assert_eq!((released, control.count("a")), (3, 0));
     }
     server.finish([client]).await;
 }
@@ -371,7 +371,7 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
     assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
-    eventually("given back in the background", ms(2000), || {
+    eventually("released in the background", ms(2000), || {
         control.run(&["EXISTS", "a"]) == "0"
     })
     .await;
@@ -379,7 +379,7 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_detached_hold_is_given_back_also_by_an_unlock_that_had_no_answer() {
+async fn a_detached_hold_is_released_also_by_an_unlock_that_had_no_answer() {
     let server = TestServer::new();
     let set =
         |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
@@ -399,8 +399,8 @@ async fn a_detached_hold_is_given_back_also_by_an_unlock_that_had_no_answer() {
         "{unlocked:?}"
     );
     drop(nested);
-    // Nobody is left to ask again: it is not renewed any more, and given back.
-    eventually("given back", ms(1000), || {
+    // Nobody is left to ask again: it is not renewed any more, and released.
+    eventually("released", ms(1000), || {
         control.run(&["EXISTS", "a"]) == "0"
     })
     .await;

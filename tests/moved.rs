@@ -221,7 +221,7 @@ async fn after_a_change_of_the_password_calls_say_so() {
             "it does not come back"
         );
     }
-    eventually("given back", ms(2000), || {
+    eventually("released", ms(2000), || {
         control.run(&["EXISTS", "a"]) == "0"
     })
     .await;

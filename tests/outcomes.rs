@@ -352,7 +352,7 @@ async fn without_the_right_to_kill_a_live_hold_keeps_its_id_through_late_copies(
 }
 
 #[tokio::test]
-async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_own_client() {
+async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_released_by_its_own_client() {
     let mut pair = without_kill().await;
     let owner = pair.ours.owner_with_id(-7);
     let lock = pair.ours.lock("a").owned_by(&owner).lease(ms(3000));
@@ -369,7 +369,7 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_ow
     assert_eq!((pair.ours.stats().held, pair.ours.stats().renewals), (0, 0));
     let left = pair.control.pttl("a");
     assert!(left > 0 && left <= 3000);
-    // Others wait for its lease; a task of this client gives it back at once.
+    // Others wait for its lease; a task of this client releases it at once.
     assert!(
         pair.theirs
             .lock("a")
@@ -384,7 +384,7 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_given_back_by_its_ow
         .try_lock()
         .await
         .expect("asked")
-        .expect("the ghost was given back");
+        .expect("the ghost was released");
     assert_eq!(pair.control.count("a"), 1);
     taken.unlock().await.expect("held");
     pair.finish().await;
@@ -611,7 +611,7 @@ async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_at
     );
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     control.run(&["DEL", "c"]);
-    eventually("given back long before the leases end", ms(5000), || {
+    eventually("released long before the leases end", ms(5000), || {
         control.run(&["KEYS", "*"]).is_empty() && client.stats().releasing == 0
     })
     .await;
@@ -725,7 +725,7 @@ async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() 
             "{fate:?}: the unlock had no answer"
         );
         let control = &mut pair.control;
-        eventually("given back", ms(5000), || {
+        eventually("released", ms(5000), || {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;
@@ -790,7 +790,7 @@ async fn a_background_release_that_is_refused_for_now_is_sent_until_it_is_not() 
         refusing
             .map_or(Ok(()), std::thread::JoinHandle::join)
             .expect("no panic");
-        eventually("given back", ms(5000), || {
+        eventually("released", ms(5000), || {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;

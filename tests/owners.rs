@@ -144,7 +144,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
+async fn a_guard_is_released_from_wherever_it_was_moved_to() {
     within(async {
         let server = TestServer::new();
         let client = server.client().await;
@@ -161,7 +161,7 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
         std::thread::spawn(move || drop(guard))
             .join()
             .expect("dropping outside a runtime is fine");
-        eventually("given back", ms(2000), || {
+        eventually("released", ms(2000), || {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;
@@ -172,7 +172,7 @@ async fn a_guard_is_given_back_from_wherever_it_was_moved_to() {
             panic!("on purpose");
         });
         assert!(panicked.await.expect_err("panicked").is_panic());
-        eventually("given back", ms(2000), || {
+        eventually("released", ms(2000), || {
             control.run(&["EXISTS", "a"]) == "0"
         })
         .await;

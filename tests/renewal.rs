@@ -172,7 +172,7 @@ impl Model {
         self.held.push((nth, kind));
     }
 
-    fn give_back(&mut self, nth: usize) {
+    fn release_all(&mut self, nth: usize) {
         self.held.retain(|(held, _)| *held != nth);
         let promised = self.held.iter().map(|(_, kind)| kind.lease()).max();
         self.lease = promised.map_or(0, |promised| self.lease.max(promised));
@@ -224,8 +224,8 @@ async fn no_script_lowers_a_lease_whatever_the_order_of_mixed_holds() {
                     .unlock()
                     .await
                     .expect("held");
-                model.give_back(nth);
-                check(&model, &format!("{case:?} {order:?} given back {nth}"));
+                model.release_all(nth);
+                check(&model, &format!("{case:?} {order:?} released {nth}"));
             }
         }
     }

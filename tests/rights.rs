@@ -84,7 +84,7 @@ async fn call_without(
     let mut control = server.control();
     let (mut ours, mut other) = (server.control(), server.control());
     let mut take_away = || grant_all_but(&mut ours, missing);
-    let mut give_back = || grant_all_but(&mut other, "");
+    let mut release_all = || grant_all_but(&mut other, "");
     // A name of its own: a channel is listened to for a while after its last waiter has left.
     let name = format!("lock:{call}");
     let lock = client.lock(&name);
@@ -115,7 +115,7 @@ async fn call_without(
             let outer = lock.lock().await.expect("free");
             take_away();
             let said = said(&lock.lock().await);
-            give_back();
+            release_all();
             outer.unlock().await.expect("held");
             said
         }
@@ -129,14 +129,14 @@ async fn call_without(
             let _held = lock.lock().await.expect("free");
             take_away();
             let said = said(&lock.inspect().await);
-            give_back();
+            release_all();
             said
         }
         "extend" => {
             let held = lock.lease(ms(10_000)).lock().await.expect("free");
             take_away();
             let said = said(&held.extend(ms(20_000)).await);
-            give_back();
+            release_all();
             said
         }
         "unlock one" => {
@@ -144,7 +144,7 @@ async fn call_without(
             let inner = lock.lock().await.expect("nested");
             take_away();
             let said = said(&inner.unlock().await);
-            give_back();
+            release_all();
             said
         }
         "unlock" => {
@@ -165,7 +165,7 @@ async fn call_without(
         }
         other => unreachable!("{other}"),
     };
-    give_back();
+    release_all();
     eventually("nothing under way", ms(5000), || {
         client.stats().releasing + client.stats().held == 0
     })

@@ -60,8 +60,8 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// The section is over before the lock is given back.
-    async fn give_back(self, dice: u64) {
+    /// The section is over before the lock is released.
+    async fn release(self, dice: u64) {
         self.inside.leave(&self.lock);
         match dice {
             0 => drop(self.guard),
@@ -125,7 +125,7 @@ async fn walk(
         }
         while !held.is_empty() {
             let nth = dice.below(held.len() as u64) as usize;
-            held.swap_remove(nth).give_back(dice.below(5)).await;
+            held.swap_remove(nth).release(dice.below(5)).await;
         }
     }
     entered
@@ -192,7 +192,7 @@ async fn start(clients: &[LockClient], seed: u64, until: Instant, faults: bool) 
 }
 
 impl Storm {
-    /// After the walks: every kept lock has the count one, and is given back.
+    /// After the walks: every kept lock has the count one, and is released.
     async fn check(self, clients: &[LockClient], control: &mut Control, seed: u64) {
         let busy = || {
             clients

@@ -66,7 +66,7 @@ const FULL: &[(Act, Differs)] = &[
     (Lock(0, None), Lease(30_000, 10_000)),
     (Unlock(0), Lease(30_000, 10_000)),
     (Unlock(0), Nothing),
-    // A lease that is over: ours is given back at its local end, with a message; Redisson's runs
+    // A lease that is over: ours is released at its local end, with a message; Redisson's runs
     // out in silence.
     (Lock(0, Some(400)), Nothing),
     (RunOut, Messages(1, 0)),

@@ -1,4 +1,4 @@
-//! Somebody who takes and gives back locks, on either side.
+//! Somebody who takes and releases locks, on either side.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use test_support::peer::{Answer, Peer};
 
 use crate::party::{Fail, exception, fail};
 
-/// Somebody who takes and gives back locks.
+/// Somebody who takes and releases locks.
 #[derive(Clone)]
 pub struct Worker {
     pub side: Side,
@@ -34,7 +34,7 @@ pub enum Side {
 pub type Guards = HashMap<String, Vec<LockGuard>>;
 
 impl Worker {
-    /// Takes the lock, for `lease` or until it is given back.
+    /// Takes the lock, for `lease` or until it is released.
     pub async fn lock(&self, name: &str, lease: Option<Duration>) -> Result<(), Fail> {
         match &self.side {
             Side::Rust { .. } => {
@@ -104,9 +104,9 @@ impl Worker {
         }
     }
 
-    /// Gives back what is not held any more: refused, with the lock free or held by another.
+    /// Releases what is not held any more: refused, with the lock free or held by another.
     ///
-    /// Redisson before 3.10.6 takes a free lock for one that it has just given back, and says
+    /// Redisson before 3.10.6 takes a free lock for one that it has just released, and says
     /// nothing.
     pub async fn unlock_too_late(&self, name: &str) {
         let free = !self.is_locked(name).await;

@@ -84,7 +84,7 @@ struct Seen {
     held: HoldHandle,
     began: Instant,
     valid_until: Instant,
-    /// It is being given back, so it believes nothing any more.
+    /// It is being released, so it believes nothing any more.
     closing: bool,
 }
 

@@ -143,7 +143,7 @@ impl Oracle {
     }
 
     /// The caller gives the hold back, and believes nothing from here on.
-    pub fn gives_back(&self, hold: u64) {
+    pub fn begins_to_release(&self, hold: u64) {
         if let Some(seen) = self.state.lock().holds.get_mut(&hold) {
             seen.closing = true;
             if let Some(hold) = test_util::snapshot(&seen.held) {

@@ -175,7 +175,7 @@ impl Actor {
 
     async fn unlock(&self, kept: Kept, until: Until) {
         let Kept { guard, token, .. } = kept;
-        self.world.oracle.gives_back(token.hold);
+        self.world.oracle.begins_to_release(token.hold);
         let call = self.begins(
             format!("unlock {} {until:?}", token.field),
             None,
@@ -188,7 +188,7 @@ impl Actor {
         }
     }
 
-    /// Which of several detached holds is given back is the client's choice; its status says so.
+    /// Which of several detached holds is released is the client's choice; its status says so.
     async fn unlock_detached(&mut self, nth: usize, until: Until) {
         if !self.detached.iter().any(|kept| kept.lock == nth) {
             return;
@@ -263,7 +263,7 @@ impl Actor {
 
     fn let_go(&self, kept: Kept) {
         self.world.oracle.count(|counts| counts.drops += 1);
-        self.world.oracle.gives_back(kept.token.hold);
+        self.world.oracle.begins_to_release(kept.token.hold);
         self.world
             .oracle
             .say(|| format!("client {} drops {}", self.nth, kept.token.field));

@@ -175,7 +175,7 @@ impl Fixture {
         }
     }
 
-    /// The same for connecting and giving back.
+    /// The same for connecting and releasing.
     async fn act_otherwise(&self, case: Case, until: Until) -> (bool, Vec<LockGuard>) {
         let lock = self.lock();
         match case {
@@ -277,7 +277,7 @@ impl Fixture {
     }
 
     async fn nothing_is_left(&self, guards: Vec<LockGuard>) {
-        // Those of `contend` give back after 20 ms.
+        // Those of `contend` release after 20 ms.
         tokio::time::sleep(ms(30)).await;
         self.rest().await;
         let open = guards

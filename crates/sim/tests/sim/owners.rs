@@ -198,7 +198,7 @@ fn an_unlock_behind_many_nested_calls_is_served() {
     });
 }
 
-/// Nothing was given back, and nobody was left to do it.
+/// Nothing was released, and nobody was left to do it.
 #[test]
 fn a_dropped_unlock_of_a_detached_hold_gives_it_back_behind_a_nested_call() {
     play(true, async |fixture| {
@@ -286,7 +286,7 @@ fn a_section_that_reached_its_limit_keeps_its_lock_when_a_nested_call_is_undone(
 }
 
 #[test]
-fn a_section_that_reached_its_limit_keeps_its_lock_when_an_inner_hold_is_given_back() {
+fn a_section_that_reached_its_limit_keeps_its_lock_when_an_inner_hold_is_released() {
     play(true, async |fixture| {
         let outer = fixture
             .task(0)

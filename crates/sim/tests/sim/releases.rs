@@ -1,11 +1,29 @@
-//! Giving back by hand: what an unlock waits for, what goes on in the background, and what is given
+//! Releases by hand: what an unlock waits for, what goes on in the background, and what is given
 //! up at once.
 
-use redisson_lock::Error;
+use redisson_lock::{Error, test_util};
 use sim::workload::ms;
 use tokio::time::Instant;
 
 use crate::fixture::{begin, end, lock, play};
+
+/// One by the call, and one by the entry that is dropped behind the unlock.
+#[test]
+fn a_pair_looks_up_its_entry_twice() {
+    play(true, async |fixture| {
+        let lock = fixture.task(0);
+        for _ in 0..3 {
+            let before = test_util::look_ups(&fixture.client);
+            lock.lock()
+                .await
+                .expect("free")
+                .unlock()
+                .await
+                .expect("held");
+            assert_eq!(test_util::look_ups(&fixture.client) - before, 2);
+        }
+    });
+}
 
 #[test]
 fn an_unlock_waits_for_a_nested_acquire_that_is_on_its_way() {
@@ -53,12 +71,12 @@ fn an_unlock_that_could_not_be_sent_is_carried_on() {
 #[test]
 fn without_the_right_to_call_scripts_nothing_is_tried_again() {
     play(true, async |fixture| {
-        let (given_back, dropped) = (
-            fixture.client.lock("given back"),
+        let (released, dropped) = (
+            fixture.client.lock("released"),
             fixture.client.lock("dropped"),
         );
-        let (given_back, dropped) = (
-            given_back.lock().await.expect("free"),
+        let (released, dropped) = (
+            released.lock().await.expect("free"),
             dropped.lock().await.expect("free"),
         );
         let figures = || {
@@ -68,7 +86,7 @@ fn without_the_right_to_call_scripts_nothing_is_tried_again() {
             )
         };
         fixture.world.deny(0, "evalsha", true);
-        let refused = given_back.unlock().await;
+        let refused = released.unlock().await;
         assert!(
             matches!(refused, Err(Error::PermissionDenied { .. })),
             "{refused:?}"

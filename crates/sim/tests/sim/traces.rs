@@ -48,7 +48,7 @@ fn v03_a_late_acquire_leaves_no_hold_that_nobody_has() {
 }
 
 #[test]
-fn v03_without_a_fence_a_ghost_of_this_client_is_given_back() {
+fn v03_without_a_fence_a_ghost_of_this_client_is_released() {
     play(false, async |fixture| {
         fixture.hold_commands();
         let taking = begin(lock(&fixture.task(0))).await;
@@ -64,10 +64,7 @@ fn v03_without_a_fence_a_ghost_of_this_client_is_given_back() {
         let next = tokio::time::timeout(ms(1_000), fixture.task(1).lock())
             .await
             .expect("soon");
-        next.expect("given back first")
-            .unlock()
-            .await
-            .expect("held");
+        next.expect("released first").unlock().await.expect("held");
     });
 }
 

@@ -80,7 +80,7 @@ public class Peer {
                 client(command).shutdown();
                 return "null";
             case "die":
-                // As a crash: nothing is given back, no socket is closed in order.
+                // As a crash: nothing is released, no socket is closed in order.
                 Runtime.getRuntime().halt(9);
                 return "null";
             case "interrupt":
