@@ -147,6 +147,11 @@ impl Bug {
 }
 
 impl Finder {
+    /// It measures time, or burns the processor.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Self::Test(file, _) if file == "alone")
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(' ') {
             None if text == "seeds" => Ok(Self::Seeds),

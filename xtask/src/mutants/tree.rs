@@ -18,6 +18,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// A copy of what git knows, or would.
 pub struct Tree {
     pub folder: PathBuf,
+    /// The copy builds into a folder of its own: what it builds has the names of what the tree builds,
+    /// and must not be taken for it.
+    pub target: PathBuf,
     files: Vec<PathBuf>,
     /// For tests with a real server.
     server: Option<PathBuf>,
@@ -31,7 +34,13 @@ pub struct Tested {
 }
 
 impl Tree {
-    pub fn new(server: Option<PathBuf>) -> Result<Self, Problem> {
+    /// The first copy, or another one beside it.
+    pub fn new(server: Option<PathBuf>, nth: usize) -> Result<Self, Problem> {
+        let folder = match nth {
+            0 => tools::root().join("target/mutants"),
+            nth => tools::root().join(format!("target/mutants/beside-{nth}")),
+        };
+        let target = folder.join("build");
         let listed = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
             .current_dir(tools::root())
@@ -45,10 +54,11 @@ impl Tree {
             .filter(|file| tools::root().join(file).is_file())
             .collect();
         Ok(Self {
-            folder: tools::root().join("target/mutants/tree"),
+            folder: folder.join("tree"),
             files,
             server,
-            _under_way: UnderWay::begin(&target())?,
+            _under_way: UnderWay::begin(&target)?,
+            target,
         })
     }
 
@@ -130,7 +140,7 @@ impl Tree {
                 (self.build(&file)?, filter.as_str(), Some(LIMIT))
             }
         };
-        let said = target().join("said");
+        let said = self.target.join("said");
         let failed = |error: std::io::Error| Problem::failed(format!("{finder}: {error}"));
         let child = Command::new(binary)
             .args([filter, "--nocapture", "--skip", "crosscheck"])
@@ -165,7 +175,7 @@ impl Tree {
         let built = cargo(&["test", "--no-run"])
             .args(what)
             .current_dir(&self.folder)
-            .env("CARGO_TARGET_DIR", target())
+            .env("CARGO_TARGET_DIR", &self.target)
             .output()
             .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
         let said = String::from_utf8_lossy(&built.stderr);
@@ -203,12 +213,6 @@ fn within(mut child: Child, limit: Option<Duration>) -> std::io::Result<Option<E
         Command::new("kill").args(["-KILL", server]).status()?;
     }
     Ok(None)
-}
-
-/// The copy builds into a folder of its own: what it builds has the names of what the tree builds,
-/// and must not be taken for it.
-pub fn target() -> PathBuf {
-    tools::root().join("target/mutants/build")
 }
 
 #[cfg(test)]
