@@ -8,7 +8,7 @@
 //! | file | has |
 //! |---|---|
 //! | `ids` | the numbers, and time |
-//! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
+//! | `hold`, `holds`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
 //! | `rules` | settings, the client's life, counts |
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state` | both together |
@@ -28,6 +28,7 @@
 mod admission;
 mod effect;
 mod hold;
+mod holds;
 mod ids;
 mod op;
 mod owner_state;
@@ -48,8 +49,9 @@ pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, loca
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
+pub use op::Unlock;
 pub use queue::{LeaseKind, Order, Terms};
-pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart, Unlock};
+pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};
@@ -339,6 +341,7 @@ impl LockCore {
                 "{owner:?} is forgotten when nothing is left of it"
             );
             state.check();
+            state.tenure.check();
             marked.add(*owner, state.marks());
             counts.replace(Counts::default(), state.counts());
         }

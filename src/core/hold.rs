@@ -85,6 +85,20 @@ impl Hold {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl Hold {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.id.visit(visitor);
+        match &mut self.policy {
+            LeasePolicy::Watchdog { limit } => limit.iter_mut().for_each(|at| visitor.time(at)),
+            LeasePolicy::Fixed { until, limit } => {
+                visitor.time(until);
+                limit.iter_mut().for_each(|at| visitor.time(at));
+            }
+        }
+    }
+}
+
 /// A lost hold that its owner has not seen the end of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LostHold {

@@ -25,9 +25,10 @@
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
 //! ended it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::ids::{OpId, Time};
+use super::ids::{OpId, ThreadId, Time};
 use super::queue::Order;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,6 +79,16 @@ impl Release {
             freeing_sends: 0,
         }
     }
+}
+
+/// An unlock that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Unlock {
+    pub owner: ThreadId,
+    pub op: OpId,
+    pub field: Arc<str>,
+    /// The local deadline when it began.
+    pub deadline: Time,
 }
 
 /// The background job of an owner. It knows no history: each of its sends says the count of its

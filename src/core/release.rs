@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::effect::{Effects, Total};
 use super::ids::{HoldId, OpId, ThreadId, Time};
-use super::op::Release;
+use super::op::{Release, Unlock};
 use super::owner_state::{Context, OwnerState};
 use super::rules::Life;
 use crate::error::LossReason;
@@ -24,16 +24,6 @@ pub enum ReleaseStart {
     },
     /// Somebody else released the same detached hold in between.
     NotHeld,
-}
-
-/// An unlock that is under way.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Unlock {
-    pub owner: ThreadId,
-    pub op: OpId,
-    pub field: Arc<str>,
-    /// The local deadline when it began.
-    pub deadline: Time,
 }
 
 /// What a release was answered.

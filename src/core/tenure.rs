@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::hold::{
     Hold, HoldSnapshot, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
 };
+use super::holds::Holds;
 use super::ids::{HoldId, Time};
 use super::rules::Rules;
 use crate::error::LossReason;
@@ -23,7 +24,7 @@ enum RenewalState {
 /// All holds of one owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tenure {
-    holds: Vec<Hold>,
+    holds: Holds,
     lost: Vec<LostHold>,
     /// The reason of the latest loss.
     lost_reason: LossReason,
@@ -42,7 +43,7 @@ pub(super) struct Tenure {
 impl Tenure {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            holds: Vec::new(),
+            holds: Holds::default(),
             lost: Vec::new(),
             lost_reason: LossReason::Gone,
             losses: 0,
@@ -59,10 +60,7 @@ impl Tenure {
     }
 
     pub(super) fn guarded(&self) -> usize {
-        self.holds
-            .iter()
-            .filter(|hold| hold.keeper == Keeper::Guard)
-            .count()
+        self.holds.guarded()
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -157,20 +155,20 @@ impl Tenure {
 
     /// A fixed lease was extended: the end of the hold moves, never back.
     pub(super) fn extended(&mut self, id: HoldId, sent_at: Time, lease: Duration, rules: &Rules) {
-        let Some(hold) = self.holds.iter_mut().find(|hold| hold.id == id) else {
+        let moved = self.holds.change(id, |hold| {
+            if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
+                *until = (*until).max(local_deadline(sent_at, lease));
+            }
+        });
+        if !moved {
             return;
-        };
-        if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
-            *until = (*until).max(local_deadline(sent_at, lease));
         }
         self.confirm(sent_at, lease, rules);
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.
     pub(super) fn take_out(&mut self, id: HoldId) -> bool {
-        let before = self.holds.len();
-        self.holds.retain(|hold| hold.id != id);
-        self.holds.len() != before
+        self.holds.remove(id).is_some()
     }
 
     /// Why a hold was lost that its owner has not seen the end of.
@@ -190,9 +188,7 @@ impl Tenure {
     }
 
     pub(super) fn detach(&mut self, id: HoldId) {
-        for hold in self.holds.iter_mut().filter(|hold| hold.id == id) {
-            hold.keeper = Keeper::Detached;
-        }
+        self.holds.change(id, |hold| hold.keeper = Keeper::Detached);
         for lost in self.lost.iter_mut().filter(|lost| lost.id == id) {
             lost.keeper = Keeper::Detached;
         }
@@ -201,14 +197,13 @@ impl Tenure {
 
     /// The latest detached hold that no unlock is at yet, or a lost one that nobody has asked for.
     pub(super) fn claim_detached(&mut self) -> Option<HoldId> {
-        let held = self
-            .holds
-            .iter_mut()
-            .rev()
-            .find(|hold| hold.keeper == Keeper::Detached);
-        if let Some(hold) = held {
-            hold.keeper = Keeper::Unlock;
-            return Some(hold.id);
+        let mut latest = self.holds.iter().rev();
+        let held = latest.find(|hold| hold.keeper == Keeper::Detached);
+        if let Some(id) = held.map(|hold| hold.id) {
+            self.holds.change(id, |hold| {
+                hold.keeper = Keeper::Unlock;
+            });
+            return Some(id);
         }
         self.lost
             .iter()
@@ -262,7 +257,7 @@ impl Tenure {
 
     /// When the next hold is over if nothing happens.
     pub(super) fn expires_at(&self) -> Option<Time> {
-        let ends = self.holds.iter().filter_map(|hold| hold.policy.ends());
+        let ends = self.holds.first_end().into_iter();
         self.is_held().then(|| ends.fold(self.deadline, Time::min))
     }
 
@@ -365,17 +360,12 @@ impl Tenure {
 
 #[cfg(feature = "test-util")]
 impl Tenure {
+    pub(super) fn check(&self) {
+        self.holds.check();
+    }
+
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        for hold in &mut self.holds {
-            hold.id.visit(visitor);
-            match &mut hold.policy {
-                LeasePolicy::Watchdog { limit } => limit.iter_mut().for_each(|at| visitor.time(at)),
-                LeasePolicy::Fixed { until, limit } => {
-                    visitor.time(until);
-                    limit.iter_mut().for_each(|at| visitor.time(at));
-                }
-            }
-        }
+        self.holds.visit(visitor);
         self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
         visitor.time(&mut self.deadline);
         visitor.time(&mut self.renewed_at);

@@ -1,3 +1,5 @@
+//! Steps of one core by hand, each as the shortest trace that once went wrong.
+
 use super::*;
 use std::time::Duration;
 

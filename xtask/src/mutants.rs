@@ -53,8 +53,8 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     } else {
         None
     };
-    let copies = if bugs.len() < MANY { 1 } else { COPIES };
-    let trees: Vec<Tree> = (0..copies)
+    let side_by_side = if bugs.len() < MANY { 1 } else { TREES };
+    let trees: Vec<Tree> = (0..side_by_side)
         .map(|nth| Tree::new(server.clone(), nth))
         .collect::<Result<_, _>>()?;
     for tree in &trees {
@@ -93,7 +93,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
 /// From so many bugs on they are planted in two copies side by side. A build uses one processor for
 /// most of its time.
 const MANY: usize = 8;
-const COPIES: usize = 2;
+const TREES: usize = 2;
 
 /// Plants one bug after the other in each of the copies; answers what became of each, in their order.
 fn plant(trees: &[Tree], bugs: &[Bug]) -> Vec<Row> {

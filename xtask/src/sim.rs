@@ -47,6 +47,9 @@ pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test
 /// Real threads at one lock, with the same profile.
 pub const THREADS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "threads"];
 
+/// What many waiters cost, with the same profile.
+pub const WAITERS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "waiters"];
+
 const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
 
 /// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.

@@ -95,6 +95,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         &["--package", "redisson-lock", "--test", "alone"],
         &[("HEAVY_SECS", seconds)],
     );
+    report.tests("alone: many waiters", &server, &sim::WAITERS, &[]);
     drop(busy_loops);
     report.demo_without_its_lock(&server);
 
