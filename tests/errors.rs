@@ -682,7 +682,11 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
             .arg(0)
             .query::<()>(&mut connection);
     });
-    tokio::time::sleep(ms(200)).await;
+    test_support::eventually("the script runs", Duration::from_secs(5), || {
+        let answered = control.try_run(&["PING"]);
+        answered.is_err_and(|error| error.to_string().contains("BUSY"))
+    })
+    .await;
     assert_eq!(
         kind(failed(client.lock("a").lock().await)),
         RefusedKind::Busy

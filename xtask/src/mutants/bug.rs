@@ -149,7 +149,11 @@ impl Bug {
 impl Finder {
     /// It measures time, or burns the processor.
     pub fn is_alone(&self) -> bool {
-        matches!(self, Self::Test(file, _) if file == "alone")
+        match self {
+            Self::Test(file, _) => file == "alone",
+            Self::Sim(filter) => filter.starts_with("waiters::"),
+            Self::Seeds | Self::Explorer | Self::Unit(_) => false,
+        }
     }
 
     fn parse(text: &str) -> Result<Self, String> {

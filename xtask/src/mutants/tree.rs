@@ -127,9 +127,10 @@ impl Tree {
         let (binary, filter, limit) = match finder {
             Finder::Seeds => (self.build(&sim::BUILD)?, sim::TEST, None),
             Finder::Explorer => (self.build(&sim::EXPLORER)?, "every_world", None),
-            Finder::Sim(filter) => match filter.strip_prefix("threads::") {
-                Some(filter) => (self.build(&sim::THREADS)?, filter, Some(LIMIT)),
-                None => (self.build(&sim::BUILD)?, filter.as_str(), None),
+            Finder::Sim(filter) => match filter.split_once("::") {
+                Some(("threads", filter)) => (self.build(&sim::THREADS)?, filter, Some(LIMIT)),
+                Some(("waiters", filter)) => (self.build(&sim::WAITERS)?, filter, Some(LIMIT)),
+                _ => (self.build(&sim::BUILD)?, filter.as_str(), None),
             },
             Finder::Unit(filter) => {
                 let library = ["--package", "redisson-lock", "--lib"];
