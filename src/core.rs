@@ -15,6 +15,7 @@
 //! | `queue` | the waiters |
 //! | `admission`, `release`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
+//! | `under_way` | what the explorer sees of an owner |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
 #![allow(
@@ -36,6 +37,8 @@ mod release;
 mod renewal;
 mod rules;
 mod tenure;
+#[cfg(feature = "test-util")]
+mod under_way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -53,6 +56,8 @@ pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart, Unlock};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};
+#[cfg(feature = "test-util")]
+pub use under_way::{OwnerView, UnderWay};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};
