@@ -1,9 +1,10 @@
 //! What is under way for an owner, for the explorer: it counts which inputs come while what is.
 
+use super::LockCore;
 use super::ids::ThreadId;
 use super::op::{Acquire, Job, Op, Release};
+use super::owner_state::OwnerState;
 use super::queue::Order;
-use super::{LockCore, OwnerState};
 
 /// One owner as the explorer tells them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
