@@ -15,6 +15,7 @@
 //! | `queue` | the waiters |
 //! | `admission`, `release`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
+//! | `under_way` | what the explorer sees of an owner |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
 #![allow(
@@ -37,6 +38,8 @@ mod release;
 mod renewal;
 mod rules;
 mod tenure;
+#[cfg(feature = "test-util")]
+mod under_way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,6 +58,8 @@ pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};
+#[cfg(feature = "test-util")]
+pub use under_way::{OwnerView, UnderWay};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};

@@ -197,8 +197,8 @@ impl Entry {
         deferred
     }
 
-    /// Wakes, spawns, logs, counts, in this order; each although another one panics. Nothing here is
-    /// a fact, so it may come late.
+    /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
+    /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
     fn apply(self: &Arc<Self>, deferred: Deferred) {
         #[cfg(feature = "test-util")]
         crate::test_util::before_effects();

@@ -1,7 +1,8 @@
 //! What a step of the core leaves to be done when the mutex is free.
 //!
-//! Everything in here may come late, twice, or in another order than it was produced. What may not
-//! is a fact, and stands in the core: how a hold ended, when a timer is due, what is under way.
+//! What is done with it may come late, twice, or in another order than it was produced. What may not
+//! is a fact, and stands in the core or is written down under the mutex: how a hold ended, when a timer
+//! is due, what is under way.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::hold::Ending;
 use super::ids::{HoldId, OpId, ThreadId, WaiterId};
 use crate::error::LossReason;
 
-/// The effects of one step, by kind. They are applied in the order of the fields.
+/// The effects of one step, by kind. Timers are set first; the others follow in the order of the fields.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub struct Effects {
     /// Holds that have ended. How is a fact: the shell writes it down before it frees the mutex, and

@@ -1,7 +1,7 @@
 //! The holds of one owner that have not ended, and what is asked of all of them at each step.
 //!
-//! One owner may have thousands of them, one for each of its tasks. So the answers are kept, and a
-//! step goes through the holds only if it changes them.
+//! One owner may have thousands of them, one for each of its tasks. So the answers are kept. Only the
+//! leases that an acquire and a release have to say are looked for among all.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +14,8 @@ pub(super) struct Holds {
     holds: Vec<Hold>,
     /// How many have a guard.
     guarded: usize,
+    /// How many the watchdog renews.
+    renewed: usize,
     /// Those that have an end of their own.
     ends: BTreeSet<(Time, HoldId)>,
 }
@@ -34,6 +36,11 @@ impl Holds {
     /// How many have a guard.
     pub(super) fn guarded(&self) -> usize {
         self.guarded
+    }
+
+    /// How many the watchdog renews.
+    pub(super) fn renewed(&self) -> usize {
+        self.renewed
     }
 
     /// The earliest end of those that have one of their own.
@@ -72,11 +79,13 @@ impl Holds {
 
     fn count(&mut self, hold: &Hold) {
         self.guarded += usize::from(hold.keeper == Keeper::Guard);
+        self.renewed += usize::from(hold.policy.is_renewed());
         self.ends.extend(hold.policy.ends().map(|at| (at, hold.id)));
     }
 
     fn uncount(&mut self, hold: &Hold) {
         self.guarded -= usize::from(hold.keeper == Keeper::Guard);
+        self.renewed -= usize::from(hold.policy.is_renewed());
         if let Some(at) = hold.policy.ends() {
             self.ends.remove(&(at, hold.id));
         }

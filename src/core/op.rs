@@ -63,9 +63,9 @@ pub(super) struct Release {
     pub(super) job: Option<Job>,
     /// Sends were under way at once: in which order the server executed them is not known.
     pub(super) raced: bool,
-    /// How many sends said that nothing is held any more, counted up to two. An answer that the field
-    /// is gone is a loss, unless another one of them may have freed the lock.
-    pub(super) freeing_sends: u8,
+    /// Sends that said 0 and were not answered that the field was gone: one of them may have freed the
+    /// lock. A send counts from when it is built, also if it is then not sent.
+    pub(super) freeing_sends: u32,
 }
 
 impl Release {
@@ -97,7 +97,8 @@ pub struct Unlock {
 pub(super) struct Job {
     /// The count in Redis is known to be the target.
     pub(super) in_sync: bool,
-    /// The longest lease after a hold was last taken out: by then the server has freed what is left.
+    /// The longest lease after the job was last asked for, or a hold taken out: by then the server has
+    /// freed what is left.
     pub(super) give_up_at: Time,
 }
 

@@ -224,7 +224,8 @@ impl OwnerState {
         }
     }
 
-    /// Ends every hold, because the field is not there any more. There is nothing to release.
+    /// Ends every hold, because the field is not there any more, or nobody is left to keep it. There is
+    /// nothing to release.
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
         self.mark_in_sync();
@@ -253,8 +254,9 @@ impl OwnerState {
             cx.out.count(Total::Lost, 1);
         }
         end_holds(&losses, cx);
-        // A hold that reached its limit is not taken away from under its section; its lease ends by
-        // itself.
+        // A hold that reached its limit is not taken away from under its section, which may run on
+        // behind a detached one too. The lease frees the lock: that of the hold, which was renewed only
+        // up to the limit, or a longer one that a nested hold has asked for.
         if self.tenure.is_held() || losses.iter().any(|loss| loss.reason != LossReason::MaxHold) {
             self.release_in_background(cx);
         } else {

@@ -172,8 +172,8 @@ impl LockCore {
         self.owners.get(&owner).map_or(0, |own| own.tenure.target())
     }
 
-    /// A release is sent now, by a caller or a job. Answers what it has to say: the count, and the
-    /// lease that is still promised.
+    /// A release is about to be sent, by a caller or a job. Answers what it has to say: the count, and
+    /// the lease that is still promised.
     pub fn release_sent(
         &mut self,
         now: Time,
@@ -185,7 +185,7 @@ impl LockCore {
             core.change(now, owner, out, |own, _| {
                 let target = own.tenure.target();
                 if let Some(release) = own.op.release_mut().filter(|_| target == 0) {
-                    release.freeing_sends = FREEING_SENDS_MAX.min(release.freeing_sends + 1);
+                    release.freeing_sends += 1;
                 }
                 (target, own.tenure.promised(now, &rules))
             })
@@ -201,17 +201,19 @@ impl LockCore {
         answer: ReleaseAnswer,
         out: &mut Effects,
     ) -> Result<(), LossReason> {
-        // If it was taken over meanwhile, there is nobody left to ask.
-        let mut freeing_sends = FREEING_SENDS_MAX;
+        // Another send that said 0 may have freed the lock: an earlier one of this unlock, or one of
+        // another release of the same owner. Then it is no loss. If a job has taken the unlock over,
+        // there is nobody left to ask.
+        let own = self.owners.get(&unlock.owner);
+        let may_be_freed = own
+            .and_then(|own| own.op.release())
+            .filter(|release| release.id == unlock.op)
+            .is_none_or(|release| release.freeing_sends > u32::from(answer.target == 0));
+        let freed_before = may_be_freed && answer.first_sent_at < unlock.deadline;
         self.end_unlock(now, unlock, out, |own, cx| {
-            freeing_sends = own.op.release().map_or(0, |release| release.freeing_sends);
             own.apply(answer, cx);
             answer.frees()
         });
-        // Another send that said 0 may have freed the lock: an earlier one of this unlock, or one of
-        // another release of the same owner. Then it is no loss.
-        let by_others = freeing_sends > u8::from(answer.target == 0);
-        let freed_before = by_others && answer.first_sent_at < unlock.deadline;
         match answer.gone {
             Some(LossReason::Gone | LossReason::Taken) if freed_before => Ok(()),
             Some(reason) => Err(reason),
@@ -331,6 +333,13 @@ impl OwnerState {
 
     /// What a release was answered changes what is known of the count.
     fn apply(&mut self, answer: ReleaseAnswer, cx: &mut Context<'_>) {
+        if answer.target == 0
+            && answer.gone.is_some()
+            && let Some(release) = self.op.release_mut()
+        {
+            // It was not this one.
+            release.freeing_sends = release.freeing_sends.saturating_sub(1);
+        }
         match answer.gone {
             None if answer.target == self.tenure.target() => self.mark_in_sync(),
             None => {}
@@ -365,7 +374,3 @@ impl OwnerState {
         }
     }
 }
-
-/// More than one are not told apart: the one that is answered, and another that may have freed the
-/// lock before it.
-const FREEING_SENDS_MAX: u8 = 2;

@@ -71,6 +71,27 @@ impl LockCore {
         });
     }
 
+    /// A longer lease is about to be asked for: if no answer comes, the server may have it. `None`: the
+    /// hold has ended.
+    pub fn extending(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        hold: HoldId,
+        lease: Duration,
+        out: &mut Effects,
+    ) -> Option<()> {
+        let rules = self.rules;
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                own.tenure.snapshot(now, hold, &rules)?;
+                own.tenure.lease_may_be(lease);
+                Some(())
+            })
+            .flatten()
+        })
+    }
+
     /// A fixed lease was extended.
     pub fn extended(
         &mut self,

@@ -100,7 +100,7 @@ impl Tenure {
             .max(u32::from(self.lost.iter().any(LostHold::runs_on)))
     }
 
-    /// A lease may be at the server whose acquire has no answer.
+    /// A lease may be at the server for which there is no answer.
     pub(super) fn lease_may_be(&mut self, lease: Duration) {
         self.lease_max = self.lease_max.max(lease);
     }
@@ -276,8 +276,7 @@ impl Tenure {
 
     /// Without a renewal by then a watchdog hold is at risk.
     fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
-        let renewed = self.holds.iter().any(|hold| hold.policy.is_renewed());
-        renewed.then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
+        (self.holds.renewed() > 0).then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
     }
 
     /// When the next renewal is due.

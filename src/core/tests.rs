@@ -239,6 +239,38 @@ fn a_release_that_frees_the_lock_is_why_another_finds_nothing() {
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
 }
 
+/// Nobody's send has freed the lock; the first to be answered cannot know that yet.
+#[test]
+fn two_unlocks_that_find_nothing_report_the_loss() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let (first, second) = (fixture.unlock(A, inner), fixture.unlock(A, outer));
+    assert_eq!(fixture.release_sent(A), 0);
+    assert_eq!(fixture.release_sent(A), 0);
+    assert_eq!(fixture.unlocked(&first, 0, GONE), Ok(()));
+    assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
+}
+
+/// The server may have the long lease.
+#[test]
+fn a_job_goes_on_behind_an_extend_without_an_answer() {
+    let mut fixture = Fixture::new();
+    let fixed = Terms {
+        lease: Duration::from_secs(5),
+        kind: LeaseKind::Fixed,
+        limit: None,
+    };
+    let hold = fixture.lock_with(A, fixed);
+    let hour = Duration::from_secs(3600);
+    let known = fixture.step(|core, now, out| core.extending(now, A, hold, hour, out));
+    assert_eq!(known, Some(()));
+    let job = fixture.drop_hold(A, hold);
+    let until = fixture.now + hour;
+    assert_eq!(fixture.job_sends(A, job), (0, until));
+    let ended = fixture.step(|core, now, out| core.extending(now, A, hold, hour, out));
+    assert_eq!(ended, None);
+}
+
 /// A hold that is released while the job works was renewed until then.
 #[test]
 fn a_job_goes_on_for_a_lease_from_the_last_release_on() {

@@ -15,14 +15,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, JobStep, LeasePolicy, NoReply, OpId, ReleaseAnswer, RenewalAsk, ThreadId,
-    Unlock, local_deadline,
+    Effects, Ending, HoldId, JobStep, LeasePolicy, LockCore, NoReply, OpId, ReleaseAnswer,
+    RenewalAsk, ThreadId, Unlock, local_deadline,
 };
 use crate::entry::{Entry, HoldStatus, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
 use crate::redis::Bulk;
-use crate::script::{self, Answer, CallError, Released, RenewReply, RenewalKey, RetryPolicy};
+use crate::script::{self, CallError, Released, RenewReply, RenewalKey, RetryPolicy};
 use crate::shared::{Totals, check_lease};
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
@@ -152,20 +152,13 @@ impl OpenUnlock {
             }
             Err(error) => error,
         };
-        let hopeless = matches!(
-            error,
-            Error::PermissionDenied { .. } | Error::NotALock { .. }
-        );
+        let hopeless = matches!(error, Error::PermissionDenied { .. });
         self.unanswered(if hopeless && !maybe_executed {
             NoReply::GiveUp
         } else {
             NoReply::GoOn
         });
-        Err(match error {
-            // The key holds something else: the hold ended when it was replaced.
-            Error::NotALock { .. } => lost(LossReason::Changed),
-            error => error,
-        })
+        Err(error)
     }
 
     /// Polls `future`, but not any more when a job has taken this unlock over: a send would not be in
@@ -211,11 +204,16 @@ async fn send(
         target = count;
         script::release(&entry.name, field, count, lease)
     };
-    let Answer {
-        value,
-        first_sent_at,
-        ..
-    } = script::call(entry.route(), doing, retry, call).await?;
+    let answer = script::call(entry.route(), doing, retry, call).await;
+    let (value, first_sent_at) = match answer {
+        Ok(answer) => (answer.value, shared.clock.time(answer.first_sent_at)),
+        // The key is not even a hash.
+        Err(CallError {
+            error: Error::NotALock { .. },
+            ..
+        }) => (Released::NotALock, shared.clock.now()),
+        Err(error) => return Err(error),
+    };
     let gone = match value {
         Released::Done => None,
         Released::Gone => Some(LossReason::Gone),
@@ -225,7 +223,7 @@ async fn send(
     Ok(ReleaseAnswer {
         target,
         gone,
-        first_sent_at: shared.clock.time(first_sent_at),
+        first_sent_at,
     })
 }
 
@@ -363,6 +361,10 @@ pub(crate) async fn extend(
             problem,
         });
     }
+    // Before it is sent: a job that releases the lock without an answer has to know of it.
+    let extending =
+        |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
+    entry.step(extending).ok_or_else(lost)?;
     let asked = RenewalAsk::Extend(lease);
     let renewal = [RenewalKey {
         key: Arc::clone(entry.name.key()),

@@ -5,9 +5,14 @@
 //! be reached, each in normal form ([`State::normal`]). What a step defers is an action of its own.
 
 mod answers;
+pub mod coverage;
+mod ends;
+mod holds;
+mod noted;
 pub mod server;
 pub mod state;
 mod steps;
+mod unreached;
 mod verdict;
 mod worlds;
 
@@ -21,6 +26,7 @@ use stateright::{Model, Property};
 pub use state::{Budget, State};
 pub use worlds::{all, deep};
 
+use coverage::Reached;
 use server::Server;
 use state::{At, Caller, Deferred};
 
@@ -31,6 +37,8 @@ pub struct World {
     /// Who calls what, in order. Callers may share an owner.
     pub callers: Vec<(i64, Vec<Verb>)>,
     pub budget: Budget,
+    /// Which inputs have come while which operation was under way.
+    pub reached: Reached,
 }
 
 /// What a call does.
@@ -40,12 +48,20 @@ pub enum Verb {
     TryLock,
     /// With a fixed lease, shorter than the watchdog's.
     LockFixed,
+    /// Renewed, and limited.
+    LockLimited,
+    /// Gives up before a lease ends.
+    LockWithin,
     /// Unlocks the latest guard.
     Unlock,
     /// Drops the latest guard.
     Drop,
     /// Detaches the latest guard.
     Detach,
+    /// Unlocks without a guard.
+    UnlockDetached,
+    /// Extends the fixed lease of the latest guard.
+    Extend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,7 +88,13 @@ pub enum Action {
     ForeignReleases,
     /// Somebody deletes the key.
     Wipe,
+    /// `close` goes on.
     Close,
+    RuntimeEnds,
+    /// The server refuses the next script.
+    Refuse,
+    /// Somebody forces the lock open.
+    Force,
 }
 
 pub const RULES: Rules = Rules {
@@ -83,21 +105,19 @@ pub const RULES: Rules = Rules {
 /// The longest lease: what is further away is far away.
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// A fixed lease, and the limit of a hold.
+const FIXED_LEASE: Duration = Duration::from_secs(12);
+
 impl Verb {
     fn terms(self) -> (Order, Terms) {
+        let limit = (self == Self::LockLimited).then_some(FIXED_LEASE);
         let (order, kind, lease) = match self {
             Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
-            Self::LockFixed => (Order::Queued, LeaseKind::Fixed, Duration::from_secs(12)),
+            Self::LockFixed => (Order::Queued, LeaseKind::Fixed, FIXED_LEASE),
+            Self::LockLimited => (Order::Queued, LeaseKind::Watchdog, FIXED_LEASE),
             _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),
         };
-        (
-            order,
-            Terms {
-                lease,
-                kind,
-                limit: None,
-            },
-        )
+        (order, Terms { lease, kind, limit })
     }
 }
 
@@ -114,6 +134,7 @@ impl Model for World {
             woken: false,
             subscribed: false,
             received: false,
+            deadline: None,
         };
         let state = State {
             core: LockCore::new(RULES, Life::Open),
@@ -128,10 +149,14 @@ impl Model for World {
             jobs: std::collections::BTreeSet::new(),
             ended: std::collections::BTreeSet::new(),
             budget: self.budget,
+            life: Life::Open,
+            closing: 0,
             robbed: false,
             expired: false,
             has_expired: false,
+            given_up: false,
             wrong: None,
+            reached: self.reached,
         };
         vec![state.normal(LONGEST, RULES.slack())]
     }
@@ -144,11 +169,13 @@ impl Model for World {
                 .filter(|nth| state.can_run(*nth, self))
                 .map(Action::Run),
         );
-        if state.budget.cancels > 0 {
+        if state.budget.cancels > 0 || state.has_ended() {
             let cancelled = callers.filter(|nth| state.callers[*nth].at != At::Ready);
             actions.extend(cancelled.map(Action::Cancel));
         }
-        actions.extend((0..state.outbox.len()).map(Action::HandOver));
+        if !state.has_ended() {
+            actions.extend((0..state.outbox.len()).map(Action::HandOver));
+        }
         if !state.wire.is_empty() {
             actions.push(Action::Execute);
         }
@@ -164,6 +191,7 @@ impl Model for World {
             actions.push(Action::Tick);
         }
         state.foreign_actions(actions);
+        state.end_actions(actions);
     }
 
     fn next_state(&self, before: &State, action: Action) -> Option<State> {

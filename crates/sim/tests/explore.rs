@@ -1,59 +1,77 @@
-//! Every small world, explored to its end, with exactly as many states and steps as are written down.
+//! Every small world, explored to its end, with exactly as many states and steps as are written down,
+//! and exactly those pairs of an input and of what was under way when it came.
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sim::explorer::coverage::{self, Input, Row};
 use sim::explorer::{self, World};
 use stateright::{Checker, Model};
 
 /// Where the counts are written down. `UPDATE_EXPLORED=1` writes them anew.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/explored.txt");
 
-/// Explores one world. Answers with a line for the file.
-fn explore(world: World) -> String {
+/// Where it is written down what has come while what was under way.
+const COVERED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/covered.txt");
+
+/// All of them, or the one that `WORLD` names.
+fn wanted(worlds: Vec<World>) -> impl Iterator<Item = World> {
+    let only = std::env::var("WORLD").ok();
+    let worlds = worlds.into_iter();
+    worlds.filter(move |world| only.as_deref().is_none_or(|only| world.name == only))
+}
+
+/// Explores one world. Answers with a line for the file, and with the pairs that were reached.
+fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
     let start = Instant::now();
-    let name = world.name;
+    let (name, reached) = (world.name, world.reached);
     let checker = world.checker().threads(2).spawn_bfs().join();
     if let Some(path) = checker.discovery("nothing is wrong") {
         panic!("{name}: {:#?}", path.into_actions());
     }
     let (states, steps) = (checker.unique_state_count(), checker.state_count());
+    let reached = reached.pairs();
     println!(
-        "{name}: {states} states, {:.1} s",
+        "{name}: {states} states, {} pairs, {:.1} s",
+        reached.len(),
         start.elapsed().as_secs_f64()
     );
-    format!("{name:<28} {states:>9} states {steps:>9} steps")
+    let line = format!("{name:<42} {states:>7} states {steps:>8} steps\n");
+    (line, reached)
 }
 
 /// The counts say that nothing became unreachable: a change of the core that should not change them
-/// does not, and one that should says so in its diff.
+/// does not, and one that should says so in its diff. The pairs say what the worlds leave out: each
+/// that is not reached has its reason.
 #[test]
 fn every_world_is_explored_to_its_end() {
-    let only = std::env::var("WORLD").ok();
-    let is_wanted = |world: &World| only.as_deref().is_none_or(|only| world.name == only);
-    let found = explorer::all().into_iter().filter(is_wanted).map(explore);
-    let found = found.fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "{line}");
-        text
-    });
-    if only.is_some() {
+    let worlds = wanted(explorer::all());
+    let (lines, reached): (String, Vec<_>) = worlds.map(explore).unzip();
+    if std::env::var_os("WORLD").is_some() {
         return;
     }
+    let reached = reached.into_iter().flatten().collect();
+    let table = coverage::table(&reached);
     if std::env::var_os("UPDATE_EXPLORED").is_some() {
-        std::fs::write(COUNTS, &found).expect("written");
+        std::fs::write(COUNTS, &lines).expect("written");
+        std::fs::write(COVERED, &table).expect("written");
     }
-    let written = std::fs::read_to_string(COUNTS).unwrap_or_default();
-    assert_eq!(
-        found, written,
-        "the explored worlds have changed; if that is meant, run\n  \
-         UPDATE_EXPLORED=1 cargo test --profile sim -p sim --test explore"
-    );
+    let problems = coverage::problems(&reached);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    for (found, file) in [(lines, COUNTS), (table, COVERED)] {
+        let written = std::fs::read_to_string(file).unwrap_or_default();
+        assert_eq!(
+            found, written,
+            "the explored worlds have changed; if that is meant, run\n  \
+             UPDATE_EXPLORED=1 cargo test --profile sim -p sim --test explore"
+        );
+    }
 }
 
 #[test]
 #[ignore = "minutes: `cargo xtask explore --deep`"]
 fn the_larger_worlds_are_explored_to_their_end() {
-    for world in explorer::deep() {
+    for world in wanted(explorer::deep()) {
         explore(world);
     }
 }

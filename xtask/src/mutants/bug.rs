@@ -252,6 +252,46 @@ mod tests {
         assert!(failed.is_empty(), "{}", failed.join("\n"));
     }
 
+    /// The last word of a finder is the beginning of a test's name, or a module.
+    #[test]
+    fn every_bug_is_found_by_a_test_that_exists() {
+        fn read(folder: &Path, text: &mut String) {
+            for entry in fs::read_dir(folder).expect("there").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    read(&path, text);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                    text.push_str(&format!("\nmod {name}\n"));
+                    text.push_str(&fs::read_to_string(&path).expect("text"));
+                }
+            }
+        }
+        let mut text = String::new();
+        for folder in ["src", "tests", "crates"] {
+            read(&tools::root().join(folder), &mut text);
+        }
+        for bug in all().expect("they can be read") {
+            for finder in &bug.found_by {
+                let (Finder::Sim(filter) | Finder::Unit(filter) | Finder::Test(_, filter)) = finder
+                else {
+                    continue;
+                };
+                let name = filter.rsplit("::").next().unwrap_or(filter);
+                let mut tests = text.lines().filter_map(|line| {
+                    line.trim_start()
+                        .split_once("fn ")
+                        .or(line.split_once("mod "))
+                });
+                assert!(
+                    tests.any(|(_, test)| test.contains(name)),
+                    "{}: there is no test {finder}",
+                    bug.name
+                );
+            }
+        }
+    }
+
     #[test]
     fn a_file_says_what_it_breaks_what_finds_it_and_what_it_changes() {
         let bug = parse(

@@ -1,11 +1,16 @@
 //! The way to the server and back: what is executed, answered, published and lost.
 
+use std::time::Duration;
+
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Generation, Order, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId, Time, Untaken,
+    Generation, HoldId, NoReply, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
+    Time, Unlock, Untaken, local_deadline,
 };
 
 use super::RULES;
+use super::coverage::Input;
+use super::noted::field_of;
 use super::server::{Reply, Script};
 use super::state::{At, Sender, Sent, State};
 
@@ -36,21 +41,20 @@ impl State {
     pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
         match sent.sender {
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
-                At::Attempting { .. } => self.attempted(nth, sent.sent_at, reply),
-                At::Unlocking { unlock } => {
-                    let answer = released(sent, reply);
-                    let reported =
-                        self.step(|core, now, out| core.unlocked(now, &unlock, answer, out));
-                    if reported.is_err() && !self.robbed && !self.has_expired {
-                        self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
-                    }
-                    self.leave(nth);
+                At::Attempting { .. } => self.attempted(nth, sent, reply),
+                At::Unlocking { unlock } => self.unlock_answered(nth, &unlock, sent, reply),
+                At::Extending { hold, lease } => {
+                    self.extend_answered(nth, hold, lease, sent.sent_at, reply);
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
             },
+            Sender::Job(owner, job) if reply == Reply::Refused => self.drop_job(owner, job),
             Sender::Job(owner, job) => {
                 let answer = released(sent, reply);
-                self.step(|core, now, out| core.job_answered(now, owner, job, answer, out));
+                let input = answer.gone.map_or(Input::JobDone, |_| Input::JobGone);
+                self.step(owner, input, |core, now, out| {
+                    core.job_answered(now, owner, job, answer, out);
+                });
                 self.jobs.insert((owner, job));
             }
             Sender::Renewal(owner, generation) => {
@@ -68,6 +72,7 @@ impl State {
                         },
                         Reply::Gone => RenewOutcome::Lost(LossReason::Gone),
                         Reply::Taken | Reply::Busy { .. } => RenewOutcome::Lost(LossReason::Taken),
+                        Reply::Refused => RenewOutcome::Unknown,
                     },
                 );
             }
@@ -81,30 +86,33 @@ impl State {
         generation: Generation,
         outcome: RenewOutcome,
     ) {
-        self.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+        let is_late = self.core.owner_of(&field_of(owner)) != Some((owner, generation));
+        let input = match outcome {
+            _ if is_late => Input::RenewLate,
+            RenewOutcome::Held { .. } => Input::RenewHeld,
+            RenewOutcome::Lost(_) => Input::RenewLost,
+            RenewOutcome::Unknown => Input::RenewUnknown,
+        };
+        self.step(owner, input, |core, now, out| {
+            core.renewed(now, owner, generation, outcome, out);
+        });
     }
 
-    pub(super) fn attempted(&mut self, nth: usize, sent_at: Time, reply: Reply) {
+    pub(super) fn attempted(&mut self, nth: usize, sent: &Sent, reply: Reply) {
         let At::Attempting { permit } = self.callers[nth].at.clone() else {
             return;
         };
         let untaken = match reply {
             Reply::Done => {
-                let lost = self.is_lost(permit.owner);
-                if let Ok(hold) = self.step(|core, now, out| core.taken(now, &permit, sent_at, out))
-                {
-                    self.callers[nth].guards.push(hold);
-                    if lost {
-                        self.wrong =
-                            Some("V14: a lock that was lost is back before its owner has seen it");
-                    }
-                }
+                self.taken(nth, &permit, sent.sent_at);
                 return self.leave(nth);
             }
             Reply::Gone | Reply::Taken => Untaken::OuterGone,
-            Reply::Busy { .. } => Untaken::NotExecuted,
+            // The first send may have been executed.
+            Reply::Refused if sent.repeats.is_some() => Untaken::Unknown,
+            Reply::Busy { .. } | Reply::Refused => Untaken::NotExecuted,
         };
-        self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
+        self.untaken(&permit, untaken);
         let Reply::Busy { left } = reply else {
             return self.leave(nth);
         };
@@ -122,6 +130,8 @@ impl State {
             self.admit(nth);
         } else if self.queues(nth) {
             let limit = self.now + left.min(RULES.watchdog_timeout);
+            let deadline = self.callers[nth].deadline;
+            let limit = deadline.map_or(limit, |deadline| deadline.min(limit));
             self.callers[nth].at = At::Listening {
                 waiter: permit.waiter,
                 limit,
@@ -131,8 +141,102 @@ impl State {
         }
     }
 
+    fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) {
+        let lost = self.is_lost(permit.owner);
+        let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
+        let input = if is_over {
+            Input::TakenLate
+        } else {
+            Input::Taken
+        };
+        let taken = self.step(permit.owner, input, |core, now, out| {
+            core.taken(now, permit, sent_at, out)
+        });
+        if let Ok(hold) = taken {
+            self.callers[nth].guards.push(hold);
+            if lost {
+                self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
+            }
+        }
+    }
+
+    pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
+        let input = match outcome {
+            Untaken::NotExecuted => Input::NotExecuted,
+            Untaken::OuterGone => Input::OuterGone,
+            Untaken::Unknown => Input::AcquireUnknown,
+        };
+        self.step(permit.owner, input, |core, now, out| {
+            core.untaken(now, permit, outcome, out)
+        });
+    }
+
+    fn unlock_answered(&mut self, nth: usize, unlock: &Unlock, sent: &Sent, reply: Reply) {
+        if reply == Reply::Refused {
+            let then = if sent.repeats.is_none() {
+                NoReply::GiveUp
+            } else {
+                NoReply::GoOn
+            };
+            self.not_unlocked(unlock, then);
+            return self.leave(nth);
+        }
+        let answer = released(sent, reply);
+        let input = match answer.gone {
+            _ if self.core.is_taken_over(unlock) => Input::UnlockLate,
+            None => Input::UnlockDone,
+            Some(_) if sent.repeats.is_some() => Input::UnlockGoneRepeated,
+            Some(_) => Input::UnlockGone,
+        };
+        let reported = self.step(unlock.owner, input, |core, now, out| {
+            core.unlocked(now, unlock, answer, out)
+        });
+        if reported.is_err() && !self.robbed && !self.has_expired {
+            self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
+        }
+        self.leave(nth);
+    }
+
+    pub(super) fn not_unlocked(&mut self, unlock: &Unlock, then: NoReply) {
+        let input = match then {
+            _ if self.core.is_taken_over(unlock) => Input::UnlockUnknownLate,
+            NoReply::GoOn => Input::UnlockUnknown,
+            NoReply::GiveUp => Input::UnlockRefused,
+        };
+        self.given_up |= then == NoReply::GiveUp;
+        self.step(unlock.owner, input, |core, now, out| {
+            core.not_unlocked(now, unlock, then, out);
+        });
+    }
+
+    fn extend_answered(
+        &mut self,
+        nth: usize,
+        hold: HoldId,
+        lease: Duration,
+        sent_at: Time,
+        reply: Reply,
+    ) {
+        let owner = self.callers[nth].owner;
+        let is_open = self.core.snapshot(self.now, owner, hold).is_some();
+        match reply {
+            Reply::Done => self.step(owner, Input::Extended, |core, now, out| {
+                core.extended(now, owner, hold, sent_at, lease, out);
+            }),
+            Reply::Refused => {}
+            _ if is_open => self.step(owner, Input::ExtendLost, |core, now, out| {
+                core.lose_owner(now, owner, None, LossReason::Gone, out);
+            }),
+            _ => {}
+        }
+        self.leave(nth);
+    }
+
     /// The owner holds nothing, and has a guard whose hold was lost.
     pub(super) fn is_lost(&self, owner: ThreadId) -> bool {
+        if self.core.view(owner).held {
+            return false;
+        }
         let own = self.callers.iter().filter(|caller| caller.owner == owner);
         let mut guards = own.flat_map(|caller| &caller.guards).peekable();
         guards.peek().is_some() && guards.all(|hold| self.ended.contains(hold))
@@ -199,7 +303,7 @@ fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
         gone: match reply {
             Reply::Done => None,
             Reply::Gone => Some(LossReason::Gone),
-            Reply::Taken | Reply::Busy { .. } => Some(LossReason::Taken),
+            Reply::Taken | Reply::Busy { .. } | Reply::Refused => Some(LossReason::Taken),
         },
         first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
     }

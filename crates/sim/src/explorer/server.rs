@@ -52,6 +52,8 @@ pub enum Reply {
     Busy {
         left: Duration,
     },
+    /// The server does not run it, and never will.
+    Refused,
 }
 
 impl Server {

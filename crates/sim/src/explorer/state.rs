@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Effects, Generation, HoldId, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Unlock,
-    Visitor, WaiterId,
+    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Unlock, Visitor,
+    WaiterId,
 };
 
+use super::coverage::Reached;
 use super::server::{Reply, Script, Server};
 
 /// What one call does next, and where it is.
@@ -25,6 +26,8 @@ pub struct Caller {
     /// It has a subscription, and has heard a message since it last asked for a permit.
     pub subscribed: bool,
     pub received: bool,
+    /// When it gives up, if it does.
+    pub deadline: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,9 +52,15 @@ pub enum At {
     Waiting {
         hold: HoldId,
         acquire_ended: bool,
+        limit: Time,
     },
     Unlocking {
         unlock: Unlock,
+    },
+    /// Its fixed lease is being extended.
+    Extending {
+        hold: HoldId,
+        lease: Duration,
     },
 }
 
@@ -82,6 +91,10 @@ pub enum Deferred {
     Wake(WaiterId),
     AcquireEnded(ThreadId),
     Job(ThreadId, OpId),
+    /// A forced unlock says whose hold it was.
+    Forced(ThreadId, Generation),
+    /// Every hold ends with the runtime.
+    LoseAll,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -104,14 +117,20 @@ pub struct State {
     /// Holds that have ended and whose guard is open.
     pub ended: BTreeSet<HoldId>,
     pub budget: Budget,
+    pub life: Life,
+    /// How far `close` has come.
+    pub closing: u8,
     /// The lock was taken away by somebody, which excuses a hold that is not there.
     pub robbed: bool,
     /// The lock is free because its lease ended, which is announced to nobody.
     pub expired: bool,
     /// It has been, once.
     pub has_expired: bool,
+    /// A release was given up: the lease frees the lock.
+    pub given_up: bool,
     /// What a call was told that must not be.
     pub wrong: Option<&'static str>,
+    pub reached: Reached,
 }
 
 /// How often something may still happen.
@@ -124,46 +143,17 @@ pub struct Budget {
     pub foreign: u8,
     /// Somebody deletes the key.
     pub wipes: u8,
+    /// So many steps of `close`.
     pub closes: u8,
+    /// The server refuses a script.
+    pub refusals: u8,
+    /// Somebody forces the lock open.
+    pub forces: u8,
+    /// The runtime ends.
+    pub ends: u8,
 }
 
 impl State {
-    /// Runs a step of the core, and puts its effects aside.
-    pub fn step<T>(&mut self, run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T) -> T {
-        let mut effects = Effects::default();
-        let answer = run(&mut self.core, self.now, &mut effects);
-        for (hold, _) in effects.ended {
-            if self
-                .callers
-                .iter()
-                .any(|caller| caller.guards.contains(&hold))
-            {
-                self.ended.insert(hold);
-            }
-        }
-        self.deferred
-            .extend(effects.timers.into_iter().map(Deferred::Timer));
-        let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
-        let woken = effects
-            .woken
-            .into_iter()
-            .filter(|waiter| asleep.contains(waiter));
-        self.deferred.extend(woken.map(Deferred::Wake));
-        self.deferred.extend(
-            effects
-                .acquires_ended
-                .into_iter()
-                .map(Deferred::AcquireEnded),
-        );
-        self.deferred.extend(
-            effects
-                .jobs
-                .into_iter()
-                .map(|(owner, job)| Deferred::Job(owner, job)),
-        );
-        answer
-    }
-
     pub fn send(&mut self, sender: Sender, script: Script) {
         let (sent_at, repeats) = (self.now, None);
         self.outbox.push(Sent {
@@ -183,7 +173,9 @@ impl State {
                 .callers
                 .iter()
                 .any(|caller| caller.waiter() == Some(*waiter)),
-            Deferred::Timer(_) | Deferred::Job(..) => true,
+            Deferred::Timer(_) | Deferred::Job(..) | Deferred::Forced(..) | Deferred::LoseAll => {
+                true
+            }
         });
         let mut found = Found::default();
         self.visit(&mut found);
@@ -209,32 +201,9 @@ impl State {
 
     fn visit(&mut self, visitor: &mut impl Visitor) {
         self.core.visit(visitor);
-        for caller in &mut self.callers {
-            caller
-                .guards
-                .iter_mut()
-                .for_each(|hold| hold.visit(visitor));
-            match &mut caller.at {
-                At::Ready => {}
-                At::Queued { waiter, limit } => {
-                    waiter.visit(visitor);
-                    limit.iter_mut().for_each(|at| visitor.time(at));
-                }
-                At::Attempting { permit } => {
-                    permit.waiter.visit(visitor);
-                    permit.op.visit(visitor);
-                }
-                At::Listening { waiter, limit } => {
-                    waiter.visit(visitor);
-                    visitor.time(limit);
-                }
-                At::Waiting { hold, .. } => hold.visit(visitor),
-                At::Unlocking { unlock } => {
-                    unlock.op.visit(visitor);
-                    visitor.time(&mut unlock.deadline);
-                }
-            }
-        }
+        self.callers
+            .iter_mut()
+            .for_each(|caller| caller.visit(visitor));
         let sent = self.outbox.iter_mut().chain(&mut self.wire);
         for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
             match &mut sent.sender {
@@ -251,7 +220,8 @@ impl State {
                 match &mut deferred {
                     Deferred::Wake(waiter) => waiter.visit(visitor),
                     Deferred::Job(_, job) => job.visit(visitor),
-                    Deferred::Timer(_) | Deferred::AcquireEnded(_) => {}
+                    Deferred::Forced(_, generation) => generation.visit(visitor),
+                    Deferred::Timer(_) | Deferred::AcquireEnded(_) | Deferred::LoseAll => {}
                 }
                 deferred
             });
@@ -277,11 +247,40 @@ impl State {
 }
 
 impl Caller {
+    fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.guards.iter_mut().for_each(|hold| hold.visit(visitor));
+        self.deadline.iter_mut().for_each(|at| visitor.time(at));
+        match &mut self.at {
+            At::Ready => {}
+            At::Queued { waiter, limit } => {
+                waiter.visit(visitor);
+                limit.iter_mut().for_each(|at| visitor.time(at));
+            }
+            At::Attempting { permit } => {
+                permit.waiter.visit(visitor);
+                permit.op.visit(visitor);
+            }
+            At::Listening { waiter, limit } => {
+                waiter.visit(visitor);
+                visitor.time(limit);
+            }
+            At::Waiting { hold, limit, .. } => {
+                hold.visit(visitor);
+                visitor.time(limit);
+            }
+            At::Extending { hold, .. } => hold.visit(visitor),
+            At::Unlocking { unlock } => {
+                unlock.op.visit(visitor);
+                visitor.time(&mut unlock.deadline);
+            }
+        }
+    }
+
     pub fn waiter(&self) -> Option<WaiterId> {
         match &self.at {
             At::Queued { waiter, .. } | At::Listening { waiter, .. } => Some(*waiter),
             At::Attempting { permit } => Some(permit.waiter),
-            At::Ready | At::Waiting { .. } | At::Unlocking { .. } => None,
+            At::Ready | At::Waiting { .. } | At::Unlocking { .. } | At::Extending { .. } => None,
         }
     }
 }

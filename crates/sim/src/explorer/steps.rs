@@ -1,10 +1,13 @@
 //! What happens: the shell of the core, as small as it can be said.
 
-use redisson_lock::LossReason;
+use std::time::Duration;
+
 use redisson_lock::test_util::core::{
-    Admission, HoldId, JobStep, Life, NoReply, ReleaseStart, ThreadId, Time, Untaken,
+    Admission, JobStep, Life, NoReply, Order, ThreadId, Time, Untaken, WaiterId,
 };
 
+use super::coverage::Input;
+use super::noted::field_of;
 use super::server::{Holder, Script};
 use super::state::{At, Deferred, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
@@ -14,14 +17,13 @@ impl State {
         match action {
             Action::Run(nth) => self.run(nth, world),
             Action::Cancel(nth) => {
-                self.budget.cancels -= 1;
+                if !self.has_ended() {
+                    self.budget.cancels -= 1;
+                }
                 self.cancel(nth);
             }
             Action::Execute => self.execute(),
-            Action::HandOver(nth) => {
-                let sent = self.outbox.remove(nth);
-                self.wire.push_back(sent);
-            }
+            Action::HandOver(nth) => self.hand_over(nth),
             Action::Deliver(nth) => {
                 let (sent, reply) = self.answers.remove(nth);
                 self.deliver(&sent, reply);
@@ -33,21 +35,19 @@ impl State {
             Action::Apply(deferred) => self.apply(deferred),
             Action::TimerFires(owner) => {
                 self.timers.remove(&owner);
-                if let Some(request) = self.step(|core, now, out| core.timer_fired(now, owner, out))
-                {
+                let request = self.step(owner, Input::TimerFires, |core, now, out| {
+                    core.timer_fired(now, owner, out)
+                });
+                if let Some(request) = request {
                     let sender = Sender::Renewal(owner, request.generation);
-                    self.send(
-                        sender,
-                        Script::Renew {
-                            owner,
-                            lease: lease_of(request.asked),
-                        },
-                    );
+                    let lease = lease_of(request.asked);
+                    self.send(sender, Script::Renew { owner, lease });
                 }
             }
             Action::JobSends(owner) => self.job_sends(owner),
             Action::Tick => {
                 self.budget.ticks -= 1;
+                self.note_all(Input::TimePasses);
                 self.now = self.next_due().unwrap_or(self.now);
                 let before = self.server.lock.is_some();
                 self.server.expire(self.now);
@@ -66,11 +66,24 @@ impl State {
                 self.budget.wipes -= 1;
                 (self.server.lock, self.robbed) = (None, true);
             }
-            Action::Close => {
-                self.budget.closes -= 1;
-                self.step(|core, now, out| core.set_life(now, Life::Closing, out));
-            }
+            Action::Close => self.close(),
+            Action::RuntimeEnds => self.end_runtime(),
+            Action::Refuse => self.refuse(),
+            Action::Force => self.force(),
         }
+    }
+
+    fn hand_over(&mut self, nth: usize) {
+        let sent = self.outbox.remove(nth);
+        // Built and handed over in one poll: that time passes in between is a future that is not
+        // polled, and then it asks first whether a job has taken over.
+        if let Sender::Caller(caller) = sent.sender
+            && let At::Unlocking { unlock } = &self.callers[caller].at
+            && self.core.is_taken_over(unlock)
+        {
+            return self.cancel(caller);
+        }
+        self.wire.push_back(sent);
     }
 
     pub fn foreign_actions(&self, actions: &mut Vec<Action>) {
@@ -80,21 +93,27 @@ impl State {
             Some(_) if self.budget.wipes > 0 => actions.push(Action::Wipe),
             Some(_) | None => {}
         }
-        if self.budget.closes > 0 {
-            actions.push(Action::Close);
-        }
     }
 
     /// The next instant at which something is due.
     pub fn next_due(&self) -> Option<Time> {
         let limits = self.callers.iter().filter_map(|caller| match &caller.at {
             At::Queued { limit, .. } => *limit,
-            At::Listening { limit, .. } => Some(*limit),
-            At::Ready | At::Attempting { .. } | At::Waiting { .. } | At::Unlocking { .. } => None,
+            At::Listening { limit, .. } => {
+                let stuck = self.core.next_stuck().filter(|at| *at > self.now);
+                Some(stuck.map_or(*limit, |stuck| stuck.min(*limit)))
+            }
+            At::Waiting { limit, .. } => Some(*limit),
+            At::Ready | At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => None,
         });
         let lease = self.server.lock.map(|(_, _, until)| until);
         let due = self.timers.values().copied().chain(limits).chain(lease);
         due.filter(|at| *at > self.now).min()
+    }
+
+    /// An unlock is not polled any more; asking has the background take it over.
+    fn has_stuck(&self) -> bool {
+        self.core.next_stuck().is_some_and(|at| at <= self.now)
     }
 
     pub fn can_run(&self, nth: usize, world: &World) -> bool {
@@ -104,9 +123,15 @@ impl State {
             At::Queued { limit, .. } => {
                 caller.woken || limit.is_some_and(|limit| limit <= self.now)
             }
-            At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
-            At::Waiting { acquire_ended, .. } => *acquire_ended,
-            At::Attempting { .. } | At::Unlocking { .. } => false,
+            At::Listening { limit, .. } => {
+                caller.woken || caller.received || *limit <= self.now || self.has_stuck()
+            }
+            At::Waiting {
+                acquire_ended,
+                limit,
+                ..
+            } => *acquire_ended || *limit <= self.now,
+            At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => false,
         }
     }
 
@@ -115,30 +140,59 @@ impl State {
         let (owner, verb) = (caller.owner, world.callers[nth].1.get(caller.next).copied());
         match caller.at.clone() {
             At::Ready => match verb {
-                Some(verb @ (Verb::Lock | Verb::TryLock | Verb::LockFixed)) => {
-                    let (order, terms) = verb.terms();
-                    let waiter =
-                        self.step(|core, now, out| core.enqueue(now, owner, order, terms, out));
-                    self.callers[nth].at = At::Queued {
-                        waiter,
-                        limit: None,
-                    };
-                    self.admit(nth);
-                }
-                Some(verb) => self.end_hold(nth, verb),
+                Some(Verb::UnlockDetached) => self.unlock_detached(nth),
+                Some(Verb::Extend) => self.extend(nth),
+                Some(verb @ (Verb::Unlock | Verb::Drop | Verb::Detach)) => self.end_hold(nth, verb),
+                Some(verb) => self.call(nth, verb),
                 None => {}
             },
             At::Queued { .. } => self.admit(nth),
             At::Listening { waiter, limit } => {
                 let woken = std::mem::take(&mut self.callers[nth].woken);
                 let reason = woken && self.core.has_reason_to_retry(waiter);
-                if reason || self.callers[nth].received || limit <= self.now {
+                let over = limit <= self.now || self.has_stuck();
+                if reason || self.callers[nth].received || over {
+                    if self.gives_up(nth) {
+                        return self.leave(nth);
+                    }
                     self.admit(nth);
                 }
             }
-            At::Waiting { hold, .. } => self.unlock(nth, hold),
-            At::Attempting { .. } | At::Unlocking { .. } => {}
+            At::Waiting {
+                acquire_ended: true,
+                hold,
+                ..
+            } => self.unlock(nth, hold),
+            At::Waiting { hold, .. } => {
+                self.drop_hold(owner, hold);
+                self.leave(nth);
+            }
+            At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => {}
         }
+    }
+
+    /// Its deadline has come.
+    fn gives_up(&self, nth: usize) -> bool {
+        let deadline = self.callers[nth].deadline;
+        deadline.is_some_and(|deadline| deadline <= self.now)
+    }
+
+    /// A call that wants the lock.
+    fn call(&mut self, nth: usize, verb: Verb) {
+        let owner = self.callers[nth].owner;
+        let (order, terms) = verb.terms();
+        let input = match order {
+            Order::AtOnce => Input::JoinsAtOnce,
+            Order::Queued => Input::JoinsQueue,
+        };
+        let waiter = self.step(owner, input, |core, now, out| {
+            core.enqueue(now, owner, order, terms, out)
+        });
+        let limit = None;
+        let caller = &mut self.callers[nth];
+        caller.deadline = (verb == Verb::LockWithin).then(|| self.now + PATIENCE);
+        caller.at = At::Queued { waiter, limit };
+        self.admit(nth);
     }
 
     /// A waiter asks what it may do.
@@ -149,8 +203,15 @@ impl State {
             return;
         };
         let too_late = |state: &Self, since: Time| since + RULES.command_timeout <= state.now;
-        let field = owner.0.to_string().into();
-        match self.step(|core, now, out| core.admit(now, waiter, &field, out)) {
+        let field = field_of(owner).into();
+        let input = match self.core.order(waiter) {
+            Some(Order::AtOnce) => Input::AsksAtOnce,
+            Some(Order::Queued) | None => Input::AsksQueued,
+        };
+        let admission = self.step(owner, input, |core, now, out| {
+            core.admit(now, waiter, &field, out)
+        });
+        match admission {
             Ok(Admission::Permit(permit)) => {
                 let (target, lease) = (permit.target, permit.terms.lease);
                 let caller = &mut self.callers[nth];
@@ -164,78 +225,44 @@ impl State {
                     },
                 );
             }
-            Ok(Admission::Queued { again }) => {
-                self.callers[nth].at = At::Queued {
-                    waiter,
-                    limit: again,
-                };
+            Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
+                self.leave(nth);
             }
+            Ok(Admission::Queued { again }) => self.sleep(nth, waiter, again),
             Ok(Admission::OwnerBusy { since }) if too_late(self, since) => self.leave(nth),
             Ok(Admission::OwnerBusy { since }) => {
-                let limit = Some(since + RULES.command_timeout);
-                self.callers[nth].at = At::Queued { waiter, limit };
+                self.sleep(nth, waiter, Some(since + RULES.command_timeout));
             }
             Err(_) => self.leave(nth),
         }
+    }
+
+    fn sleep(&mut self, nth: usize, waiter: WaiterId, again: Option<Time>) {
+        let caller = &mut self.callers[nth];
+        let limit = [again, caller.deadline].into_iter().flatten().min();
+        caller.at = At::Queued { waiter, limit };
     }
 
     /// The call is over.
     pub(super) fn leave(&mut self, nth: usize) {
         if let Some(waiter) = self.callers[nth].waiter() {
             self.callers[nth].at = At::Ready;
-            self.step(|core, now, out| core.leave(now, waiter, out));
+            let owner = self.callers[nth].owner;
+            self.step(owner, Input::Leaves, |core, now, out| {
+                core.leave(now, waiter, out);
+            });
         }
         let caller = &mut self.callers[nth];
-        (caller.at, caller.woken, caller.subscribed, caller.received) =
-            (At::Ready, false, false, false);
+        (caller.at, caller.deadline) = (At::Ready, None);
+        (caller.woken, caller.subscribed, caller.received) = (false, false, false);
         caller.next += 1;
     }
 
-    pub(super) fn end_hold(&mut self, nth: usize, verb: Verb) {
-        let owner = self.callers[nth].owner;
-        let Some(hold) = self.callers[nth].guards.pop() else {
-            return self.leave(nth);
-        };
-        self.ended.remove(&hold);
-        match verb {
-            Verb::Unlock => self.unlock(nth, hold),
-            Verb::Drop => {
-                self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
-                self.leave(nth);
-            }
-            _ => {
-                self.step(|core, now, out| core.detach(now, owner, hold, out));
-                self.leave(nth);
-            }
-        }
-    }
-
-    pub(super) fn unlock(&mut self, nth: usize, hold: HoldId) {
-        let owner = self.callers[nth].owner;
-        match self.step(|core, now, out| core.begin_unlock(now, owner, hold, out)) {
-            Ok(ReleaseStart::Send(unlock)) => {
-                self.callers[nth].at = At::Unlocking { unlock };
-                self.send_release(Sender::Caller(nth), owner);
-            }
-            Ok(ReleaseStart::OwnerBusy { .. }) => {
-                self.callers[nth].at = At::Waiting {
-                    hold,
-                    acquire_ended: false,
-                };
-            }
-            Ok(ReleaseStart::NotHeld) => self.leave(nth),
-            Err(reason) => {
-                let by_the_server = matches!(reason, LossReason::Gone | LossReason::Taken);
-                if by_the_server && !self.robbed && !self.has_expired {
-                    self.wrong = Some("FL: a hold is lost that nobody took away");
-                }
-                self.leave(nth);
-            }
-        }
-    }
-
     pub(super) fn send_release(&mut self, sender: Sender, owner: ThreadId) {
-        let (target, lease) = self.step(|core, now, out| core.release_sent(now, owner, out));
+        // A part of the step before it, which was noted.
+        let rows = self.rows();
+        let (target, lease) =
+            self.run_step(&rows, |core, now, out| core.release_sent(now, owner, out));
         self.send(
             sender,
             Script::Release {
@@ -251,7 +278,10 @@ impl State {
             return;
         };
         self.jobs.remove(&job);
-        match self.step(|core, now, out| core.job_step(now, owner, job.1, out)) {
+        let step = self.step(owner, Input::JobSteps, |core, now, out| {
+            core.job_step(now, owner, job.1, out)
+        });
+        match step {
             JobStep::Send { .. } => self.send_release(Sender::Job(owner, job.1), owner),
             JobStep::Done => {}
         }
@@ -270,15 +300,11 @@ impl State {
                 } else {
                     Untaken::Unknown
                 };
-                self.step(|core, now, out| core.untaken(now, &permit, untaken, out));
+                self.untaken(&permit, untaken);
             }
-            At::Unlocking { unlock } => {
-                self.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
-            }
-            At::Waiting { hold, .. } => {
-                self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
-            }
-            At::Ready | At::Queued { .. } | At::Listening { .. } => {}
+            At::Unlocking { unlock } => self.not_unlocked(&unlock, NoReply::GoOn),
+            At::Waiting { hold, .. } => self.drop_hold(owner, hold),
+            At::Ready | At::Queued { .. } | At::Listening { .. } | At::Extending { .. } => {}
         }
         self.nobody_waits(Sender::Caller(nth));
         self.leave(nth);
@@ -296,6 +322,8 @@ impl State {
     pub(super) fn apply(&mut self, deferred: Deferred) {
         self.deferred.remove(&deferred);
         match deferred {
+            // Nobody sets one any more.
+            Deferred::Timer(_) if self.has_ended() => {}
             // Read now, and not when the step asked for it.
             Deferred::Timer(owner) => match self.core.timer(owner) {
                 Some(at) => {
@@ -306,26 +334,27 @@ impl State {
                 }
             },
             Deferred::Wake(waiter) => {
-                let asleep = self
-                    .callers
-                    .iter_mut()
-                    .find(|caller| caller.waiter() == Some(waiter));
+                let mut callers = self.callers.iter_mut();
+                let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
                 asleep.into_iter().for_each(|caller| caller.woken = true);
             }
             Deferred::AcquireEnded(owner) => {
-                for caller in self
-                    .callers
-                    .iter_mut()
-                    .filter(|caller| caller.owner == owner)
-                {
+                let callers = self.callers.iter_mut();
+                for caller in callers.filter(|caller| caller.owner == owner) {
                     if let At::Waiting { acquire_ended, .. } = &mut caller.at {
                         *acquire_ended = true;
                     }
                 }
             }
+            Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
             Deferred::Job(owner, job) => {
                 self.jobs.insert((owner, job));
             }
+            Deferred::Forced(owner, generation) => self.forced(owner, generation),
+            Deferred::LoseAll => self.lose_all(),
         }
     }
 }
+
+/// How long a call waits that gives up.
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -65,8 +65,10 @@ impl State {
         let busy = (0..self.callers.len()).any(|nth| {
             let caller = &self.callers[nth];
             let wants_a_lock = caller.at == At::Ready;
-            matches!(caller.at, At::Attempting { .. } | At::Unlocking { .. })
-                || !wants_a_lock && self.can_run(nth, world)
+            matches!(
+                caller.at,
+                At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. }
+            ) || !wants_a_lock && self.can_run(nth, world)
         });
         !busy
             && self.outbox.is_empty()
@@ -79,7 +81,11 @@ impl State {
 
     /// I3, no orphaned hold, and no lost wake-up.
     fn at_rest(&self) -> Option<String> {
+        // Behind the end of the client the leases free what is left.
         for owner in self.callers.iter().map(|caller| caller.owner) {
+            if self.has_ended() {
+                break;
+            }
             let expected = self.core.release_target(owner);
             let expected = if self.core.field(owner).is_some() {
                 expected
@@ -87,7 +93,7 @@ impl State {
                 0
             };
             let found = self.count(owner);
-            if found != expected && !(self.robbed || self.expired || found == 0) {
+            if found != expected && !(self.robbed || self.expired || self.given_up || found == 0) {
                 return Some(format!(
                     "I3: {owner:?} has {found} at the server, and {expected} here"
                 ));
@@ -103,7 +109,9 @@ impl State {
             At::Queued { .. } => true,
             At::Listening { .. } => !self.expired && !self.robbed,
             At::Waiting { .. } => true,
-            At::Ready | At::Attempting { .. } | At::Unlocking { .. } => false,
+            At::Ready | At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => {
+                false
+            }
         });
         let asleep = asleep.filter(|caller| free || matches!(caller.at, At::Waiting { .. }))?;
         if self.expired

@@ -1,6 +1,9 @@
 //! The worlds that are explored to their end.
 
-use super::Verb::{Detach, Drop, Lock, LockFixed, TryLock, Unlock};
+mod kinds;
+
+use super::Verb::{Detach, Drop, Lock, LockFixed, LockLimited, TryLock, Unlock};
+use super::coverage::Reached;
 use super::{Budget, Verb, World};
 
 const NOTHING: Budget = Budget {
@@ -10,6 +13,9 @@ const NOTHING: Budget = Budget {
     foreign: 0,
     wipes: 0,
     closes: 0,
+    refusals: 0,
+    forces: 0,
+    ends: 0,
 };
 
 fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> World {
@@ -21,12 +27,19 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
         name,
         callers,
         budget,
+        reached: Reached::leaked(),
     }
 }
 
-/// What CI explores, together in some twenty seconds.
+/// What CI explores, together in less than a minute.
 pub fn all() -> Vec<World> {
-    [beside_each_other(), in_time(), with_others()].concat()
+    [
+        beside_each_other(),
+        in_time(),
+        with_others(),
+        kinds::kinds(),
+    ]
+    .concat()
 }
 
 /// Owners, calls and losses, while no time passes.
@@ -104,7 +117,7 @@ fn in_time() -> Vec<World> {
             &[(1, &[Lock, LockFixed, Unlock, Drop])],
             Budget {
                 losses: 1,
-                ticks: 5,
+                ticks: 3,
                 ..NOTHING
             },
         ),
@@ -112,7 +125,7 @@ fn in_time() -> Vec<World> {
             "expiry",
             &[(1, &[LockFixed, Unlock]), (2, section)],
             Budget {
-                ticks: 3,
+                ticks: 2,
                 ..NOTHING
             },
         ),
@@ -194,6 +207,39 @@ pub fn deep() -> Vec<World> {
         ..NOTHING
     };
     vec![
+        world(
+            "leases, longer",
+            &[(1, &[Lock, LockFixed, Unlock, Drop])],
+            Budget {
+                losses: 1,
+                ticks: 5,
+                ..NOTHING
+            },
+        ),
+        world(
+            "expiry, longer",
+            &[(1, &[LockFixed, Unlock]), (2, section)],
+            Budget {
+                ticks: 3,
+                ..NOTHING
+            },
+        ),
+        world(
+            "max_hold, longer",
+            &[(1, &[LockLimited, Unlock]), (2, section)],
+            Budget {
+                ticks: 3,
+                ..NOTHING
+            },
+        ),
+        world(
+            "attempts at once in time, longer",
+            &[(1, section), (2, &[TryLock, Unlock])],
+            Budget {
+                ticks: 2,
+                ..NOTHING
+            },
+        ),
         world(
             "two owners, much trouble",
             &[(1, nested), (2, nested)],

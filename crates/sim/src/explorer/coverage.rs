@@ -1,0 +1,257 @@
+//! Which inputs have come while which operation was under way, over all worlds.
+//!
+//! A pair is noted outside of the state: states that differ only in how they were reached are the
+//! same. [`reason`] says why the others are not reached.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redisson_lock::test_util::core::{Life, Order, OwnerView, UnderWay};
+
+use super::unreached::reason;
+
+macro_rules! named {
+    ($(#[$meta:meta])* $name:ident { $($variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($variant,)* }
+
+        impl $name {
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+named! {
+    /// What is under way for an owner when an input comes; and, beside that, where the client's life
+    /// is.
+    Row {
+        Nothing = "nothing, and it holds nothing",
+        Held = "nothing, and it holds",
+        Lost = "nothing, and its hold was lost",
+        Acquire = "an acquire from the queue",
+        AtOnce = "an attempt at once",
+        Nested = "a nested acquire",
+        NestedAtOnce = "a nested attempt at once",
+        NestedThenRelease = "a nested acquire, a release to follow",
+        Alone = "a nested acquire, nothing held any more",
+        AloneThenRelease = "the same, a release to follow",
+        Unlock = "an unlock, others are held",
+        LastUnlock = "an unlock, the last",
+        Unlocks = "unlocks that overlap, others are held",
+        LastUnlocks = "unlocks that overlap, the last",
+        Job = "a job, others are held",
+        LastJob = "a job, nothing held any more",
+        JobInSync = "a job with nothing left to do",
+        JobRaced = "a job after unlocks beside it",
+        UnlockAndJob = "an unlock and a job",
+        UnlockAndJobInSync = "an unlock, and a job with nothing left to do",
+        Closing = "whatever, while the client closes",
+        Gone = "whatever, behind the end of the runtime",
+        Closed = "whatever, when the client is closed",
+    }
+}
+
+named! {
+    /// What the core is told.
+    Input {
+        JoinsQueue = "a call joins the queue",
+        JoinsAtOnce = "a call attempts at once",
+        AsksQueued = "a call of the queue asks",
+        AsksAtOnce = "an attempt at once asks",
+        Leaves = "a call leaves",
+        Taken = "the acquire: taken",
+        TakenLate = "the acquire: taken, the lease over by now",
+        NotExecuted = "the acquire: busy, refused or not sent",
+        OuterGone = "the acquire: the outer hold is gone",
+        AcquireUnknown = "the acquire: no reply, or dropped",
+        Unlock = "an unlock",
+        UnlockLost = "an unlock of a lost hold",
+        UnlockNothing = "an unlock of what another released",
+        Drop = "a guard is dropped",
+        DropEnded = "a guard of a lost hold is dropped",
+        Detach = "a guard is detached",
+        DetachLost = "a guard of a lost hold is detached",
+        Claim = "a detached hold is claimed",
+        ClaimLost = "a detached hold that was lost is claimed",
+        ClaimNothing = "a claim of no detached hold",
+        DropDetached = "close drops the detached holds",
+        UnlockDone = "the unlock: done",
+        UnlockGone = "the unlock: the field is gone",
+        UnlockGoneRepeated = "the same, sent twice",
+        UnlockLate = "the unlock: an answer after a job took over",
+        UnlockUnknown = "the unlock: no reply, or dropped",
+        UnlockRefused = "the unlock: refused for good",
+        UnlockUnknownLate = "the unlock: dropped after a job took over",
+        JobSteps = "the job looks what is left",
+        JobDone = "the job: done",
+        JobGone = "the job: the field is gone",
+        JobGaveUp = "the job: gave up, or dropped",
+        TimerFires = "the timer fires",
+        RenewHeld = "the renewal: held",
+        RenewLost = "the renewal: lost",
+        RenewUnknown = "the renewal: no reply",
+        RenewLate = "the renewal: of an earlier hold",
+        ExtendBegins = "an extend begins",
+        Extended = "the extend: done",
+        ExtendLost = "the extend: lost",
+        Forced = "a forced unlock",
+        ForcedLate = "a forced unlock of an earlier hold",
+        TimePasses = "time passes",
+        LeaseOver = "a fixed lease ends",
+        NotRenewed = "a lease ends that was not renewed",
+        MaxHold = "a hold reaches its limit",
+        Close = "the client begins to close",
+        RuntimeEnds = "the runtime ends",
+        Closed = "the client is closed",
+        LosesAll = "every hold ends with the client",
+    }
+}
+
+impl Row {
+    pub fn of(view: OwnerView) -> Self {
+        let OwnerView { op, held, lost } = view;
+        match op {
+            UnderWay::Nothing if held => Self::Held,
+            UnderWay::Nothing if lost => Self::Lost,
+            UnderWay::Nothing => Self::Nothing,
+            UnderWay::Acquire {
+                order,
+                target,
+                then_release,
+            } => match (target > 1, held, then_release, order) {
+                (false, _, _, Order::Queued) => Self::Acquire,
+                (false, _, _, Order::AtOnce) => Self::AtOnce,
+                (true, true, true, _) => Self::NestedThenRelease,
+                (true, true, false, Order::Queued) => Self::Nested,
+                (true, true, false, Order::AtOnce) => Self::NestedAtOnce,
+                (true, false, false, _) => Self::Alone,
+                (true, false, true, _) => Self::AloneThenRelease,
+            },
+            UnderWay::Release {
+                direct,
+                in_sync,
+                raced,
+            } => match (direct > 0, in_sync, raced, held) {
+                (_, None, false, true) => Self::Unlock,
+                (_, None, false, false) => Self::LastUnlock,
+                (_, None, true, true) => Self::Unlocks,
+                (_, None, true, false) => Self::LastUnlocks,
+                (true, Some(false), ..) => Self::UnlockAndJob,
+                (true, Some(true), ..) => Self::UnlockAndJobInSync,
+                (false, Some(_), true, _) => Self::JobRaced,
+                (false, Some(true), false, _) => Self::JobInSync,
+                (false, Some(false), false, true) => Self::Job,
+                (false, Some(false), false, false) => Self::LastJob,
+            },
+        }
+    }
+
+    pub fn of_life(life: Life) -> Option<Self> {
+        match life {
+            Life::Open => None,
+            Life::Closing => Some(Self::Closing),
+            Life::Gone => Some(Self::Gone),
+            Life::Closed => Some(Self::Closed),
+        }
+    }
+}
+
+/// What a world has reached. All of them are the same: no part of the state that has one.
+#[derive(Clone, Copy)]
+pub struct Reached(&'static [AtomicBool]);
+
+impl Reached {
+    /// It is never freed: a test has some tens.
+    pub fn leaked() -> Self {
+        let pairs = (0..Row::ALL.len() * Input::ALL.len()).map(|_| AtomicBool::new(false));
+        Self(Box::leak(pairs.collect()))
+    }
+
+    pub fn note(self, row: Row, input: Input) {
+        let pair = &self.0[row as usize * Input::ALL.len() + input as usize];
+        // Threads that only read do not take it from each other.
+        if !pair.load(Ordering::Relaxed) {
+            pair.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn pairs(self) -> BTreeSet<(Row, Input)> {
+        let noted = all_pairs().zip(self.0);
+        noted
+            .filter(|(_, pair)| pair.load(Ordering::Relaxed))
+            .map(|(pair, _)| pair)
+            .collect()
+    }
+}
+
+impl fmt::Debug for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reached")
+    }
+}
+
+impl PartialEq for Reached {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Reached {}
+
+impl Hash for Reached {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// In the order in which they are kept.
+pub fn all_pairs() -> impl Iterator<Item = (Row, Input)> {
+    Row::ALL
+        .iter()
+        .flat_map(|row| Input::ALL.iter().map(|input| (*row, *input)))
+}
+
+/// A column for each of what may be under way, a line for each input.
+pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
+    let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world.\n\
+         The reasons why the others cannot come are in src/explorer/unreached.rs.\n\n"
+        .to_owned();
+    let columns = || Row::ALL.iter().zip('a'..);
+    for (row, column) in columns() {
+        let _ = writeln!(text, "{column}  {}", row.text());
+    }
+    let header: String = columns().map(|(_, column)| format!(" {column}")).collect();
+    let _ = writeln!(text, "\n{:<46}{header}", "");
+    for input in Input::ALL {
+        let mark = |row| {
+            if reached.contains(&(row, *input)) {
+                " x"
+            } else {
+                " ."
+            }
+        };
+        let marks: String = Row::ALL.iter().map(|row| mark(*row)).collect();
+        let _ = writeln!(text, "{:<46}{marks}", input.text());
+    }
+    let _ = writeln!(text, "\n{} of {} pairs", reached.len(), all_pairs().count());
+    text
+}
+
+/// Unreached pairs that nobody has given a reason for, and reasons for pairs that are reached.
+pub fn problems(reached: &BTreeSet<(Row, Input)>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (row, input) in all_pairs() {
+        let pair = format!("{row:?} x {input:?} ({}: {})", row.text(), input.text());
+        match (reached.contains(&(row, input)), reason(row, input)) {
+            (false, None) => problems.push(format!("{pair}: not reached, and no reason why")),
+            (true, Some(reason)) => problems.push(format!("{pair}: reached, although {reason}")),
+            (true, None) | (false, Some(_)) => {}
+        }
+    }
+    problems
+}

@@ -1,0 +1,140 @@
+//! How the client ends: by `close`, or with its runtime. And what is forced or refused.
+
+use redisson_lock::LossReason;
+use redisson_lock::test_util::core::{Generation, Life, OpId, ThreadId};
+
+use super::Action;
+use super::coverage::Input;
+use super::noted::field_of;
+use super::server::{Holder, Reply};
+use super::state::{Deferred, Sender, State};
+
+impl State {
+    /// Nobody sends anything any more, and nobody is answered.
+    pub fn has_ended(&self) -> bool {
+        self.life >= Life::Gone
+    }
+
+    pub(super) fn end_actions(&self, actions: &mut Vec<Action>) {
+        if self.budget.closes > 0 && self.life != Life::Gone {
+            actions.push(Action::Close);
+        }
+        if self.budget.ends > 0 && self.life != Life::Closed {
+            actions.push(Action::RuntimeEnds);
+        }
+        if self.budget.refusals > 0 && !self.wire.is_empty() {
+            actions.push(Action::Refuse);
+        }
+        let ours = matches!(self.server.lock, Some((Holder::Ours(_), ..)));
+        if self.budget.forces > 0 && ours {
+            actions.push(Action::Force);
+        }
+    }
+
+    /// The next step of `close`.
+    pub(super) fn close(&mut self) {
+        self.budget.closes -= 1;
+        self.closing += 1;
+        match self.closing {
+            1 => self.enter(Life::Closing, Input::Close),
+            2 => {
+                self.step_all(Input::DropDetached, |core, now, out| {
+                    core.drop_detached(now, out)
+                });
+            }
+            4 => {
+                self.enter(Life::Closed, Input::Closed);
+                let jobs = self.disconnect();
+                self.jobs.extend(jobs);
+            }
+            _ => self.lose_all(),
+        }
+    }
+
+    /// The holds end in a step of their own, and each job says by itself that it was dropped.
+    pub(super) fn end_runtime(&mut self) {
+        self.budget.ends -= 1;
+        self.enter(Life::Gone, Input::RuntimeEnds);
+        let jobs = self.disconnect();
+        let jobs = jobs.into_iter().chain(std::mem::take(&mut self.jobs));
+        let jobs = jobs.map(|(owner, job)| Deferred::Job(owner, job));
+        self.deferred.extend(jobs);
+        self.deferred.insert(Deferred::LoseAll);
+    }
+
+    fn enter(&mut self, life: Life, input: Input) {
+        self.step_all(input, |core, now, out| core.set_life(now, life, out));
+        self.life = self.life.max(life);
+    }
+
+    /// What is lost this way is not released any more.
+    pub(super) fn lose_all(&mut self) {
+        self.given_up = true;
+        self.step_all(Input::LosesAll, |core, now, out| {
+            core.lose_all(now, LossReason::Closed, out)
+        });
+    }
+
+    /// What was handed over may be executed still; nobody hears of it. Answers with the jobs that had
+    /// a send under way.
+    fn disconnect(&mut self) -> Vec<(ThreadId, OpId)> {
+        self.timers.clear();
+        let answers = std::mem::take(&mut self.answers);
+        let sent = answers.iter().map(|(sent, _)| sent);
+        let sent = sent.chain(&self.outbox).chain(&self.wire);
+        let jobs = sent.filter_map(|sent| match sent.sender {
+            Sender::Job(owner, job) => Some((owner, job)),
+            Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => None,
+        });
+        let jobs = jobs.collect();
+        for sent in &mut self.wire {
+            sent.sender = Sender::Nobody;
+        }
+        // A call knows that it was not sent.
+        self.outbox
+            .retain(|sent| matches!(sent.sender, Sender::Caller(_)));
+        jobs
+    }
+
+    pub(super) fn drop_job(&mut self, owner: ThreadId, job: OpId) {
+        self.given_up = true;
+        self.step(owner, Input::JobGaveUp, |core, now, out| {
+            core.job_gone(now, owner, job, out);
+        });
+    }
+
+    /// The server refuses the next script.
+    pub(super) fn refuse(&mut self) {
+        self.budget.refusals -= 1;
+        if let Some(sent) = self.wire.pop_front()
+            && sent.sender != Sender::Nobody
+        {
+            self.answers.push((sent, Reply::Refused));
+        }
+    }
+
+    /// Somebody forces the lock open, and says so later to the one whose it was.
+    pub(super) fn force(&mut self) {
+        self.budget.forces -= 1;
+        if let Some((Holder::Ours(owner), ..)) = self.server.lock.take() {
+            let held = self.core.owner_of(&field_of(owner));
+            let forced = held.map(|(owner, generation)| Deferred::Forced(owner, generation));
+            self.deferred.extend(forced);
+            self.robbed = true;
+            self.publish();
+        }
+    }
+
+    pub(super) fn forced(&mut self, owner: ThreadId, generation: Generation) {
+        let is_late = self.core.owner_of(&field_of(owner)) != Some((owner, generation));
+        let input = if is_late {
+            Input::ForcedLate
+        } else {
+            Input::Forced
+        };
+        let (generation, reason) = (Some(generation), LossReason::Gone);
+        self.step(owner, input, |core, now, out| {
+            core.lose_owner(now, owner, generation, reason, out);
+        });
+    }
+}

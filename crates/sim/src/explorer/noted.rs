@@ -1,0 +1,121 @@
+//! What the core is told: each step, the pair that it is of, and its effects put aside.
+
+use std::collections::BTreeSet;
+
+use redisson_lock::LossReason;
+use redisson_lock::test_util::core::{Effects, Event, LockCore, ThreadId, Time};
+
+use super::coverage::{Input, Row};
+use super::state::{Caller, Deferred, State};
+
+impl State {
+    /// Runs a step of the core that is about one owner, and puts its effects aside.
+    pub fn step<T>(
+        &mut self,
+        owner: ThreadId,
+        input: Input,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        self.step_as(owner, run, |_, _| input)
+    }
+
+    /// The same, where only the answer shows what it was that the core was told.
+    pub fn step_as<T>(
+        &mut self,
+        owner: ThreadId,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+        input: impl FnOnce(&Self, &T) -> Input,
+    ) -> T {
+        let rows = self.rows();
+        let answer = self.run_step(&rows, run);
+        let input = input(self, &answer);
+        self.note(rows.iter().filter(|(other, _)| *other == owner), input);
+        answer
+    }
+
+    /// A step that is about every owner.
+    pub fn step_all<T>(
+        &mut self,
+        input: Input,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        let rows = self.rows();
+        self.note(rows.iter(), input);
+        self.run_step(&rows, run)
+    }
+
+    /// Something happened that the core is not told of as such.
+    pub fn note_all(&self, input: Input) {
+        self.note(self.rows().iter(), input);
+    }
+
+    fn note<'a>(&self, rows: impl Iterator<Item = &'a (ThreadId, Row)>, input: Input) {
+        for (_, row) in rows {
+            self.reached.note(*row, input);
+        }
+        if let Some(row) = Row::of_life(self.life) {
+            self.reached.note(row, input);
+        }
+    }
+
+    /// What is under way for each owner.
+    pub fn rows(&self) -> Vec<(ThreadId, Row)> {
+        let mut rows: Vec<(ThreadId, Row)> = Vec::with_capacity(self.callers.len());
+        for Caller { owner, .. } in &self.callers {
+            if rows.iter().all(|(other, _)| other != owner) {
+                rows.push((*owner, Row::of(self.core.view(*owner))));
+            }
+        }
+        rows
+    }
+
+    pub fn run_step<T>(
+        &mut self,
+        rows: &[(ThreadId, Row)],
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        let mut effects = Effects::default();
+        let answer = run(&mut self.core, self.now, &mut effects);
+        for event in &effects.events {
+            let Event::Lost { field, reason } = event else {
+                continue;
+            };
+            let input = match reason {
+                LossReason::LeaseOver => Input::LeaseOver,
+                LossReason::NotRenewed => Input::NotRenewed,
+                LossReason::MaxHold => Input::MaxHold,
+                _ => continue,
+            };
+            let of_owner = |(owner, _): &&(ThreadId, Row)| field_of(*owner) == **field;
+            self.note(rows.iter().filter(of_owner), input);
+        }
+        self.put_aside(effects);
+        answer
+    }
+
+    fn put_aside(&mut self, effects: Effects) {
+        for (hold, _) in effects.ended {
+            let mut callers = self.callers.iter();
+            if callers.any(|caller| caller.guards.contains(&hold)) {
+                self.ended.insert(hold);
+            }
+        }
+        let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
+        let woken = effects.woken.into_iter();
+        let woken = woken.filter(|waiter| asleep.contains(waiter));
+        let acquires_ended = effects.acquires_ended.into_iter();
+        let jobs = effects.jobs.into_iter();
+        self.deferred
+            .extend(effects.timers.into_iter().map(Deferred::Timer));
+        self.deferred.extend(woken.map(Deferred::Wake));
+        self.deferred
+            .extend(acquires_ended.map(Deferred::AcquireEnded));
+        self.deferred
+            .extend(jobs.map(|(owner, job)| Deferred::Job(owner, job)));
+    }
+}
+
+/// The field of an owner.
+pub(super) fn field_of(owner: ThreadId) -> String {
+    owner.0.to_string()
+}

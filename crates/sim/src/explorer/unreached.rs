@@ -1,0 +1,248 @@
+//! Why an input cannot come while something is under way, or why no world has it.
+
+mod left_out;
+
+use left_out::LEFT_OUT;
+
+use super::coverage::{Input as I, Row as R};
+
+/// Each pair of one of these rows and one of these inputs, and the reason.
+pub(super) type Unreached = (&'static [R], &'static [I], &'static str);
+
+/// What cannot be, here or in the client.
+const CANNOT_BE: &[Unreached] = &[
+    (
+        &[
+            R::Nothing,
+            R::Held,
+            R::Lost,
+            R::Unlock,
+            R::LastUnlock,
+            R::Unlocks,
+            R::LastUnlocks,
+            R::Job,
+            R::LastJob,
+            R::JobInSync,
+            R::JobRaced,
+            R::UnlockAndJob,
+            R::UnlockAndJobInSync,
+        ],
+        &[
+            I::Taken,
+            I::TakenLate,
+            I::NotExecuted,
+            I::OuterGone,
+            I::AcquireUnknown,
+        ],
+        "no acquire is under way",
+    ),
+    (
+        &[R::Acquire, R::AtOnce],
+        &[I::OuterGone],
+        "there is no outer hold",
+    ),
+    (
+        &[
+            R::Nothing,
+            R::Held,
+            R::Lost,
+            R::Acquire,
+            R::AtOnce,
+            R::Nested,
+            R::NestedAtOnce,
+            R::NestedThenRelease,
+            R::Alone,
+            R::AloneThenRelease,
+            R::Job,
+            R::LastJob,
+            R::JobInSync,
+            R::JobRaced,
+        ],
+        &[
+            I::UnlockDone,
+            I::UnlockGone,
+            I::UnlockGoneRepeated,
+            I::UnlockUnknown,
+            I::UnlockRefused,
+        ],
+        "no unlock is under way",
+    ),
+    (
+        &[
+            R::Nothing,
+            R::Held,
+            R::Lost,
+            R::Acquire,
+            R::AtOnce,
+            R::Nested,
+            R::NestedAtOnce,
+            R::NestedThenRelease,
+            R::Alone,
+            R::AloneThenRelease,
+            R::Unlock,
+            R::LastUnlock,
+            R::Unlocks,
+            R::LastUnlocks,
+        ],
+        &[I::JobSteps, I::JobDone, I::JobGone, I::JobGaveUp],
+        "no job is under way",
+    ),
+    (
+        &[R::Nothing, R::Acquire, R::AtOnce],
+        &[
+            I::Unlock,
+            I::UnlockLost,
+            I::Drop,
+            I::Detach,
+            I::DetachLost,
+            I::Claim,
+            I::ClaimLost,
+            I::ExtendBegins,
+            I::Extended,
+            I::ExtendLost,
+            I::LeaseOver,
+            I::NotRenewed,
+            I::MaxHold,
+        ],
+        "the owner has no hold, open or lost",
+    ),
+    (
+        &[R::Acquire, R::AtOnce],
+        &[I::DropEnded],
+        "the owner has no hold, open or lost",
+    ),
+    (
+        &[R::Nothing, R::Acquire, R::AtOnce],
+        &[I::RenewHeld, I::RenewLost, I::RenewUnknown],
+        "it would be of an earlier hold",
+    ),
+    (
+        &[
+            R::Lost,
+            R::Alone,
+            R::AloneThenRelease,
+            R::LastUnlock,
+            R::LastUnlocks,
+            R::LastJob,
+        ],
+        &[
+            I::Unlock,
+            I::Drop,
+            I::Detach,
+            I::Claim,
+            I::ExtendLost,
+            I::LeaseOver,
+            I::NotRenewed,
+            I::MaxHold,
+        ],
+        "nothing is held",
+    ),
+    (
+        &[R::Gone, R::Closed],
+        &[
+            I::Taken,
+            I::TakenLate,
+            I::OuterGone,
+            I::UnlockDone,
+            I::UnlockGone,
+            I::UnlockGoneRepeated,
+            I::UnlockLate,
+            I::UnlockRefused,
+            I::JobDone,
+            I::JobGone,
+            I::RenewHeld,
+            I::RenewLost,
+            I::RenewUnknown,
+            I::RenewLate,
+            I::Extended,
+            I::ExtendLost,
+        ],
+        "the model delivers no answer behind the end",
+    ),
+    (
+        &[R::Gone, R::Closed],
+        &[I::TimerFires],
+        "the task of the timers has ended",
+    ),
+    (
+        &[R::Gone, R::Closed],
+        &[I::Claim, I::ClaimLost, I::ClaimNothing, I::ExtendBegins],
+        "the call ends before it reaches the core",
+    ),
+    (
+        &[R::Closed],
+        &[
+            I::Unlock,
+            I::Drop,
+            I::Detach,
+            I::LeaseOver,
+            I::NotRenewed,
+            I::MaxHold,
+        ],
+        "every hold has ended with the client",
+    ),
+    (
+        &[
+            R::Held,
+            R::Nested,
+            R::NestedAtOnce,
+            R::NestedThenRelease,
+            R::Unlock,
+            R::Unlocks,
+            R::Job,
+        ],
+        &[I::Closed],
+        "close ends every hold before",
+    ),
+    (
+        &[R::Closing, R::Gone, R::Closed],
+        &[I::Close],
+        "it comes first, and once",
+    ),
+    (
+        &[R::Gone, R::Closed],
+        &[I::RuntimeEnds, I::Closed],
+        "one of them is the end",
+    ),
+    (
+        &[R::Gone, R::Closed],
+        &[I::DropDetached],
+        "close does it before its end",
+    ),
+    (&[R::Gone], &[I::JobSteps], "no job runs without a runtime"),
+    (
+        &[R::Closed],
+        &[I::JobGaveUp],
+        "a job of a closed client just ends",
+    ),
+    (
+        &[
+            R::Held,
+            R::Nested,
+            R::NestedAtOnce,
+            R::NestedThenRelease,
+            R::Unlock,
+            R::Unlocks,
+            R::Job,
+        ],
+        &[I::ClaimLost],
+        "holds that wait for a claim are lost all at once",
+    ),
+    (
+        &[R::Nothing],
+        &[I::Forced],
+        "it would be of an earlier hold",
+    ),
+    (
+        &[R::Gone],
+        &[I::UnlockNothing],
+        "the call ends before it reaches the core",
+    ),
+];
+
+/// The reason for a pair, if there is one.
+pub(super) fn reason(row: R, input: I) -> Option<&'static str> {
+    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT);
+    let found = listed.find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
+    found.map(|(.., reason)| *reason)
+}
