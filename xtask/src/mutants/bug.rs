@@ -281,7 +281,7 @@ mod tests {
                 let mut tests = text.lines().filter_map(|line| {
                     line.trim_start()
                         .split_once("fn ")
-                        .or(line.split_once("mod "))
+                        .or_else(|| line.split_once("mod "))
                 });
                 assert!(
                     tests.any(|(_, test)| test.contains(name)),
