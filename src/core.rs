@@ -8,14 +8,13 @@
 //! | file | has |
 //! |---|---|
 //! | `ids` | the numbers, and time |
-//! | `hold`, `holds`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
+//! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
 //! | `rules` | settings, the client's life, counts |
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state` | both together |
 //! | `queue` | the waiters |
 //! | `admission`, `release`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
-//! | `under_way` | what the explorer sees of an owner |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
 #![allow(
@@ -29,7 +28,6 @@
 mod admission;
 mod effect;
 mod hold;
-mod holds;
 mod ids;
 mod op;
 mod owner_state;
@@ -38,8 +36,6 @@ mod release;
 mod renewal;
 mod rules;
 mod tenure;
-#[cfg(feature = "test-util")]
-mod under_way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,14 +48,16 @@ pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, loca
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
+#[cfg(feature = "test-util")]
+pub use op::UnderWay;
 pub use op::Unlock;
+#[cfg(feature = "test-util")]
+pub use owner_state::OwnerView;
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 pub use rules::{Counts, Life, Rules};
-#[cfg(feature = "test-util")]
-pub use under_way::{OwnerView, UnderWay};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};

@@ -11,6 +11,10 @@ use super::effect::{Effects, Total};
 use super::hold::local_deadline;
 use super::ids::{HoldId, OpId, ThreadId, Time, WaiterId};
 use super::op::Acquire;
+#[cfg(feature = "test-util")]
+use super::op::UnderWay;
+#[cfg(feature = "test-util")]
+use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
 use super::rules::Life;
@@ -328,6 +332,16 @@ impl LockCore {
             && let Some(head) = self.queue.head()
         {
             self.queue.set_absent(head, true);
+        }
+    }
+
+    #[cfg(feature = "test-util")]
+    pub fn view(&self, owner: ThreadId) -> OwnerView {
+        let own = self.owners.get(&owner);
+        OwnerView {
+            op: own.map_or(UnderWay::Nothing, |own| own.op.view()),
+            held: own.is_some_and(|own| own.tenure.is_held()),
+            lost: own.is_some_and(|own| own.tenure.lost().is_some()),
         }
     }
 

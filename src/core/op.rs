@@ -175,3 +175,59 @@ impl Op {
         }
     }
 }
+
+/// What is under way for an owner, for the explorer: it counts which inputs come while what is.
+#[cfg(feature = "test-util")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnderWay {
+    Nothing,
+    Acquire {
+        order: Order,
+        target: u32,
+        then_release: bool,
+    },
+    Release {
+        direct: u32,
+        /// A job is at it; whether it has nothing left to do.
+        in_sync: Option<bool>,
+        raced: bool,
+    },
+}
+
+#[cfg(feature = "test-util")]
+impl Op {
+    /// Every field is named: a new one is to be told apart too, or left out on purpose.
+    pub(super) fn view(&self) -> UnderWay {
+        match self {
+            Self::Idle => UnderWay::Nothing,
+            Self::Acquire(Acquire {
+                id: _,
+                order,
+                target,
+                lease: _,
+                losses: _,
+                then_release,
+            }) => UnderWay::Acquire {
+                order: *order,
+                target: *target,
+                then_release: *then_release,
+            },
+            Self::Release(Release {
+                id: _,
+                direct,
+                job,
+                raced,
+                freeing_sends: _,
+            }) => UnderWay::Release {
+                direct: *direct,
+                in_sync: job.as_ref().map(
+                    |Job {
+                         in_sync,
+                         give_up_at: _,
+                     }| *in_sync,
+                ),
+                raced: *raced,
+            },
+        }
+    }
+}

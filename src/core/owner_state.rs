@@ -322,6 +322,16 @@ impl OwnerState {
     }
 }
 
+/// One owner as the explorer tells them apart.
+#[cfg(feature = "test-util")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnerView {
+    pub op: super::op::UnderWay,
+    pub held: bool,
+    /// It has a guard whose hold was lost, and holds nothing.
+    pub lost: bool,
+}
+
 /// What is known of the count in Redis when an acquire is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {

@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use super::hold::{
-    Hold, HoldSnapshot, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
+    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
 };
-use super::holds::Holds;
 use super::ids::{HoldId, Time};
 use super::rules::Rules;
 use crate::error::LossReason;
