@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient, LockGuard, LossReason, RefusedKind};
+use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, RefusedKind};
 use test_support::{Server, TestServer, eventually, ms};
 
 /// Says the sentence, and checks that it says this level only.
@@ -320,6 +320,33 @@ async fn lost_says_why() {
         }
     ));
     assert!(sentence(&error).contains("flushed"));
+    server.finish([client]).await;
+}
+
+/// The outer hold was believed in until the next renewal.
+#[tokio::test]
+async fn an_unlock_that_finds_no_lock_ends_the_outer_holds_too() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
+    let outer = lock.lock().await.expect("free");
+    let inner = lock.lock().await.expect("held");
+    server.control().run(&["SET", "a", "a string"]);
+    let error = inner.unlock().await.expect_err("replaced");
+    assert!(
+        matches!(
+            error,
+            Error::Lost {
+                reason: LossReason::Changed,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert_eq!(outer.state(), HoldState::Lost(LossReason::Changed));
+    drop(outer);
+    assert_eq!(server.control().run(&["GET", "a"]), "a string");
+    server.control().run(&["DEL", "a"]);
     server.finish([client]).await;
 }
 
