@@ -154,6 +154,10 @@ impl State {
         });
         if let Ok(hold) = taken {
             self.callers[nth].guards.push(hold);
+            let snapshot = self.core.snapshot(self.now, permit.owner, hold);
+            if snapshot.is_none_or(|found| found.over.is_some()) {
+                self.wrong = Some("a hold is given to its caller when its lease is over");
+            }
             if lost {
                 self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
             }

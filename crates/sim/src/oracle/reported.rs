@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{HoldHandle, LossReason, test_util};
+use redisson_lock::{HoldHandle, HoldState, LossReason, test_util};
 use tokio::time::Instant;
 
 use super::{Call, Oracle, Seen};
@@ -119,8 +119,13 @@ impl Oracle {
         let field = test_util::field(&held);
         let valid_until = Instant::now();
         let ends = test_util::snapshot(&held).map(|hold| hold.ends.unwrap_or(hold.deadline));
+        // The next step of the lock may have ended it already.
+        let was_over = matches!(
+            held.state(),
+            HoldState::Lost(LossReason::LeaseOver | LossReason::NotRenewed)
+        );
         let mut state = self.state.lock();
-        if ends.is_some_and(|ends| ends <= valid_until) {
+        if was_over || ends.is_some_and(|ends| ends <= valid_until) {
             state.violated(
                 self.start,
                 format!("{field} was given {key} when its lease was over"),
