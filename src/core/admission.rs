@@ -222,7 +222,6 @@ impl LockCore {
         });
         let (Acquire { id: op, target, .. }, field) =
             begun.unwrap_or_else(|| unreachable!("it was put in above"));
-        self.queue.set_attempts(id, true);
         Ok(Admission::Permit(Permit {
             waiter: id,
             owner,
@@ -243,7 +242,6 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<HoldId, Rejected> {
         self.step(now, out, |core, out| {
-            core.queue.set_attempts(permit.waiter, false);
             let (life, rules, terms) = (core.life, core.rules, permit.terms);
             let taken = core.change(now, permit.owner, out, |own, cx| {
                 let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
@@ -293,7 +291,6 @@ impl LockCore {
         out: &mut Effects,
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
-            core.queue.set_attempts(permit.waiter, false);
             core.change(now, permit.owner, out, |own, cx| {
                 if own
                     .op
@@ -365,3 +362,6 @@ impl LockCore {
 
 /// Guards that nest deeper than this are leaking.
 const DEPTH_MAX: u32 = 10_000;
+
+#[cfg(test)]
+mod tests;

@@ -52,8 +52,6 @@ pub(super) struct Waiter {
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
-    /// It is making an attempt.
-    attempts: bool,
     /// It waits for an operation of its own owner.
     behind_own: bool,
     /// It did not ask when it could have attempted: nobody lets it go first until it does.
@@ -97,7 +95,6 @@ impl Queue {
             order,
             terms,
             since: now,
-            attempts: false,
             behind_own: false,
             absent: false,
         };
@@ -124,12 +121,6 @@ impl Queue {
 
     pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
         self.waiters.get(&id)
-    }
-
-    pub(super) fn set_attempts(&mut self, id: WaiterId, attempts: bool) {
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.attempts = attempts;
-        }
     }
 
     pub(super) fn set_absent(&mut self, id: WaiterId, absent: bool) {
@@ -196,11 +187,10 @@ impl Queue {
             .min()
     }
 
-    /// The first waiter of this owner that is not behind another one and is not attempting.
+    /// The first waiter of this owner that is not behind another one. None of them is making an attempt
+    /// while nothing is under way for the owner.
     pub(super) fn first_free(&self, owner: ThreadId) -> Option<WaiterId> {
-        let free = &self.by_owner.get(&owner)?.free;
-        let is_asleep = |id: &WaiterId| self.waiters.get(id).is_some_and(|waiter| !waiter.attempts);
-        free.iter().copied().find(is_asleep)
+        self.by_owner.get(&owner)?.free.first().copied()
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = WaiterId> + '_ {

@@ -374,3 +374,6 @@ impl OwnerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,28 +3,28 @@
 use super::*;
 use std::time::Duration;
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
 };
-const TERMS: Terms = Terms {
+pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,
     kind: LeaseKind::Watchdog,
     limit: None,
 };
-const A: ThreadId = ThreadId(1);
-const B: ThreadId = ThreadId(2);
-const C: ThreadId = ThreadId(3);
+pub(super) const A: ThreadId = ThreadId(1);
+pub(super) const B: ThreadId = ThreadId(2);
+pub(super) const C: ThreadId = ThreadId(3);
 
 /// A core and the time, with what its latest step left to be done.
-struct Fixture {
-    core: LockCore,
-    now: Time,
-    out: Effects,
+pub(super) struct Fixture {
+    pub(super) core: LockCore,
+    pub(super) now: Time,
+    pub(super) out: Effects,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             core: LockCore::new(RULES, Life::Open),
             now: Time::START,
@@ -32,37 +32,40 @@ impl Fixture {
         }
     }
 
-    fn step<T>(&mut self, run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T) -> T {
+    pub(super) fn step<T>(
+        &mut self,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
         self.out = Effects::default();
         run(&mut self.core, self.now, &mut self.out)
     }
 
-    fn call(&mut self, owner: ThreadId, order: Order) -> WaiterId {
+    pub(super) fn call(&mut self, owner: ThreadId, order: Order) -> WaiterId {
         self.call_with(owner, order, TERMS)
     }
 
-    fn call_with(&mut self, owner: ThreadId, order: Order, terms: Terms) -> WaiterId {
+    pub(super) fn call_with(&mut self, owner: ThreadId, order: Order, terms: Terms) -> WaiterId {
         self.step(|core, now, out| core.enqueue(now, owner, order, terms, out))
     }
 
-    fn admit(&mut self, waiter: WaiterId) -> Admission {
+    pub(super) fn admit(&mut self, waiter: WaiterId) -> Admission {
         let field: Arc<str> = "f".into();
         self.step(|core, now, out| core.admit(now, waiter, &field, out))
             .expect("open, and nothing is lost")
     }
 
-    fn permit(&mut self, waiter: WaiterId) -> Permit {
+    pub(super) fn permit(&mut self, waiter: WaiterId) -> Permit {
         match self.admit(waiter) {
             Admission::Permit(permit) => permit,
             other => panic!("no permit: {other:?}"),
         }
     }
 
-    fn lock(&mut self, owner: ThreadId) -> HoldId {
+    pub(super) fn lock(&mut self, owner: ThreadId) -> HoldId {
         self.lock_with(owner, TERMS)
     }
 
-    fn lock_with(&mut self, owner: ThreadId, terms: Terms) -> HoldId {
+    pub(super) fn lock_with(&mut self, owner: ThreadId, terms: Terms) -> HoldId {
         let waiter = self.call_with(owner, Order::AtOnce, terms);
         let permit = self.permit(waiter);
         let sent_at = self.now;
@@ -73,7 +76,7 @@ impl Fixture {
         hold
     }
 
-    fn unlock(&mut self, owner: ThreadId, hold: HoldId) -> Unlock {
+    pub(super) fn unlock(&mut self, owner: ThreadId, hold: HoldId) -> Unlock {
         match self.step(|core, now, out| core.begin_unlock(now, owner, hold, out)) {
             Ok(ReleaseStart::Send(unlock)) => unlock,
             other => panic!("no unlock: {other:?}"),
@@ -81,25 +84,25 @@ impl Fixture {
     }
 
     /// Drops a hold, and answers with the job that begins with that.
-    fn drop_hold(&mut self, owner: ThreadId, hold: HoldId) -> OpId {
+    pub(super) fn drop_hold(&mut self, owner: ThreadId, hold: HoldId) -> OpId {
         self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
         self.out.jobs[0].1
     }
 
     /// The next send of a job, and until when it goes on.
-    fn job_sends(&mut self, owner: ThreadId, job: OpId) -> (u32, Time) {
+    pub(super) fn job_sends(&mut self, owner: ThreadId, job: OpId) -> (u32, Time) {
         match self.step(|core, now, out| core.job_step(now, owner, job, out)) {
             JobStep::Send { give_up_at, .. } => (self.release_sent(owner), give_up_at),
             JobStep::Done => panic!("the job has more to do"),
         }
     }
 
-    fn release_sent(&mut self, owner: ThreadId) -> u32 {
+    pub(super) fn release_sent(&mut self, owner: ThreadId) -> u32 {
         self.step(|core, now, out| core.release_sent(now, owner, out))
             .0
     }
 
-    fn unlocked(
+    pub(super) fn unlocked(
         &mut self,
         unlock: &Unlock,
         target: u32,
@@ -109,12 +112,18 @@ impl Fixture {
         self.step(|core, now, out| core.unlocked(now, unlock, answer, out))
     }
 
-    fn job_answered(&mut self, owner: ThreadId, job: OpId, target: u32, gone: Option<LossReason>) {
+    pub(super) fn job_answered(
+        &mut self,
+        owner: ThreadId,
+        job: OpId,
+        target: u32,
+        gone: Option<LossReason>,
+    ) {
         let answer = self.answer(target, gone);
         self.step(|core, now, out| core.job_answered(now, owner, job, answer, out));
     }
 
-    fn answer(&self, target: u32, gone: Option<LossReason>) -> ReleaseAnswer {
+    pub(super) fn answer(&self, target: u32, gone: Option<LossReason>) -> ReleaseAnswer {
         ReleaseAnswer {
             target,
             gone,
@@ -123,7 +132,7 @@ impl Fixture {
     }
 }
 
-const GONE: Option<LossReason> = Some(LossReason::Gone);
+pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
 
 /// It was woken in the very step in which it began to wait, and by nothing afterwards.
 #[test]

@@ -1,0 +1,142 @@
+//! What becomes of detached holds, of limits, and of releases that somebody else goes on with.
+
+use std::time::Duration;
+
+use crate::LossReason;
+use crate::core::tests::{A, B, Fixture, GONE, RULES, TERMS};
+use crate::core::{JobStep, LeaseKind, LockCore, Order, Terms, Total};
+
+const LIMITED: Terms = Terms {
+    limit: Some(Duration::from_secs(5)),
+    ..TERMS
+};
+
+#[test]
+fn detached_holds_are_dropped_together_and_counted() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    fixture.lock(A);
+    for hold in [outer, inner] {
+        fixture.step(|core, now, out| core.detach(now, A, hold, out));
+    }
+    let counts = fixture.core.counts();
+    assert_eq!((counts.held, counts.guarded), (3, 1));
+    assert_eq!(fixture.step(LockCore::drop_detached), 2);
+    assert_eq!(fixture.core.counts().held, 1);
+    assert_eq!(fixture.step(LockCore::drop_detached), 0);
+}
+
+#[test]
+fn a_section_that_reached_its_limit_keeps_the_field_until_its_guard_is_gone() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock_with(A, LIMITED);
+    fixture.now = fixture.now + Duration::from_secs(5);
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.jobs.is_empty(), "nothing is freed under it");
+    assert_eq!(fixture.release_sent(A), 1);
+    let job = fixture.drop_hold(A, hold);
+    assert_eq!(fixture.job_sends(A, job).0, 0);
+}
+
+#[test]
+fn a_detached_hold_that_reached_its_limit_keeps_nothing() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock_with(A, LIMITED);
+    fixture.step(|core, now, out| core.detach(now, A, hold, out));
+    fixture.now = fixture.now + Duration::from_secs(5);
+    fixture.step(LockCore::tick);
+    assert!(!fixture.core.keeps_itself());
+    assert_eq!(fixture.release_sent(A), 0);
+}
+
+#[test]
+fn a_fixed_lease_that_ends_at_the_limit_has_reached_the_limit() {
+    let mut fixture = Fixture::new();
+    let at_the_limit = Terms {
+        lease: Duration::from_secs(5),
+        kind: LeaseKind::Fixed,
+        limit: LIMITED.limit,
+    };
+    let hold = fixture.lock_with(A, at_the_limit);
+    fixture.now = fixture.now + Duration::from_secs(5);
+    let over = fixture
+        .core
+        .snapshot(fixture.now, A, hold)
+        .expect("there")
+        .over;
+    assert_eq!(over, Some(LossReason::MaxHold));
+}
+
+#[test]
+fn a_detached_lease_that_has_run_out_is_no_news() {
+    let lease = Duration::from_secs(5);
+    let fixed = Terms {
+        lease,
+        kind: LeaseKind::Fixed,
+        limit: None,
+    };
+    for (terms, detached, lost) in [(fixed, true, 0), (fixed, false, 1), (LIMITED, true, 1)] {
+        let mut fixture = Fixture::new();
+        let hold = fixture.lock_with(A, terms);
+        if detached {
+            fixture.step(|core, now, out| core.detach(now, A, hold, out));
+        }
+        fixture.now = fixture.now + lease;
+        fixture.step(LockCore::tick);
+        assert_eq!(fixture.out.events.len(), lost);
+        let counted = fixture.out.totals.contains(&(Total::Lost, 1));
+        assert_eq!(counted, lost == 1);
+    }
+}
+
+#[test]
+fn an_unlock_and_a_job_count_as_two_releases() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    fixture.unlock(A, inner);
+    assert_eq!(fixture.core.counts().releasing, 1);
+    fixture.drop_hold(A, outer);
+    assert_eq!(fixture.core.counts().releasing, 2);
+}
+
+#[test]
+fn an_unlock_that_is_not_polled_is_taken_over() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let unlock = fixture.unlock(A, hold);
+    assert!(!fixture.core.is_taken_over(&unlock));
+    let waiter = fixture.call(B, Order::Queued);
+    fixture.admit(waiter);
+    assert!(!fixture.core.is_taken_over(&unlock));
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.admit(waiter);
+    assert!(fixture.core.is_taken_over(&unlock));
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Ok(()), "who knows");
+}
+
+#[test]
+fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let job = fixture.drop_hold(A, hold);
+    let unknown = crate::core::OpId(99);
+    fixture.step(|core, now, out| core.job_gone(now, A, unknown, out));
+    assert!(fixture.core.keeps_itself(), "another one is meant");
+    fixture.step(|core, now, out| core.job_gone(now, A, job, out));
+    assert_eq!(fixture.out.totals, [(Total::GaveUp, 1)]);
+    assert!(!fixture.core.keeps_itself());
+    let step = fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    assert_eq!(step, JobStep::Done);
+}
+
+/// A send at the very deadline may have come behind the lease.
+#[test]
+fn what_was_first_sent_at_the_deadline_is_a_loss() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let unlock = fixture.unlock(A, hold);
+    fixture.release_sent(A);
+    fixture.release_sent(A);
+    fixture.now = unlock.deadline;
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+}
