@@ -25,8 +25,8 @@ pub const FEW: [&str; 3] = [
 ];
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let start = Instant::now();
     let mut bugs = bug::all()?;
+    let names: Vec<String> = bugs.iter().map(|bug| bug.name.clone()).collect();
     if arguments == ["--check"] {
         bugs.iter()
             .try_for_each(|bug| bug.planted(&tools::root()).map(|_| ()))?;
@@ -80,8 +80,10 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         .map(|row| row.bug.as_str())
         .collect();
     println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
-    if arguments.is_empty() {
-        record::record(&rows, start.elapsed())?;
+    let missed: Vec<String> = missed.into_iter().map(str::to_owned).collect();
+    // CI leaves the page alone.
+    if arguments != FEW {
+        record::record(rows, |name| names.iter().any(|known| known == name))?;
     }
     if missed.is_empty() {
         Ok(())
