@@ -368,9 +368,15 @@ impl OwnerState {
             self.end_release_if_over(cx);
             return JobStep::Done;
         }
+        // What is still held is renewed: its lease does not free the count that is too high.
+        let give_up_at = if held {
+            cx.now + self.tenure.lease_max()
+        } else {
+            at.give_up_at
+        };
         JobStep::Send {
             field: Arc::clone(&self.field),
-            give_up_at: at.give_up_at,
+            give_up_at,
         }
     }
 }

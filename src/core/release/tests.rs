@@ -129,6 +129,18 @@ fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
     assert_eq!(step, JobStep::Done);
 }
 
+/// Seed 89568: behind a long outage the count stayed too high.
+#[test]
+fn a_job_does_not_give_up_while_the_lock_is_held() {
+    let mut fixture = Fixture::new();
+    fixture.lock(A);
+    let inner = fixture.lock(A);
+    let job = fixture.drop_hold(A, inner);
+    fixture.now = fixture.now + RULES.watchdog_timeout / 2;
+    let later = fixture.now + RULES.watchdog_timeout;
+    assert_eq!(fixture.job_sends(A, job), (1, later));
+}
+
 /// A send at the very deadline may have come behind the lease.
 #[test]
 fn what_was_first_sent_at_the_deadline_is_a_loss() {
