@@ -43,6 +43,17 @@ impl Fixture {
     }
 }
 
+/// The lock was just released, and a call of another owner is at the head of the queue.
+fn freed_before_its_head() -> (Fixture, WaiterId) {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let head = fixture.call(B, Order::Queued);
+    assert_eq!(fixture.queued(head), None);
+    let unlock = fixture.unlock(A, hold);
+    fixture.unlocked(&unlock, 0, None).expect("released");
+    (fixture, head)
+}
+
 #[test]
 fn it_keeps_itself_while_there_is_an_owner_to_remember_and_a_client() {
     let mut fixture = Fixture::new();
@@ -155,15 +166,10 @@ fn a_step_that_changes_nothing_wakes_nobody() {
     assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
 }
 
-/// The release of another owner is under way: attempts let the head go first, for a command timeout.
+/// Behind a release attempts at once let the head go first, for a command timeout.
 #[test]
 fn only_strangers_at_once_let_the_head_go_first() {
-    let mut fixture = Fixture::new();
-    let hold = fixture.lock(A);
-    let head = fixture.call(B, Order::Queued);
-    assert_eq!(fixture.queued(head), None);
-    let unlock = fixture.unlock(A, hold);
-    fixture.unlocked(&unlock, 0, None).expect("released");
+    let (mut fixture, head) = freed_before_its_head();
     assert!(fixture.out.woken.contains(&head));
     let until = fixture.now + RULES.command_timeout;
     let stranger = fixture.call(C, Order::AtOnce);
@@ -174,12 +180,7 @@ fn only_strangers_at_once_let_the_head_go_first() {
 
 #[test]
 fn a_head_that_does_not_come_is_not_waited_for_again() {
-    let mut fixture = Fixture::new();
-    let hold = fixture.lock(A);
-    let head = fixture.call(B, Order::Queued);
-    assert_eq!(fixture.queued(head), None);
-    let unlock = fixture.unlock(A, hold);
-    fixture.unlocked(&unlock, 0, None).expect("released");
+    let (mut fixture, _) = freed_before_its_head();
     fixture.now = fixture.now + RULES.command_timeout;
     let first = fixture.call(C, Order::AtOnce);
     let permit = fixture.permit(first);
@@ -197,7 +198,8 @@ fn a_head_that_does_not_come_is_not_waited_for_again() {
 #[test]
 fn a_reentry_never_lets_anybody_go_first() {
     let mut fixture = Fixture::new();
-    let (outer, other) = (fixture.lock(A), fixture.call(B, Order::Queued));
+    fixture.lock(A);
+    let other = fixture.call(B, Order::Queued);
     assert_eq!(fixture.queued(other), None);
     let inner = fixture.lock(A);
     for order in [Order::AtOnce, Order::Queued] {
@@ -208,7 +210,6 @@ fn a_reentry_never_lets_anybody_go_first() {
         fixture.step(|core, now, out| core.leave(now, waiter, out));
     }
     fixture.unlock(A, inner);
-    let _ = outer;
 }
 
 #[test]
