@@ -11,38 +11,38 @@ const FILE: &str = "docs/planted-bugs.md";
 /// What became of one bug.
 pub struct Row {
     pub bug: String,
-    pub found: bool,
     /// What found it, or that nothing did.
     pub by: String,
     pub schedules: String,
     pub took: Duration,
 }
 
-/// Rows of bugs that this run has not planted stay as they are, if there still is such a bug.
-pub fn record(planted: Vec<Row>, there_is: impl Fn(&str) -> bool) -> Result<(), Problem> {
+/// What has to find each bug, by its name.
+pub type Finders = BTreeMap<String, String>;
+
+/// A bug that this run has not planted keeps its row.
+pub fn record(planted: Vec<Row>, finders: &Finders) -> Result<(), Problem> {
     let page = std::fs::read_to_string(tools::root().join(FILE)).unwrap_or_default();
-    let rows = merged(&page, planted, there_is);
+    let rows = merged(&page, planted, finders);
+    // A row from before the bug was to be found by something else proves nothing.
+    let found = rows.iter().filter(|row| finders[&row.bug] == row.by);
     let text = format!(
-        "{} of {} planted bugs found, {}, {:.0} s of one processor after the other. Each is a file in `mutants/`;\n\
+        "{} of {} bugs found, each when it was last planted; the latest run: {}. Each is a file in `mutants/`;\n\
          [`testing.md`](testing.md#planted-bugs) says how they are planted. Schedules are those that the simulator needed.\n\n{}",
-        rows.iter().filter(|row| row.found).count(),
-        rows.len(),
+        found.count(),
+        finders.len(),
         page::when_and_where(),
-        rows.iter()
-            .map(|row| row.took)
-            .sum::<Duration>()
-            .as_secs_f64(),
         table(&rows)
     );
     page::write(FILE, "Planted bugs", "cargo xtask mutants", text.trim_end())
 }
 
-fn merged(page: &str, planted: Vec<Row>, there_is: impl Fn(&str) -> bool) -> Vec<Row> {
+fn merged(page: &str, planted: Vec<Row>, finders: &Finders) -> Vec<Row> {
     let rows: BTreeMap<String, Row> = page
         .lines()
         .filter_map(read)
-        .filter(|row| there_is(&row.bug))
         .chain(planted)
+        .filter(|row| finders.contains_key(&row.bug))
         .map(|row| (row.bug.clone(), row))
         .collect();
     rows.into_values().collect()
@@ -57,7 +57,6 @@ fn read(line: &str) -> Option<Row> {
     };
     let seconds = took.trim().strip_suffix(" s")?.parse().ok()?;
     Some(Row {
-        found: !by.starts_with("NOT FOUND"),
         bug,
         by,
         schedules: schedules.trim().to_owned(),
@@ -88,7 +87,6 @@ mod tests {
     fn each_bug_has_its_row() {
         let row = |bug: &str, schedules: &str| Row {
             bug: bug.to_owned(),
-            found: true,
             by: "seeds".to_owned(),
             schedules: schedules.to_owned(),
             took: Duration::from_millis(1600),
@@ -100,14 +98,19 @@ mod tests {
         b.by = "explorer".to_owned();
         let page =
             format!("{table}| c | NOT FOUND by seeds |  | 122 s |\n| d | seeds | 1 | 9 s |\n");
-        let rows = merged(&page, vec![b], |bug| bug != "d");
-        let found: Vec<(&str, bool, &str)> = rows
+        let finders = ["a", "b", "c"].map(|bug| (bug.to_owned(), "seeds".to_owned()));
+        let rows = merged(&page, vec![b], &Finders::from(finders));
+        let found: Vec<(&str, &str, &str)> = rows
             .iter()
-            .map(|row| (row.bug.as_str(), row.found, row.schedules.as_str()))
+            .map(|row| (row.bug.as_str(), row.by.as_str(), row.schedules.as_str()))
             .collect();
         assert_eq!(
             found,
-            [("a", true, "12"), ("b", true, "7"), ("c", false, "")]
+            [
+                ("a", "seeds", "12"),
+                ("b", "explorer", "7"),
+                ("c", "NOT FOUND by seeds", "")
+            ]
         );
     }
 }
