@@ -171,8 +171,10 @@ impl Error {
 
     /// Whether trying a release again cannot help.
     pub(crate) fn is_final(&self) -> bool {
-        let denied = matches!(self, Self::PermissionDenied { .. } | Self::NotALock { .. });
-        denied || matches!(self, Self::Closed | Self::NoRuntime)
+        matches!(
+            self,
+            Self::PermissionDenied { .. } | Self::Closed | Self::NoRuntime
+        )
     }
 
     pub(crate) fn not_a_lock(key: &str, found: &str) -> Self {

@@ -10,8 +10,9 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
 use crate::lock::acquire::Taken;
-use crate::lock::release::{OpenHold, extend};
+use crate::lock::release::OpenHold;
 use crate::owner::Owner;
+use crate::renewal::extend;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.
@@ -78,7 +79,7 @@ impl LockGuard {
     ///
     /// [`Error::Lost`] if the hold had already ended; [`Error::NoAnswer`], [`Error::Refused`] and
     /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free no
-    /// later than the end of its lease; [`Error::Closed`], [`Error::NoRuntime`].
+    /// later than the end of its lease, unless an outer hold of the owner keeps it; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///

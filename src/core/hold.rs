@@ -176,7 +176,7 @@ pub enum RenewOutcome {
 
 /// The holds of one owner that have not ended, in the order in which they began, with what is asked of
 /// all of them at each step. There may be thousands, one for each task of the owner, so the answers are
-/// kept. Only the leases that an acquire and a release have to say are looked for among all.
+/// kept. One hold, and the lease that an acquire or a release has to say, are looked for among all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holds {
     holds: Vec<Hold>,
@@ -214,6 +214,10 @@ impl Holds {
     /// The earliest end of those that have one of their own.
     pub(super) fn first_end(&self) -> Option<Time> {
         self.ends.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn get(&self, id: HoldId) -> Option<&Hold> {
+        self.position(id).map(|at| &self.holds[at])
     }
 
     pub(super) fn push(&mut self, hold: Hold) {

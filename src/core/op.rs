@@ -23,7 +23,7 @@
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
-//! ended it.
+//! ended it, or Redis refuses releases for good (a missing permission).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,8 +63,8 @@ pub(super) struct Release {
     pub(super) job: Option<Job>,
     /// Sends were under way at once: in which order the server executed them is not known.
     pub(super) raced: bool,
-    /// Sends that said 0 and were not answered that the field was gone: one of them may have freed the
-    /// lock. A send counts from when it is built, also if it is then not sent.
+    /// Sends that said 0, less those that are known to have freed nothing: they were answered that the
+    /// field was gone, refused, or not sent. One of the others may have freed the lock.
     pub(super) freeing_sends: u32,
 }
 

@@ -54,8 +54,8 @@ pub enum NoReply {
 /// What a job does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum JobStep {
-    /// It sends, and goes on trying until `give_up_at`: by then the lease is over whatever happened,
-    /// and there is nothing left to free.
+    /// It sends, and goes on trying until `give_up_at`, which is read anew before each try. While a hold
+    /// is left it is always ahead; behind the last one it is when the lease is over.
     Send { field: Arc<str>, give_up_at: Time },
     /// Redis has the count, or the job has ended before.
     Done,
@@ -70,14 +70,13 @@ impl LockCore {
         hold: HoldId,
         out: &mut Effects,
     ) -> Result<ReleaseStart, LossReason> {
-        let rules = self.rules;
         let start = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 if let Some(reason) = own.tenure.loss_of(hold) {
                     own.acknowledge(hold, cx);
                     return Err(reason);
                 }
-                if own.tenure.snapshot(now, hold, &rules).is_none() {
+                if !own.tenure.has(hold) {
                     return Ok(ReleaseStart::NotHeld);
                 }
                 if own.op.acquire().is_some() {
@@ -191,6 +190,19 @@ impl LockCore {
             })
         });
         said.unwrap_or((0, Duration::from_millis(1)))
+    }
+
+    /// A release that said `target` was certainly not executed: it was refused, or never sent.
+    pub fn release_not_executed(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        target: u32,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.has_freed_nothing(target));
+        });
     }
 
     /// An unlock was answered. `Err`: the hold had ended before.
@@ -331,14 +343,17 @@ impl OwnerState {
         self.end_release_if_over(cx);
     }
 
+    /// A send that said `target` is none of those that may have freed the lock.
+    fn has_freed_nothing(&mut self, target: u32) {
+        if let Some(release) = self.op.release_mut().filter(|_| target == 0) {
+            release.freeing_sends = release.freeing_sends.saturating_sub(1);
+        }
+    }
+
     /// What a release was answered changes what is known of the count.
     fn apply(&mut self, answer: ReleaseAnswer, cx: &mut Context<'_>) {
-        if answer.target == 0
-            && answer.gone.is_some()
-            && let Some(release) = self.op.release_mut()
-        {
-            // It was not this one.
-            release.freeing_sends = release.freeing_sends.saturating_sub(1);
+        if answer.gone.is_some() {
+            self.has_freed_nothing(answer.target);
         }
         match answer.gone {
             None if answer.target == self.tenure.target() => self.mark_in_sync(),
@@ -368,7 +383,7 @@ impl OwnerState {
             self.end_release_if_over(cx);
             return JobStep::Done;
         }
-        // What is still held is renewed: its lease does not free the count that is too high.
+        // What is still held may be renewed or extended: no lease makes up for a count that is too high.
         let give_up_at = if held {
             cx.now + self.tenure.lease_max()
         } else {

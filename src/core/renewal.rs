@@ -81,12 +81,10 @@ impl LockCore {
         lease: Duration,
         out: &mut Effects,
     ) -> Option<()> {
-        let rules = self.rules;
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
-                own.tenure.snapshot(now, hold, &rules)?;
-                own.tenure.lease_may_be(lease);
-                Some(())
+                let held = own.tenure.has(hold);
+                held.then(|| own.tenure.lease_may_be(lease))
             })
             .flatten()
         })

@@ -170,6 +170,11 @@ impl Tenure {
         self.holds.remove(id).is_some()
     }
 
+    /// Whether a hold has not ended.
+    pub(super) fn has(&self, id: HoldId) -> bool {
+        self.holds.get(id).is_some()
+    }
+
     /// Why a hold was lost that its owner has not seen the end of.
     pub(super) fn loss_of(&self, id: HoldId) -> Option<LossReason> {
         self.lost
@@ -343,7 +348,7 @@ impl Tenure {
     }
 
     pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {
-        let hold = self.holds.iter().find(|hold| hold.id == id)?;
+        let hold = self.holds.get(id)?;
         Some(HoldSnapshot {
             deadline: self.deadline,
             at_risk_from: self

@@ -260,6 +260,19 @@ fn two_unlocks_that_find_nothing_report_the_loss() {
     assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
 }
 
+/// One of two unlocks is refused, and somebody deletes the key.
+#[test]
+fn a_release_that_was_not_executed_is_no_reason_for_a_gone_field() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let (first, second) = (fixture.unlock(A, inner), fixture.unlock(A, outer));
+    let target = fixture.release_sent(A);
+    fixture.release_sent(A);
+    fixture.step(|core, now, out| core.release_not_executed(now, A, target, out));
+    fixture.step(|core, now, out| core.not_unlocked(now, &first, NoReply::GoOn, out));
+    assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
+}
+
 /// The server may have the long lease.
 #[test]
 fn a_job_goes_on_behind_an_extend_without_an_answer() {

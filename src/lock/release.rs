@@ -14,16 +14,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{
-    Effects, Ending, HoldId, JobStep, LeasePolicy, LockCore, NoReply, OpId, ReleaseAnswer,
-    RenewalAsk, ThreadId, Unlock, local_deadline,
-};
+use crate::core::{Ending, HoldId, JobStep, NoReply, OpId, ReleaseAnswer, ThreadId, Unlock};
 use crate::entry::{Entry, HoldStatus, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
 use crate::redis::Bulk;
-use crate::script::{self, CallError, Released, RenewReply, RenewalKey, RetryPolicy};
-use crate::shared::{Totals, check_lease};
+use crate::script::{self, CallError, Released, RetryPolicy};
+use crate::shared::Totals;
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
 /// background.
@@ -212,7 +209,12 @@ async fn send(
             error: Error::NotALock { .. },
             ..
         }) => (Released::NotALock, shared.clock.now()),
-        Err(error) => return Err(error),
+        Err(error) => {
+            if !error.maybe_executed {
+                entry.step(|core, now, out| core.release_not_executed(now, owner, target, out));
+            }
+            return Err(error);
+        }
     };
     let gone = match value {
         Released::Done => None,
@@ -254,7 +256,8 @@ impl ReleaseJob {
     async fn run(mut self) {
         let shared = Arc::clone(self.entry.shared());
         let mut pause = PAUSE_MIN;
-        let mut failed: Option<Error> = None;
+        // Why it is not done yet: a send that failed, or no place for one.
+        let (mut failed, mut no_place) = (None, None);
         loop {
             let (owner, id) = (self.owner, self.id);
             let step = self
@@ -266,13 +269,14 @@ impl ReleaseJob {
             };
             // Read each time: an unlock that has joined moves it.
             let give_up_at = shared.clock.instant(give_up_at);
-            if let Some(error) = failed.as_ref().filter(|_| Instant::now() >= give_up_at) {
+            let error: Option<&Error> = failed.as_ref().or(no_place.as_ref());
+            if let Some(error) = error.filter(|_| Instant::now() >= give_up_at) {
                 return self.give_up(&field, error);
             }
             let permit = self.entry.route().bulk(Bulk::Releases);
             let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
                 let source = "earlier releases have no answer yet";
-                failed = Some(Error::no_answer("releasing", source));
+                no_place = Some(Error::no_answer("releasing", source));
                 continue;
             };
             let answer = send(&self.entry, owner, &field, "releasing", shared.no_retry()).await;
@@ -320,79 +324,6 @@ impl Drop for ReleaseJob {
                 .step(|core, now, out| core.job_gone(now, owner, id, out));
         }
     }
-}
-
-/// Moves the end of a fixed lease.
-pub(crate) async fn extend(
-    entry: &Arc<Entry>,
-    owner: ThreadId,
-    hold: HoldId,
-    status: &HoldStatus,
-    lease: Duration,
-) -> Result<(), Error> {
-    check_lease("lease", lease)?;
-    let shared = entry.shared();
-    let lost = || match status.ending() {
-        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
-        Some(Ending::Released) | None => Error::lost(entry.name.given(), LossReason::Gone),
-    };
-    if shared.is_closed() {
-        return Err(Error::Closed);
-    }
-    let found = entry.step(|core, now, out| {
-        core.tick(now, out);
-        Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
-    });
-    let (now, snapshot, field) = found.ok_or_else(lost)?;
-    let LeasePolicy::Fixed { limit, .. } = snapshot.policy else {
-        let problem =
-            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
-                .to_owned();
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem,
-        });
-    };
-    if limit.is_some_and(|limit| local_deadline(now, lease) > limit) {
-        let problem = "it reaches past the max_hold of this hold";
-        return Err(Error::InvalidDuration {
-            what: "lease",
-            given: lease,
-            problem,
-        });
-    }
-    // Before it is sent: a job that releases the lock without an answer has to know of it.
-    let extending =
-        |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
-    entry.step(extending).ok_or_else(lost)?;
-    let asked = RenewalAsk::Extend(lease);
-    let renewal = [RenewalKey {
-        key: Arc::clone(entry.name.key()),
-        field,
-        asked,
-    }];
-    let call = || script::renew(&renewal);
-    let answer = script::call(entry.route(), "extending", shared.retry(), call).await;
-    let answer = answer.map_err(|error| error.error)?;
-    let sent_at = shared.clock.time(answer.sent_at);
-    let reason = match answer.value.first() {
-        Some(RenewReply::Held) => None,
-        Some(RenewReply::Taken) => Some(LossReason::Taken),
-        Some(RenewReply::Changed) => Some(LossReason::Changed),
-        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
-    };
-    let held = entry.step(|core, now, out| {
-        match reason {
-            None => core.extended(now, owner, hold, sent_at, lease, out),
-            // It may have ended meanwhile, and its owner may have begun another one.
-            Some(reason) if core.snapshot(now, owner, hold).is_some() => {
-                core.lose_owner(now, owner, None, reason, out);
-            }
-            Some(_) => {}
-        }
-        core.snapshot(now, owner, hold).is_some()
-    });
-    if held { Ok(()) } else { Err(lost()) }
 }
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);

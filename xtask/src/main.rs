@@ -40,7 +40,7 @@ usage: cargo xtask COMMAND
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
   mutants [NAME]... [--check]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
-                      none is named, all of them, and docs/planted-bugs.md is written;
+                      none is named, all of them; their rows in docs/planted-bugs.md are written;
                       --check only sees whether they can be planted
 
   --no-install        do not install anything; say what is missing and stop";

@@ -24,22 +24,23 @@ pub const FEW: [&str; 3] = [
     "dropped-acquire-is-not-undone",
 ];
 
+/// Plants the bugs that are named, or all; their rows are written as soon as they are known.
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let mut bugs = bug::all()?;
-    let all_finders: Finders = bugs
-        .iter()
-        .map(|bug| (bug.name.clone(), bug.finders()))
-        .collect();
     if arguments == ["--check"] {
         bugs.iter()
             .try_for_each(|bug| bug.planted(&tools::root()).map(|_| ()))?;
         println!("{} bugs can be planted", bugs.len());
         return Ok(());
     }
+    let all_finders: Finders = bugs
+        .iter()
+        .map(|bug| (bug.name.clone(), bug.finders()))
+        .collect();
     if !arguments.is_empty() {
         if let Some(unknown) = arguments
             .iter()
-            .find(|&&name| bugs.iter().all(|bug| bug.name != name))
+            .find(|&&name| !all_finders.contains_key(name))
         {
             return Err(Problem::to_do(format!(
                 "there is no {FOLDER}/{unknown}.txt"
@@ -47,9 +48,24 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         }
         bugs.retain(|bug| arguments.contains(&bug.name.as_str()));
     }
-    let finders: BTreeSet<&Finder> = bugs.iter().flat_map(|bug| &bug.found_by).collect();
-    let with_server = finders
+    plant(&bugs, install, |row| record::record(row, &all_finders))
+}
+
+/// What CI does; it leaves the page alone.
+pub fn run_few() -> Result<(), Problem> {
+    let mut bugs = bug::all()?;
+    bugs.retain(|bug| FEW.contains(&bug.name.as_str()));
+    plant(&bugs, false, |_| Ok(()))
+}
+
+fn plant(
+    bugs: &[Bug],
+    install: bool,
+    done: impl Fn(Row) -> Result<(), Problem> + Sync,
+) -> Result<(), Problem> {
+    let with_server = bugs
         .iter()
+        .flat_map(|bug| &bug.found_by)
         .any(|finder| matches!(finder, Finder::Test(..)));
     let server = if with_server {
         Some(tools::redis_server(install)?)
@@ -57,36 +73,16 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         None
     };
     let side_by_side = if bugs.len() < MANY { 1 } else { TREES };
-    let trees: Vec<Tree> = (0..side_by_side)
-        .map(|nth| Tree::new(server.clone(), nth))
-        .collect::<Result<_, _>>()?;
-    for tree in &trees {
+    println!("planting {} bugs, one at a time in a tree:", bugs.len());
+    let mut trees = Vec::new();
+    for nth in 0..side_by_side {
+        let tree = Tree::new(server.clone(), nth)?;
         tree.sync()?;
-        println!(
-            "planting {} bugs in a copy of the tree, {}",
-            bugs.len(),
-            tree.folder.display()
-        );
+        println!("  {}", tree.folder.display());
+        trees.push(tree);
     }
-    // What is red without a bug finds none.
-    for finder in finders {
-        if !trees[0].test(finder)?.passed {
-            return Err(Problem::failed(format!(
-                "{finder} fails without a planted bug"
-            )));
-        }
-    }
-    let rows = plant(&trees, &bugs);
-    let missed: Vec<String> = rows
-        .iter()
-        .filter(|row| all_finders[&row.bug] != row.by)
-        .map(|row| row.bug.clone())
-        .collect();
+    let missed = plant_in(&trees, bugs, done)?;
     println!("{} of {} bugs found", bugs.len() - missed.len(), bugs.len());
-    // CI leaves the page alone.
-    if arguments != FEW {
-        record::record(rows, &all_finders)?;
-    }
     if missed.is_empty() {
         Ok(())
     } else {
@@ -99,35 +95,60 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
 const MANY: usize = 8;
 const TREES: usize = 2;
 
-/// Plants one bug after the other in each of the copies; answers what became of each, in their order.
-fn plant(trees: &[Tree], bugs: &[Bug]) -> Vec<Row> {
+/// Plants one bug after the other in each of the trees; answers which were not found.
+fn plant_in(
+    trees: &[Tree],
+    bugs: &[Bug],
+    done: impl Fn(Row) -> Result<(), Problem> + Sync,
+) -> Result<Vec<String>, Problem> {
+    let finders: BTreeSet<&Finder> = bugs.iter().flat_map(|bug| &bug.found_by).collect();
+    let (left, missed) = (Mutex::new(bugs.iter()), Mutex::new(Vec::new()));
+    // What measures time has the machine for itself.
+    let machine = RwLock::new(());
+    let alone_if = |alone| {
+        if alone {
+            (Some(machine.write().expect("no panic")), None)
+        } else {
+            (None, Some(machine.read().expect("no panic")))
+        }
+    };
+    let one_after_the_other = |tree: &Tree| -> Result<(), Problem> {
+        // What is red without a bug finds none, in this tree and beside the other one.
+        for finder in &finders {
+            let _turn = alone_if(finder.is_alone());
+            if !tree.test(finder)?.passed {
+                return Err(Problem::failed(format!(
+                    "{finder} fails without a planted bug"
+                )));
+            }
+        }
+        loop {
+            let next = left.lock().expect("no panic").next();
+            let Some(bug) = next else { return Ok(()) };
+            let _turn = alone_if(bug.found_by.iter().any(Finder::is_alone));
+            let row = plant_one(tree, bug);
+            let mut missed = missed.lock().expect("no panic");
+            if row.by != bug.finders() {
+                missed.push(bug.name.clone());
+            }
+            // Under the mutex: the page is read and written.
+            done(row)?;
+        }
+    };
     println!(
         "{:<42} {:<52} {:>9} {:>7}",
         "bug", "found by", "schedules", "time"
     );
-    let (left, rows) = (Mutex::new(bugs.iter()), Mutex::new(Vec::new()));
-    // What measures time has the machine for itself.
-    let machine = RwLock::new(());
     std::thread::scope(|scope| {
-        for tree in trees {
-            scope.spawn(|| {
-                loop {
-                    let next = left.lock().expect("no panic").next();
-                    let Some(bug) = next else { return };
-                    let (_alone, _beside) = if bug.found_by.iter().any(Finder::is_alone) {
-                        (Some(machine.write().expect("no panic")), None)
-                    } else {
-                        (None, Some(machine.read().expect("no panic")))
-                    };
-                    let row = plant_one(tree, bug);
-                    rows.lock().expect("no panic").push(row);
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner().expect("no panic");
-    rows.sort_by(|a, b| a.bug.cmp(&b.bug));
-    rows
+        let threads: Vec<_> = trees
+            .iter()
+            .map(|tree| scope.spawn(|| one_after_the_other(tree)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no panic"))
+    })?;
+    Ok(missed.into_inner().expect("no panic"))
 }
 
 fn plant_one(tree: &Tree, bug: &Bug) -> Row {
@@ -141,7 +162,8 @@ fn plant_one(tree: &Tree, bug: &Bug) -> Row {
             bug.finders(),
             schedules.map_or_else(String::new, |many| many.to_string()),
         ),
-        Err(problem) => (problem.text, String::new()),
+        // In a line of the page.
+        Err(problem) => (problem.text.replace(['\n', '|'], " "), String::new()),
     };
     let took = start.elapsed();
     println!(

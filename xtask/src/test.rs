@@ -229,7 +229,7 @@ impl Report {
         let name = "planted bugs are found";
         println!("== {name}");
         let start = Instant::now();
-        let found = mutants::run(&mutants::FEW, false);
+        let found = mutants::run_few();
         if let Err(problem) = &found {
             println!("{}", problem.text);
         }

@@ -62,6 +62,7 @@ pub fn all() -> Result<Vec<Bug>, Problem> {
         .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|extension| extension == "txt"))
         .collect();
     files.sort();
     files.iter().map(|file| Bug::read(file)).collect()

@@ -20,8 +20,8 @@ pub struct Row {
 /// What has to find each bug, by its name.
 pub type Finders = BTreeMap<String, String>;
 
-/// A bug that this run has not planted keeps its row.
-pub fn record(planted: Vec<Row>, finders: &Finders) -> Result<(), Problem> {
+/// All other bugs keep their rows.
+pub fn record(planted: Row, finders: &Finders) -> Result<(), Problem> {
     let page = std::fs::read_to_string(tools::root().join(FILE)).unwrap_or_default();
     let rows = merged(&page, planted, finders);
     // A row from before the bug was to be found by something else proves nothing.
@@ -37,11 +37,11 @@ pub fn record(planted: Vec<Row>, finders: &Finders) -> Result<(), Problem> {
     page::write(FILE, "Planted bugs", "cargo xtask mutants", text.trim_end())
 }
 
-fn merged(page: &str, planted: Vec<Row>, finders: &Finders) -> Vec<Row> {
+fn merged(page: &str, planted: Row, finders: &Finders) -> Vec<Row> {
     let rows: BTreeMap<String, Row> = page
         .lines()
         .filter_map(read)
-        .chain(planted)
+        .chain([planted])
         .filter(|row| finders.contains_key(&row.bug))
         .map(|row| (row.bug.clone(), row))
         .collect();
@@ -99,7 +99,7 @@ mod tests {
         let page =
             format!("{table}| c | NOT FOUND by seeds |  | 122 s |\n| d | seeds | 1 | 9 s |\n");
         let finders = ["a", "b", "c"].map(|bug| (bug.to_owned(), "seeds".to_owned()));
-        let rows = merged(&page, vec![b], &Finders::from(finders));
+        let rows = merged(&page, b, &Finders::from(finders));
         let found: Vec<(&str, &str, &str)> = rows
             .iter()
             .map(|row| (row.bug.as_str(), row.by.as_str(), row.schedules.as_str()))

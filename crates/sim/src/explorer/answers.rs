@@ -39,6 +39,13 @@ impl State {
     }
 
     pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
+        if let (Script::Release { owner, target, .. }, Reply::Refused) = (sent.script, reply) {
+            // A part of the step after it, which is noted.
+            let rows = self.rows();
+            self.run_step(&rows, |core, now, out| {
+                core.release_not_executed(now, owner, target, out);
+            });
+        }
         match sent.sender {
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
                 At::Attempting { .. } => self.attempted(nth, sent, reply),

@@ -219,7 +219,7 @@ pub fn all_pairs() -> impl Iterator<Item = (Row, Input)> {
 /// A column for each of what may be under way, a line for each input.
 pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
     let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world.\n\
-         The reasons why the others cannot come are in src/explorer/unreached.rs.\n\n"
+         The others are in src/explorer/unreached.rs, or in unreached/left_out.rs, each with its reason.\n\n"
         .to_owned();
     let columns = || Row::ALL.iter().zip('a'..);
     for (row, column) in columns() {

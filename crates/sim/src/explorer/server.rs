@@ -1,7 +1,7 @@
 //! The server as the core is written for: one lock, and the three scripts that change it.
 //!
 //! This is the specification of `acquire.lua`, `release.lua` and `renew.lua` as far as the counts go;
-//! the scripts themselves are compared with Redis in `tests/crosscheck.rs`.
+//! the scripts themselves are compared with Redis in `tests/sim/crosscheck.rs`.
 
 use std::time::Duration;
 
