@@ -107,14 +107,14 @@ async fn finish_work(shared: &Shared, grace: Instant) -> usize {
     let under_way = |counts: &Counts| counts.acquiring + counts.releasing;
     let mut limit = Instant::now() + shared.command_timeout();
     loop {
-        let before = shared.tally.ended();
+        let before = shared.tally.moves();
         let finished = wait_until(shared, |counts| under_way(counts) == 0);
         if tokio::time::timeout_at(limit, finished).await.is_ok() {
             return 0;
         }
         let now = Instant::now();
         limit = now + shared.command_timeout();
-        if shared.tally.ended() == before {
+        if shared.tally.moves() == before {
             if now >= grace {
                 return under_way(&shared.tally.counts());
             }

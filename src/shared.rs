@@ -156,8 +156,8 @@ pub(crate) struct Tally {
 #[derive(Default)]
 struct Sum {
     counts: Counts,
-    /// Acquires and releases that have ended so far.
-    ended: u64,
+    /// Release jobs that have begun so far, and acquires and releases that have ended.
+    moves: u64,
 }
 
 impl Tally {
@@ -165,9 +165,16 @@ impl Tally {
         self.sum.lock().counts
     }
 
-    /// Acquires and releases that have ended so far: whether it moves tells slow from stuck.
-    pub(crate) fn ended(&self) -> u64 {
-        self.sum.lock().ended
+    /// Release jobs that have begun so far, and acquires and releases that have ended: whether it grows
+    /// tells slow from stuck.
+    pub(crate) fn moves(&self) -> u64 {
+        self.sum.lock().moves
+    }
+
+    /// A release job runs for the first time. Thousands of them that are spawned at once keep the
+    /// runtime busy before the first of their sends is answered.
+    pub(crate) fn job_begins(&self) {
+        self.sum.lock().moves += 1;
     }
 
     /// Ready when something has become less after this call.
@@ -178,11 +185,11 @@ impl Tally {
     /// Replaces the part of one lock. Answers whether something has become less, for
     /// [`announce`](Self::announce).
     pub(crate) fn change(&self, before: Counts, after: Counts) -> bool {
-        let Sum { counts, ended } = &mut *self.sum.lock();
+        let Sum { counts, moves } = &mut *self.sum.lock();
         counts.replace(before, after);
         let acquires = before.acquiring.saturating_sub(after.acquiring);
         let releases = before.releasing.saturating_sub(after.releasing);
-        *ended += (acquires + releases) as u64;
+        *moves += (acquires + releases) as u64;
         acquires + releases > 0 || after.guarded < before.guarded
     }
 

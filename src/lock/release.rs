@@ -255,6 +255,7 @@ struct ReleaseJob {
 impl ReleaseJob {
     async fn run(mut self) {
         let shared = Arc::clone(self.entry.shared());
+        shared.tally.job_begins();
         let mut pause = PAUSE_MIN;
         // Why it is not done yet: a send that failed, or no place for one.
         let (mut failed, mut no_place) = (None, None);
