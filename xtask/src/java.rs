@@ -141,6 +141,7 @@ impl Java {
         let time = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
         let sources = [
             "pom.xml",
+            "src/main/java/Bench.java",
             "src/main/java/Peer.java",
             "src/main/java/Seller.java",
         ]

@@ -1,0 +1,90 @@
+//! What is written: `target/bench/results.json` after every run, `docs/benchmarks.md` with its
+//! plots after a full one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::context::{Context, Form};
+use crate::plots;
+use crate::results::{self, Outcome};
+use crate::scenarios::SCENARIOS;
+use crate::sweeps::{self, Sweep};
+
+/// When and where a run was. `cargo xtask bench` knows the day and the compiler.
+pub fn when_and_where(context: &Context) -> String {
+    let given = std::env::var("BENCH_RUN").unwrap_or_else(|_| "run by hand".to_owned());
+    let info = context.with_control(|control| control.run(&["INFO", "server"]));
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or("of an unknown version");
+    format!("{given}, Redis {}", version.trim())
+}
+
+pub fn write_json(outcomes: &[Outcome], sweeps: &[Sweep], form: Form, run: &str) {
+    let folder = root().join("target/bench");
+    let file = folder.join("results.json");
+    let all = results::json(outcomes, sweeps::json(sweeps), form, run);
+    let text = serde_json::to_string_pretty(&all).expect("plain data");
+    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("{run}\nwritten: {}", file.display());
+}
+
+/// Writes the page, whole.
+pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
+    let folder = root().join("docs/benchmarks");
+    let drawn = plots::draw(&folder, outcomes, sweeps)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut text = format!("{HEAD}{run}.\n\n| scenario | what is done |\n|---|---|\n");
+    for scenario in SCENARIOS {
+        let _ = writeln!(text, "| {} | {} |", scenario.name, scenario.text);
+    }
+    let _ = write!(
+        text,
+        "\n{READING}\n## Results\n\n{}",
+        results::table(outcomes)
+    );
+    text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
+    for (file, title) in drawn {
+        let _ = write!(text, "\n![{title}](benchmarks/{file})\n");
+    }
+    let file = root().join("docs/benchmarks.md");
+    fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("written: {}", file.display());
+}
+
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).unwrap_or(own).to_path_buf()
+}
+
+const HEAD: &str = "\
+# Benchmarks
+
+<!-- Written by `cargo xtask bench`: do not edit it. -->
+
+```console
+$ cargo xtask bench            # everything, in about half an hour; writes this page
+$ cargo xtask bench --quick    # three short rounds, in about four minutes
+```
+
+Client and server share one machine, so absolute numbers belong to it; what can be compared are numbers of one run.
+This one: ";
+
+const READING: &str = "\
+- All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
+  the rounds; the ratio is taken in each round, and given as median, least and most.
+- *p50* and *p99* are of lock and unlock together in `solo` and `spread64`; of the call of lock elsewhere; in `herd1000`
+  they count from the unlock that lets the first waiter in.
+- *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
+  at one lock means little without it: a lock that one task keeps is fast.
+- *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
+  not counted.
+- Redisson runs in a JVM with its own defaults, warmed for 5 s with the same work.
+- The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
+  settings of the socket; a lock that one script call passes on from owner to owner; a message and a script.
+- Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the
+  list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process.
+";
