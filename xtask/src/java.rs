@@ -134,10 +134,7 @@ impl Java {
     /// Builds the peer for one version of Redisson, unless it is built already.
     pub fn build(&self, version: &str) -> Result<(), Problem> {
         let peer = tools::root().join("crates/interop/jvm");
-        let built = tools::root()
-            .join("target/jvm")
-            .join(version)
-            .join("classes/Peer.class");
+        let built = folder(version).join("classes/Peer.class");
         let time = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
         let sources = [
             "pom.xml",
@@ -177,8 +174,12 @@ impl Java {
 
 /// The class path of the peer with a version of Redisson.
 pub fn classes(version: &str) -> String {
-    let folder = tools::root().join("target/jvm").join(version);
-    format!("{0}/classes:{0}/jars/*", folder.display())
+    format!("{0}/classes:{0}/jars/*", folder(version).display())
+}
+
+/// What the peer with a version of Redisson is built into.
+pub fn folder(version: &str) -> PathBuf {
+    tools::root().join("target/jvm").join(version)
 }
 
 fn search() -> Found {

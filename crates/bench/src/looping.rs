@@ -194,3 +194,41 @@ impl<W: Worker> System for Looping<W> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct NoLock;
+
+    impl Worker for NoLock {
+        type Hold = ();
+
+        async fn lock(&self) {}
+
+        async fn unlock(&self, (): ()) {}
+    }
+
+    fn workers(count: usize) -> Vec<Arc<NoLock>> {
+        (0..count).map(|_| Arc::new(NoLock)).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[should_panic(expected = "two tasks were in the section at once")]
+    async fn a_lock_that_does_not_exclude_is_seen() {
+        let amount = Amount::time(Duration::from_millis(20));
+        let section = Some(Section::new(true, None));
+        run(&workers(8), amount, Timed::Wait, section).await;
+    }
+
+    #[tokio::test]
+    async fn everybody_has_it_once_and_all_have_it_as_often_as_was_wanted() {
+        let amount = Amount {
+            time: Duration::ZERO,
+            at_least: 100,
+        };
+        let (times, _) = run(&workers(3), amount, Timed::Pair, None).await;
+        assert!(times.iter().all(|nanos| !nanos.is_empty()));
+        assert!(times.iter().map(Vec::len).sum::<usize>() >= 100);
+    }
+}

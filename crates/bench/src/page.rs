@@ -32,27 +32,29 @@ pub fn write_json(outcomes: &[Outcome], sweeps: &[Sweep], form: Form, run: &str)
     println!("{run}\nwritten: {}", file.display());
 }
 
-/// Writes the page, whole.
+/// Writes the page, whole, and its plots.
 pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
     let folder = root().join("docs/benchmarks");
     let drawn = plots::draw(&folder, outcomes, sweeps)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let file = root().join("docs/benchmarks.md");
+    let written = fs::write(&file, text(outcomes, &drawn, run));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("written: {}", file.display());
+}
+
+fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
     let mut text = format!("{HEAD}{run}.\n\n| scenario | what is done |\n|---|---|\n");
     for scenario in SCENARIOS {
         let _ = writeln!(text, "| {} | {} |", scenario.name, scenario.text);
     }
-    let _ = write!(
-        text,
-        "\n{READING}\n## Results\n\n{}",
-        results::table(outcomes)
-    );
+    let table = results::table(outcomes);
+    let _ = write!(text, "\n{READING}\n## Results\n\n{table}");
     text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
     for (file, title) in drawn {
         let _ = write!(text, "\n![{title}](benchmarks/{file})\n");
     }
-    let file = root().join("docs/benchmarks.md");
-    fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("written: {}", file.display());
+    text
 }
 
 fn root() -> PathBuf {
@@ -88,3 +90,21 @@ const READING: &str = "\
 - Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the
   list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process.
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_names_its_run_its_scenarios_and_its_plots() {
+        let plot = ("solo.svg".to_owned(), "One task".to_owned());
+        let text = text(&[], &[plot], "today, 2 cores");
+        assert!(text.contains("This one: today, 2 cores.\n"));
+        assert!(
+            SCENARIOS
+                .iter()
+                .all(|scenario| text.contains(scenario.text))
+        );
+        assert!(text.ends_with("![One task](benchmarks/solo.svg)\n"));
+    }
+}

@@ -153,7 +153,7 @@ impl Plot<'_> {
         let root = SVGBackend::new(file, (860, 520)).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
-            .caption(self.title, ("sans-serif", 20).into_font().color(&INK))
+            .caption(self.title, ("sans-serif", 24).into_font().color(&INK))
             .margin(16)
             .x_label_area_size(48)
             .y_label_area_size(86)
@@ -171,8 +171,8 @@ impl Plot<'_> {
             .y_desc(self.upwards)
             .x_label_formatter(&|value| number(*value, 0))
             .y_label_formatter(&upward_label)
-            .label_style(("sans-serif", 14).into_font().color(&INK))
-            .axis_desc_style(("sans-serif", 15).into_font().color(&INK))
+            .label_style(("sans-serif", 16).into_font().color(&INK))
+            .axis_desc_style(("sans-serif", 17).into_font().color(&INK))
             .bold_line_style(INK.mix(0.25))
             .light_line_style(INK.mix(0.08))
             .axis_style(INK)
@@ -198,7 +198,7 @@ impl Plot<'_> {
             .position(self.legend())
             .background_style(WHITE.mix(0.85))
             .border_style(INK.mix(0.4))
-            .label_font(("sans-serif", 14).into_font().color(&INK))
+            .label_font(("sans-serif", 16).into_font().color(&INK))
             .draw()?;
         root.present()?;
         Ok(())
@@ -290,6 +290,9 @@ impl plotters::coord::ranged1d::ValueFormatter<f64> for Decades {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Row;
+    use crate::sample::Sample;
+    use crate::scenarios::SCENARIOS;
 
     #[test]
     fn a_logarithmic_axis_has_its_ends_where_the_values_are() {
@@ -297,6 +300,51 @@ mod tests {
         assert_eq!(axis.map(&axis.least, (0, 500)), 0);
         assert_eq!(axis.map(&axis.most, (0, 500)), 500);
         assert_eq!(axis.steps(&[1.0]), [1.0, 10.0, 100.0]);
+    }
+
+    /// A row with latencies and with figures that grow with its size.
+    fn row(system: &'static str, size: usize) -> Row {
+        let nanos = (1..=2_000).map(|n| 40_000 + 200 * n * n / 100).collect();
+        let mut sample = Sample::of_tasks(vec![nanos], std::time::Duration::from_secs(1));
+        for figure in [sample::PER_SECOND, sample::CPU, sample::HEAP] {
+            sample
+                .figures
+                .insert(figure, 1_000.0 * (size as f64).sqrt());
+        }
+        Row {
+            system,
+            rounds: vec![sample],
+        }
+    }
+
+    #[test]
+    fn every_plot_is_drawn_on_its_own_background_in_a_legible_size() {
+        let folder = std::env::temp_dir().join(format!("bench-plots-{}", std::process::id()));
+        let systems = [crate::scenarios::OURS, crate::jvm::NAME, "floor: fred"];
+        let rows = |size| systems.map(|system| row(system, size)).to_vec();
+        let outcomes = SCENARIOS.map(|scenario| Outcome {
+            scenario,
+            rows: rows(1),
+        });
+        let sweeps = [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD].map(|name| Sweep {
+            name,
+            points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
+        });
+        let drawn = draw(&folder, &outcomes, &sweeps).expect("drawn");
+        assert_eq!(drawn.len(), 6);
+        for (file, _) in drawn {
+            let text = std::fs::read_to_string(folder.join(file)).expect("written");
+            assert!(text.contains("width=\"860\" height=\"520\" opacity=\"1\" fill=\"#FFFFFF\""));
+            let sizes = text.split("font-size=\"").skip(1).filter_map(|rest| {
+                let size = rest.split('"').next()?;
+                size.parse::<f64>().ok()
+            });
+            let smallest = sizes.fold(f64::MAX, f64::min);
+            assert!((12.0..100.0).contains(&smallest), "{smallest}");
+        }
+        if std::env::var_os("KEEP_PLOTS").is_none() {
+            let _ = std::fs::remove_dir_all(&folder);
+        }
     }
 
     #[test]
@@ -308,6 +356,6 @@ mod tests {
                 .all(|two| two[0].0 <= two[1].0 && two[0].1 > two[1].1)
         );
         let half = line.iter().find(|(_, share)| *share <= 0.5).expect("half");
-        assert!((490.0..=520.0).contains(&half.0));
+        assert!((500.0..=530.0).contains(&half.0));
     }
 }

@@ -47,6 +47,8 @@ final class Bench {
         long atLeast = command.number("atleast");
         AtomicLong total = new AtomicLong();
         AtomicLong until = new AtomicLong();
+        // A slow machine ends a round before it has its acquisitions.
+        AtomicLong limit = new AtomicLong();
         CountDownLatch start = new CountDownLatch(1);
         List<Times> times = new ArrayList<>();
         List<Work> works = new ArrayList<>();
@@ -71,13 +73,15 @@ final class Bench {
                         lock.unlock();
                         mine.add((own ? System.nanoTime() : locked) - before);
                         total.incrementAndGet();
-                    } while (System.nanoTime() < until.get() || total.get() < atLeast);
+                    } while (System.nanoTime() < until.get()
+                        || (total.get() < atLeast && System.nanoTime() < limit.get()));
                 });
             }
         }
         Threads all = new Threads(works);
         long begin = System.nanoTime();
         until.set(begin + TimeUnit.MILLISECONDS.toNanos(command.number("millis")));
+        limit.set(begin + TimeUnit.SECONDS.toNanos(60));
         start.countDown();
         all.join();
         return answer(times, System.nanoTime() - begin);
