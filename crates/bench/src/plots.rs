@@ -150,9 +150,12 @@ impl Plot<'_> {
             Decades::around(points().map(|point| point.0)),
             Decades::around(points().map(|point| point.1)),
         );
-        let root = SVGBackend::new(file, (860, 520)).into_drawing_area();
+        let height = HEIGHT + LEGEND_ROW * self.lines.len().div_ceil(2) as u32 + 10;
+        let root = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let (above, below) = root.split_vertically(HEIGHT);
+        self.legend(&below)?;
+        let mut chart = ChartBuilder::on(&above)
             .caption(self.title, ("sans-serif", 24).into_font().color(&INK))
             .margin(16)
             .x_label_area_size(48)
@@ -179,13 +182,10 @@ impl Plot<'_> {
             .draw()?;
         for (system, line) in &self.lines {
             let colour = colour(system);
-            let series = LineSeries::new(line.iter().copied(), colour.stroke_width(2));
-            chart
-                .draw_series(series)?
-                .label(*system)
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3))
-                });
+            chart.draw_series(LineSeries::new(
+                line.iter().copied(),
+                colour.stroke_width(2),
+            ))?;
             if !self.is_share {
                 let dots = line
                     .iter()
@@ -193,26 +193,30 @@ impl Plot<'_> {
                 chart.draw_series(dots)?;
             }
         }
-        chart
-            .configure_series_labels()
-            .position(self.legend())
-            .background_style(WHITE.mix(0.85))
-            .border_style(INK.mix(0.4))
-            .label_font(("sans-serif", 16).into_font().color(&INK))
-            .draw()?;
         root.present()?;
         Ok(())
     }
 
-    /// Where the lines are not: they fall in a distribution, and rise elsewhere.
-    fn legend(&self) -> SeriesLabelPosition {
-        if self.is_share {
-            SeriesLabelPosition::UpperRight
-        } else {
-            SeriesLabelPosition::UpperLeft
+    /// The names of the lines, in two columns below the plot, where they hide nothing.
+    fn legend(&self, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
+        let font = ("sans-serif", 16).into_font().color(&INK);
+        for (number, (system, _)) in self.lines.iter().enumerate() {
+            let x = 40 + (number % 2) as i32 * (WIDTH / 2) as i32;
+            let y = 10 + (number / 2) as i32 * LEGEND_ROW as i32;
+            let line = [(x, y), (x + 26, y)];
+            area.draw(&PathElement::new(line, colour(system).stroke_width(3)))?;
+            area.draw(&Text::new(*system, (x + 36, y - 7), font.clone()))?;
         }
+        Ok(())
     }
 }
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+const WIDTH: u32 = 860;
+/// Without the names of the lines.
+const HEIGHT: u32 = 500;
+const LEGEND_ROW: u32 = 24;
 
 /// The same system has the same colour everywhere; the palette is for all kinds of eyes.
 fn colour(system: &str) -> RGBColor {
@@ -334,7 +338,8 @@ mod tests {
         assert_eq!(drawn.len(), 6);
         for (file, _) in drawn {
             let text = std::fs::read_to_string(folder.join(file)).expect("written");
-            assert!(text.contains("width=\"860\" height=\"520\" opacity=\"1\" fill=\"#FFFFFF\""));
+            let background = "width=\"860\" height=\"558\" opacity=\"1\" fill=\"#FFFFFF\"";
+            assert!(text.contains(background));
             let sizes = text.split("font-size=\"").skip(1).filter_map(|rest| {
                 let size = rest.split('"').next()?;
                 size.parse::<f64>().ok()

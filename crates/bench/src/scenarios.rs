@@ -96,10 +96,10 @@ fn amount(scenario: &str, form: Form) -> Amount {
 }
 
 fn held(count: usize, form: Form) -> Plan {
-    // In short: long enough that a lock that is not renewed is lost.
-    let moment = hold::WATCHDOG + ms(1_000);
     let count = form.pick(count, count, count / 50);
-    Plan::of(count, form.pick(ms(10_000), moment, moment))
+    // For its counts: so long that a lock that is not renewed is lost.
+    let moment = hold::WATCHDOG + ms(1_000);
+    Plan::of(count, form.pick(ms(10_000), hold::WATCHDOG, moment))
 }
 
 /// The systems that can do the work of a scenario, connected.
