@@ -17,7 +17,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub async fn new(context: &Context) -> Option<Box<dyn System>> {
+    pub async fn open(context: &Context) -> Option<Box<dyn System>> {
         let peer = context.jvm(1, ms(30_000)).await?;
         let lock = connect(&context.server.url()).await.lock(NAME);
         let mut jvm = Redisson::looping(peer, NAME, 1, TASKS, false);

@@ -35,7 +35,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub async fn new(context: &Context) -> Box<dyn System> {
+    pub async fn open(context: &Context) -> Box<dyn System> {
         let url = context.server.url();
         Box::new(Self {
             holder: connect(&url).await,
@@ -83,7 +83,7 @@ pub struct Bare {
 }
 
 impl Bare {
-    pub async fn new(context: &Context) -> Box<dyn System> {
+    pub async fn open(context: &Context) -> Box<dyn System> {
         let bare = Self {
             holder: BareFred::connect(context).await,
             waiter: BareFred::connect(context).await,
@@ -144,7 +144,7 @@ impl System for Bare {
 pub struct InJvm(Redisson);
 
 impl InJvm {
-    pub async fn new(context: &Context) -> Option<Box<dyn System>> {
+    pub async fn open(context: &Context) -> Option<Box<dyn System>> {
         let peer = context.jvm(2, ms(30_000)).await?;
         let values = vec![
             ("work", "handoff".to_owned()),

@@ -26,7 +26,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub async fn new(context: &Context, waiters: usize) -> Box<dyn System> {
+    pub async fn open(context: &Context, waiters: usize) -> Box<dyn System> {
         let client = connect(&context.server.url()).await;
         Box::new(Self { client, waiters })
     }
@@ -81,7 +81,7 @@ pub struct Passing<S> {
 }
 
 impl<S: Scripts> Passing<S> {
-    fn new(name: &'static str, scripts: &Arc<S>, waiters: usize) -> Box<dyn System> {
+    fn boxed(name: &'static str, scripts: &Arc<S>, waiters: usize) -> Box<dyn System> {
         let pass = Pass::new(scripts, NAME, waiters);
         Box::new(Self { name, pass })
     }
@@ -123,7 +123,7 @@ impl System for InJvm {
 
 /// All systems with so many waiters.
 pub async fn systems(context: &Context, waiters: usize) -> Vec<Box<dyn System>> {
-    let mut systems = vec![Ours::new(context, waiters).await];
+    let mut systems = vec![Ours::open(context, waiters).await];
     if let Some(peer) = context.jvm(1, ms(30_000)).await {
         let values = vec![
             ("work", "herd".to_owned()),
@@ -142,8 +142,8 @@ pub async fn systems(context: &Context, waiters: usize) -> Vec<Box<dyn System>> 
         BareFred::connect(context).await,
         BareRedis::connect(context).await,
     );
-    systems.push(Passing::new(PASS_FRED, &fred, waiters));
-    systems.push(Passing::new(PASS_REDIS, &redis, waiters));
+    systems.push(Passing::boxed(PASS_FRED, &fred, waiters));
+    systems.push(Passing::boxed(PASS_REDIS, &redis, waiters));
     systems
 }
 
