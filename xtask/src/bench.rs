@@ -73,15 +73,17 @@ fn command(profile: Profile, words: &[&str], java: Option<&Java>, server: &Path)
     command
         .arg("--")
         .args(words)
-        .env("REDIS_SERVER_BIN", server)
-        .env("BENCH_RUN", page::when_and_where());
+        .env("REDIS_SERVER_BIN", server);
+    let mut run = page::when_and_where();
     match java {
         Some(java) => {
             java.apply(&mut command);
             command.env("BENCH_JAVA", java::folder(newest()));
+            run = format!("{run}, {}", java.reported());
         }
         None => _ = command.env_remove("BENCH_JAVA"),
     }
+    command.env("BENCH_RUN", run);
     command
 }
 

@@ -131,6 +131,19 @@ impl Java {
         }
     }
 
+    /// `javac 17.0.15`
+    pub fn reported(&self) -> String {
+        let javac = self
+            .home
+            .as_ref()
+            .map_or_else(|| "javac".into(), |home| home.join("bin/javac"));
+        let said = Command::new(javac).arg("-version").output();
+        let said = said.map(|said| [said.stdout, said.stderr].concat());
+        String::from_utf8_lossy(&said.unwrap_or_default())
+            .trim()
+            .to_owned()
+    }
+
     /// Builds the peer for one version of Redisson, unless it is built already.
     pub fn build(&self, version: &str) -> Result<(), Problem> {
         let peer = tools::root().join("crates/interop/jvm");

@@ -78,13 +78,14 @@ This one: ";
 const READING: &str = "\
 - All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
   the rounds; the ratio is taken in each round, and given as median, least and most.
-- *p50* and *p99* are of lock and unlock together in `solo` and `spread64`; of the call of lock elsewhere; in `herd1000`
-  they count from the unlock that lets the first waiter in.
+- *p50*, *p99* and *longest* are of lock and unlock together in `solo` and `spread64`, of the call of lock at a lock that
+  many want, and of what their rows say in `handoff` and `herd1000`.
 - *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
   at one lock means little without it: a lock that one task keeps is fast.
 - *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
   not counted.
-- Redisson runs in a JVM with its own defaults, warmed for 5 s with the same work.
+- Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
+  round has a new process, and a new JVM.
 - The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
   settings of the socket; a lock that one script call passes on from owner to owner; a message and a script.
 - Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the

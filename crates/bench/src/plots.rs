@@ -158,6 +158,8 @@ impl Plot<'_> {
         let mut chart = ChartBuilder::on(&above)
             .caption(self.title, ("sans-serif", 24).into_font().color(&INK))
             .margin(16)
+            // Half of the last label.
+            .margin_right(40)
             .x_label_area_size(48)
             .y_label_area_size(86)
             .build_cartesian_2d(across, upwards)?;
