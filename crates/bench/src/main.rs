@@ -120,7 +120,10 @@ async fn run(options: Options) {
     let mut outcomes = Vec::new();
     for scenario in options.scenarios() {
         let start = Instant::now();
-        let outcome = scenarios::play(scenario, &context).await;
+        // Nothing waits for ever, whatever is broken.
+        let limit = Duration::from_secs(60 * options.form.pick(30, 5, 2));
+        let outcome = tokio::time::timeout(limit, scenarios::play(scenario, &context)).await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("{} hangs", scenario.name));
         if outcome.rows.is_empty() {
             println!("{:<10} left out: it needs Java", scenario.name);
             continue;
