@@ -41,7 +41,7 @@ impl Form {
 
     /// How long a JVM is warmed with the work that is measured afterwards.
     pub fn warm_jvm(self) -> Duration {
-        self.pick(ms(5_000), ms(1_500), ms(50))
+        self.pick(ms(5_000), ms(1_000), ms(50))
     }
 
     /// The same for a program that is compiled already: connections and caches.

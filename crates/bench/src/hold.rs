@@ -43,7 +43,7 @@ struct Memory {
 /// From the two moments, and what was counted while all were held.
 fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, take: Duration) -> Sample {
     let locks = (plan.count - plan.first) as f64;
-    let lost = plan.count as f64 - kept.keys as f64;
+    let gone = plan.count as i64 - kept.keys;
     let figures = BTreeMap::from([
         (sample::CPU, kept.cpu_ms / kept.seconds),
         (sample::CALLS, kept.calls as f64 / kept.seconds),
@@ -52,10 +52,9 @@ fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, take: Duration) -> Sample
             sample::RSS,
             (memory[1].resident - memory[0].resident) / locks,
         ),
-        (sample::LOST, lost),
+        (sample::LOST, gone.max(kept.lost) as f64),
         (sample::TAKE, take.as_secs_f64()),
     ]);
-    assert_eq!(lost, 0.0, "locks were lost");
     Sample {
         figures,
         nanos: Vec::new(),
@@ -67,6 +66,8 @@ struct Kept {
     cpu_ms: f64,
     calls: i64,
     keys: i64,
+    /// What the holder itself knows of.
+    lost: i64,
     seconds: f64,
 }
 
@@ -83,6 +84,7 @@ async fn keep(control: &mut Control, holder: u32, time: Duration) -> Kept {
         calls: script_calls(control) - calls,
         seconds: begin.elapsed().as_secs_f64(),
         keys: control.number(&["DBSIZE"]),
+        lost: 0,
     }
 }
 
@@ -117,10 +119,14 @@ impl System for Ours {
                 cpu_ms: number("cpu_ms"),
                 calls: number("calls") as i64,
                 keys: number("keys") as i64,
+                lost: number("lost") as i64,
                 seconds: number("seconds"),
             };
             let take = Duration::from_secs_f64(number("take"));
             let sample = sample(self.0, [memory("first"), memory("all")], kept, take);
+            if context.is_checked() {
+                assert_eq!(sample.figures[sample::LOST], 0.0, "locks were lost");
+            }
             vec![(crate::scenarios::OURS, sample)]
         })
     }
@@ -157,13 +163,12 @@ pub async fn child(port: u16, plan: Plan) {
     let all = memory((plan.count - plan.first) * size_of::<LockGuard>()).await;
     let kept = keep(&mut control, std::process::id(), plan.time).await;
     let stats = client.stats();
-    assert_eq!((stats.lost_total, stats.held), (0, plan.count));
     release(guards).await;
     let answer = json!({
         "first_heap": first.heap, "first_resident": first.resident,
         "all_heap": all.heap, "all_resident": all.resident,
         "cpu_ms": kept.cpu_ms, "calls": kept.calls, "keys": kept.keys, "seconds": kept.seconds,
-        "take": took.as_secs_f64(),
+        "take": took.as_secs_f64(), "lost": stats.lost_total,
     });
     println!("{answer}");
 }
@@ -200,7 +205,8 @@ async fn release(mut guards: Vec<LockGuard>) {
         let own = guards.split_off(guards.len().saturating_sub(share));
         tasks.push(tokio::spawn(async move {
             for guard in own {
-                guard.unlock().await.expect("held until now");
+                // What was lost until now has been counted.
+                let _ = guard.unlock().await;
             }
         }));
     }

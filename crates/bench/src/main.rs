@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use self::context::{Context, Form};
 use self::hold::Plan;
+use self::results::Outcome;
 use self::scenarios::{SCENARIOS, Scenario};
 
 const USAGE: &str = "usage: bench [--quick | --smoke] [--only SCENARIO]...";
@@ -149,6 +150,8 @@ async fn run(options: Options) {
     }
     println!("\n{}", results::table(&outcomes));
     page::write_json(&outcomes, &sweeps, options.form, &run);
+    let lost: f64 = outcomes.iter().map(Outcome::lost).sum();
+    assert_eq!(lost, 0.0, "locks were lost: docs/ is not written");
     if is_whole {
         page::write(&outcomes, &sweeps, &run);
     } else if options.form == Form::Quick {

@@ -48,6 +48,14 @@ impl Outcome {
         self.rows.iter().find(|row| row.system == system)
     }
 
+    /// How many locks of ours were lost, in all rounds: none may be.
+    pub fn lost(&self) -> f64 {
+        let rounds = self.row(OURS).into_iter().flat_map(|ours| &ours.rounds);
+        rounds
+            .filter_map(|round| round.figures.get(sample::LOST))
+            .sum()
+    }
+
     /// Ours divided by the other, in each round by itself.
     fn ratios(&self, other: &Row, figure: &str) -> Vec<f64> {
         let Some(ours) = self.row(OURS).filter(|ours| ours.system != other.system) else {

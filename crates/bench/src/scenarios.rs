@@ -90,9 +90,10 @@ fn amount(scenario: &str, form: Form) -> Amount {
     match scenario {
         "contend16" | "contend4x4" => Amount {
             at_least: form.pick(100_000, 0, 0),
-            ..seconds(10_000, 1_000)
+            ..seconds(10_000, 800)
         },
         "beside-jvm" => seconds(10_000, 1_500),
+        "handoff" => seconds(4_000, 500),
         _ => seconds(4_000, 800),
     }
 }
