@@ -294,7 +294,11 @@ final class Bench {
 
         void join() throws Exception {
             for (Thread thread : threads) {
-                thread.join();
+                // One that has failed may have left the lock to itself: nobody else would ever end.
+                while (thread.isAlive()) {
+                    failIf(problem);
+                    thread.join(100);
+                }
             }
             failIf(problem);
         }
