@@ -106,20 +106,28 @@ impl Context {
         self.java.is_some()
     }
 
-    /// A JVM as its users run it, with so many clients named `1`, `2`, …
+    /// A JVM as its users run it, or a small one, with so many clients named `1`, `2`, …
     pub async fn jvm(&self, clients: usize, watchdog: Duration) -> Option<Peer> {
         let build = Build {
             version: REDISSON.to_owned(),
             folder: self.java.clone()?,
         };
-        let peer = Peer::start_with(&build, &["-Xmx2g"]).await;
+        // For its counts it is soon there, also on a busy machine.
+        let is_small = self.is_checked();
+        let peer = if is_small {
+            Peer::start(&build).await
+        } else {
+            Peer::start_with(&build, &["-Xmx2g"]).await
+        };
         for client in 1..=clients {
-            let values = [
+            let mut values = vec![
                 ("client", client.to_string()),
                 ("address", self.server.url()),
                 ("watchdog", watchdog.as_millis().to_string()),
-                ("defaults", "true".to_owned()),
             ];
+            if !is_small {
+                values.push(("defaults", "true".to_owned()));
+            }
             let opened = peer.call("open", &values).await;
             opened
                 .unwrap_or_else(|(kind, text)| panic!("Redisson does not connect: {kind} {text}"));

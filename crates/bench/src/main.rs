@@ -122,9 +122,10 @@ async fn run(options: Options) {
     for scenario in options.scenarios() {
         let start = Instant::now();
         // Nothing waits for ever, whatever is broken.
-        let limit = Duration::from_secs(60 * options.form.pick(30, 5, 2));
+        let limit = Duration::from_secs(60 * options.form.pick(30, 5, 5));
         let outcome = tokio::time::timeout(limit, scenarios::play(scenario, &context)).await;
-        let outcome = outcome.unwrap_or_else(|_| panic!("{} hangs", scenario.name));
+        let outcome =
+            outcome.unwrap_or_else(|_| panic!("{} is not over after {limit:?}", scenario.name));
         if outcome.rows.is_empty() {
             println!("{:<10} left out: it needs Java", scenario.name);
             continue;
