@@ -131,16 +131,27 @@ impl Java {
         }
     }
 
+    /// `javac 17.0.15`
+    pub fn reported(&self) -> String {
+        let javac = self
+            .home
+            .as_ref()
+            .map_or_else(|| "javac".into(), |home| home.join("bin/javac"));
+        let said = Command::new(javac).arg("-version").output();
+        let said = said.map(|said| [said.stdout, said.stderr].concat());
+        String::from_utf8_lossy(&said.unwrap_or_default())
+            .trim()
+            .to_owned()
+    }
+
     /// Builds the peer for one version of Redisson, unless it is built already.
     pub fn build(&self, version: &str) -> Result<(), Problem> {
         let peer = tools::root().join("crates/interop/jvm");
-        let built = tools::root()
-            .join("target/jvm")
-            .join(version)
-            .join("classes/Peer.class");
+        let built = folder(version).join("classes/Peer.class");
         let time = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
         let sources = [
             "pom.xml",
+            "src/main/java/Bench.java",
             "src/main/java/Peer.java",
             "src/main/java/Seller.java",
         ]
@@ -176,8 +187,12 @@ impl Java {
 
 /// The class path of the peer with a version of Redisson.
 pub fn classes(version: &str) -> String {
-    let folder = tools::root().join("target/jvm").join(version);
-    format!("{0}/classes:{0}/jars/*", folder.display())
+    format!("{0}/classes:{0}/jars/*", folder(version).display())
+}
+
+/// What the peer with a version of Redisson is built into.
+pub fn folder(version: &str) -> PathBuf {
+    tools::root().join("target/jvm").join(version)
 }
 
 fn search() -> Found {

@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "a program, not a library")]
 
+mod bench;
 mod demo;
 mod interop;
 mod java;
@@ -33,6 +34,12 @@ usage: cargo xtask COMMAND
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
                       --planted sees whether planted bugs are found
 
+  bench [--quick | --smoke] [--only SCENARIO]...
+                      what a lock costs, beside Redisson, rslock and the bare scripts: a table,
+                      target/bench/results.json, and docs/benchmarks.md with its plots, in about
+                      half an hour; --quick: three short rounds in about four minutes, docs/ is not
+                      written; --smoke: a moment of each, for its counts
+
   sim [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long
   explore [--deep] [--browse WORLD]
@@ -57,6 +64,7 @@ fn main() -> ExitCode {
         Some((&"demo", rest)) => demo::run(rest, install),
         Some((&"test", rest)) => test::run(rest, install),
         Some((&"interop", rest)) => interop::run(rest, install),
+        Some((&"bench", rest)) => bench::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),

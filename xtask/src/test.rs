@@ -13,7 +13,7 @@ use self::busy::BusyLoops;
 use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, cargo, demo, interop, mutants, sim};
+use crate::{Problem, bench, cargo, demo, interop, mutants, sim};
 
 struct Options {
     long: bool,
@@ -88,6 +88,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     if let Some(java) = &java {
         report.java(java, &server);
     }
+    report.benchmarks(java.as_ref(), &server);
     let seconds = if long { "60" } else { "12" };
     report.tests(
         "alone",
@@ -276,6 +277,19 @@ impl Report {
             start.elapsed(),
             &format!("{passed} passed, {} failed", planned - passed),
         );
+    }
+
+    /// A moment of every scenario: its counts must be right. Without Java, Redisson is left out.
+    fn benchmarks(&mut self, java: Option<&Java>, server: &Path) {
+        let name = "benchmarks: smoke";
+        match bench::smoke(java, server) {
+            Ok(mut command) => self.check(name, &mut command),
+            Err(problem) => {
+                println!("{}", problem.text);
+                self.failed += 1;
+                self.line(name, std::time::Duration::ZERO, "FAILED");
+            }
+        }
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.

@@ -38,15 +38,21 @@ struct Pending {
 pub type Answer = Result<serde_json::Value, (String, String)>;
 
 impl Peer {
-    /// Starts a JVM and waits until it listens.
+    /// Starts a small JVM that is soon there, and waits until it listens.
     pub async fn start(build: &Build) -> Self {
+        let small = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+        Self::start_with(build, &small).await
+    }
+
+    /// Starts a JVM with these options and waits until it listens.
+    pub async fn start_with(build: &Build, options: &[&str]) -> Self {
         let java = match std::env::var("JAVA_HOME") {
             Ok(home) => format!("{home}/bin/java"),
             Err(_) => "java".to_owned(),
         };
         let classes = format!("{0}/classes:{0}/jars/*", build.folder.display());
         let mut child = Command::new(&java)
-            .args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"])
+            .args(options)
             // Redisson before 3.13 looks into the JDK; later versions do not mind.
             .args(OPENS.iter().flat_map(|package| ["--add-opens".to_owned(), format!("java.base/{package}=ALL-UNNAMED")]))
             .args(["-cp", &classes, "Peer"])
@@ -129,6 +135,11 @@ impl Peer {
             Ok(answer) => answer,
             Err(_) => Err(("Gone".to_owned(), "the JVM has ended".to_owned())),
         }
+    }
+
+    /// The process, for as long as it has not been waited for.
+    pub fn process_id(&self) -> Option<u32> {
+        self.child.lock().expect("unpoisoned").id()
     }
 
     /// Stops the process where it stands, or lets it go on.

@@ -86,6 +86,8 @@ public class Peer {
             case "interrupt":
                 interruptWaiting(THREADS.get(command.get("client") + " " + command.get("target")));
                 return "null";
+            case "bench":
+                return Bench.run(command);
             default:
                 return onLock(command, lock(command));
         }
@@ -94,6 +96,11 @@ public class Peer {
     private static String open(Command command) {
         Config config = new Config();
         config.setLockWatchdogTimeout(command.number("watchdog"));
+        if (command.values.containsKey("defaults")) {
+            config.useSingleServer().setAddress(command.get("address"));
+            CLIENTS.put(command.get("client"), Redisson.create(config));
+            return "null";
+        }
         if (command.values.containsKey("cluster")) {
             config.useClusterServers()
                 .addNodeAddress(command.get("address"))
@@ -132,7 +139,11 @@ public class Peer {
     }
 
     private static RedissonClient client(Command command) {
-        RedissonClient client = CLIENTS.get(command.get("client"));
+        return client(command.get("client"));
+    }
+
+    static RedissonClient client(String name) {
+        RedissonClient client = CLIENTS.get(name);
         if (client == null) {
             throw new IllegalArgumentException("no such client");
         }
@@ -229,7 +240,7 @@ public class Peer {
     }
 
     /** One line of input. */
-    private static class Command {
+    static class Command {
         final String id;
         final String verb;
         final Map<String, String> values = new HashMap<>();

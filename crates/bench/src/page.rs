@@ -1,0 +1,111 @@
+//! What is written: `target/bench/results.json` after every run, `docs/benchmarks.md` with its
+//! plots after a full one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::context::{Context, Form};
+use crate::plots;
+use crate::results::{self, Outcome};
+use crate::scenarios::SCENARIOS;
+use crate::sweeps::{self, Sweep};
+
+/// When and where a run was. `cargo xtask bench` knows the day and the compiler.
+pub fn when_and_where(context: &Context) -> String {
+    let given = std::env::var("BENCH_RUN").unwrap_or_else(|_| "run by hand".to_owned());
+    let info = context.with_control(|control| control.run(&["INFO", "server"]));
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or("of an unknown version");
+    format!("{given}, Redis {}", version.trim())
+}
+
+pub fn write_json(outcomes: &[Outcome], sweeps: &[Sweep], form: Form, run: &str) {
+    let folder = root().join("target/bench");
+    let file = folder.join("results.json");
+    let all = results::json(outcomes, sweeps::json(sweeps), form, run);
+    let text = serde_json::to_string_pretty(&all).expect("plain data");
+    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("{run}\nwritten: {}", file.display());
+}
+
+/// Writes the page, whole, and its plots.
+pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
+    let folder = root().join("docs/benchmarks");
+    let drawn = plots::draw(&folder, outcomes, sweeps)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let file = root().join("docs/benchmarks.md");
+    let written = fs::write(&file, text(outcomes, &drawn, run));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("written: {}", file.display());
+}
+
+fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
+    let mut text = format!("{HEAD}{run}.\n\n| scenario | what is done |\n|---|---|\n");
+    for scenario in SCENARIOS {
+        let _ = writeln!(text, "| {} | {} |", scenario.name, scenario.text);
+    }
+    let table = results::table(outcomes);
+    let _ = write!(text, "\n{READING}\n## Results\n\n{table}");
+    text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
+    for (file, title) in drawn {
+        let _ = write!(text, "\n![{title}](benchmarks/{file})\n");
+    }
+    text
+}
+
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).unwrap_or(own).to_path_buf()
+}
+
+const HEAD: &str = "\
+# Benchmarks
+
+<!-- Written by `cargo xtask bench`: do not edit it. -->
+
+```console
+$ cargo xtask bench            # everything, in about half an hour; writes this page
+$ cargo xtask bench --quick    # three short rounds, in about four minutes
+```
+
+Client and server share one machine, so absolute numbers belong to it; what can be compared are numbers of one run.
+This one: ";
+
+const READING: &str = "\
+- All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
+  the rounds; the ratio is taken in each round, and given as median, least and most.
+- *p50*, *p99* and *longest* are of lock and unlock together in `solo` and `spread64`, of the call of lock at a lock that
+  many want, and of what their rows say in `handoff` and `herd1000`.
+- *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
+  at one lock means little without it: a lock that one task keeps is fast.
+- *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
+  not counted.
+- Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
+  round has a new process, and a new JVM.
+- The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
+  settings of the socket; a lock that one script call passes on from owner to owner; a message and a script.
+- Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the
+  list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_names_its_run_its_scenarios_and_its_plots() {
+        let plot = ("solo.svg".to_owned(), "One task".to_owned());
+        let text = text(&[], &[plot], "today, 2 cores");
+        assert!(text.contains("This one: today, 2 cores.\n"));
+        assert!(
+            SCENARIOS
+                .iter()
+                .all(|scenario| text.contains(scenario.text))
+        );
+        assert!(text.ends_with("![One task](benchmarks/solo.svg)\n"));
+    }
+}

@@ -1,0 +1,266 @@
+//! The scenarios, with the systems of each, and how they are played: by turns, round by round.
+
+use std::time::Duration;
+
+use test_support::ms;
+
+use crate::bare::{BareFred, BareRedis};
+use crate::beside::Beside;
+use crate::context::{Amount, Context, Form, System};
+use crate::herd::{PASS_FRED, PASS_REDIS};
+use crate::hold::{self, Plan};
+use crate::jvm::Redisson;
+use crate::looping::Looping;
+use crate::results::{Outcome, Row};
+use crate::sample::{self, Sample};
+use crate::workers::{self, BarePair, Pass, Rslock, connect};
+use crate::{handoff, herd};
+
+pub const OURS: &str = "redisson-lock";
+const RSLOCK: &str = "rslock 0.10";
+const FRED: &str = "floor: two scripts (fred)";
+const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
+const REDIS: &str = "floor: two scripts (redis-rs)";
+
+/// A name, what is done, and which figures are compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub text: &'static str,
+    pub compared: &'static [&'static str],
+}
+
+const RATES: &[&str] = &[sample::PER_SECOND, sample::P50];
+/// At one lock the middle says little: whoever keeps the lock does not wait.
+const SHARED: &[&str] = &[sample::PER_SECOND, sample::P99];
+
+pub const SCENARIOS: [Scenario; 9] = [
+    Scenario {
+        name: "solo",
+        text: "one task, one lock: lock, unlock, again",
+        compared: RATES,
+    },
+    Scenario {
+        name: "spread64",
+        text: "64 tasks, each with a lock of its own",
+        compared: RATES,
+    },
+    Scenario {
+        name: "contend16",
+        text: "16 tasks of one client, one lock, an empty section",
+        compared: SHARED,
+    },
+    Scenario {
+        name: "contend4x4",
+        text: "4 clients with 4 tasks each, one lock",
+        compared: SHARED,
+    },
+    Scenario {
+        name: "beside-jvm",
+        text: "8 tasks beside 8 threads of a JVM, one lock",
+        compared: SHARED,
+    },
+    Scenario {
+        name: "handoff",
+        text: "from the call of unlock to the return of lock in another client, where a task was asleep for 10 ms",
+        compared: &[sample::P50, sample::P99],
+    },
+    Scenario {
+        name: "herd1000",
+        text: "1,000 waiters of one client, one lock; from the unlock until all had it once",
+        compared: &[sample::PER_SECOND],
+    },
+    Scenario {
+        name: "hold10k",
+        text: "10,000 locks held, renewed every second",
+        compared: HELD,
+    },
+    Scenario {
+        name: "hold50k",
+        text: "50,000 locks held, renewed every second",
+        compared: HELD,
+    },
+];
+
+const HELD: &[&str] = &[sample::CPU, sample::HEAP, sample::RSS];
+
+/// How much each system does in a round.
+fn amount(scenario: &str, form: Form) -> Amount {
+    let seconds = |full, quick| Amount::time(form.pick(ms(full), ms(quick), ms(100)));
+    match scenario {
+        "contend16" | "contend4x4" => Amount {
+            at_least: form.pick(100_000, 0, 0),
+            ..seconds(10_000, 800)
+        },
+        "beside-jvm" => seconds(10_000, 1_500),
+        "handoff" => seconds(4_000, 500),
+        _ => seconds(4_000, 800),
+    }
+}
+
+fn held(count: usize, form: Form) -> Plan {
+    let count = form.pick(count, count, count / 50);
+    // For its counts: so long that a lock that is not renewed is lost.
+    let moment = hold::WATCHDOG + ms(1_000);
+    Plan::of(count, form.pick(ms(10_000), hold::WATCHDOG, moment))
+}
+
+/// The systems that can do the work of a scenario, connected.
+async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
+    match scenario {
+        "solo" => spread(context, "solo", 1).await,
+        "spread64" => spread(context, "spread", 64).await,
+        "contend16" => contend16(context).await,
+        "contend4x4" => contend4x4(context).await,
+        "beside-jvm" => Beside::open(context).await.into_iter().collect(),
+        "handoff" => {
+            let mut systems = vec![handoff::Ours::open(context).await];
+            systems.extend(handoff::InJvm::open(context).await);
+            systems.push(handoff::Bare::open(context).await);
+            systems
+        }
+        "herd1000" => herd::systems(context, 1_000).await,
+        "hold10k" => holders(context, held(10_000, context.form)),
+        "hold50k" => holders(context, held(50_000, context.form)),
+        other => unreachable!("{other} is none of the list"),
+    }
+}
+
+/// Locks of their own for so many tasks.
+pub async fn spread(context: &Context, name: &'static str, tasks: usize) -> Vec<Box<dyn System>> {
+    let key = |task: usize| format!("{name}:{task}");
+    let client = connect(&context.server.url()).await;
+    let ours = (0..tasks).map(|task| workers::Ours(client.lock(key(task))));
+    let mut systems = vec![Looping::apart(OURS, ours.collect())];
+    if let Some(peer) = context.jvm(1, ms(30_000)).await {
+        systems.push(Box::new(Redisson::looping(peer, name, 1, tasks, true)));
+    }
+    let manager = rslock::LockManager::new(vec![context.server.url()]);
+    let others = (0..tasks).map(|task| Rslock {
+        manager: manager.clone(),
+        name: key(task),
+    });
+    systems.push(Looping::apart(RSLOCK, others.collect()));
+    let fred = BareFred::connect(context).await;
+    let pairs = (0..tasks).map(|task| BarePair::new(&fred, key(task), task));
+    systems.push(Looping::apart(FRED, pairs.collect()));
+    if tasks > 1 {
+        let fred = BareFred::connect_with_defaults(context).await;
+        let pairs = (0..tasks).map(|task| BarePair::new(&fred, key(task), task));
+        systems.push(Looping::apart(FRED_DEFAULT, pairs.collect()));
+    }
+    let redis = BareRedis::connect(context).await;
+    let pairs = (0..tasks).map(|task| BarePair::new(&redis, key(task), task));
+    systems.push(Looping::apart(REDIS, pairs.collect()));
+    systems
+}
+
+async fn contend16(context: &Context) -> Vec<Box<dyn System>> {
+    let (name, tasks) = ("contend", 16);
+    let lock = connect(&context.server.url()).await.lock(name);
+    let ours = (0..tasks).map(|_| workers::Ours(lock.clone()));
+    let mut systems = vec![Looping::contending(OURS, ours.collect())];
+    if let Some(peer) = context.jvm(1, ms(30_000)).await {
+        systems.push(Box::new(Redisson::looping(peer, name, 1, tasks, false)));
+    }
+    let manager = rslock::LockManager::new(vec![context.server.url()]);
+    let others = (0..tasks).map(|_| Rslock {
+        manager: manager.clone(),
+        name: name.to_owned(),
+    });
+    systems.push(Looping::contending(RSLOCK, others.collect()));
+    let fred = Pass::new(&BareFred::connect(context).await, name, tasks);
+    systems.push(Looping::contending(PASS_FRED, vec![fred]));
+    let redis = Pass::new(&BareRedis::connect(context).await, name, tasks);
+    systems.push(Looping::contending(PASS_REDIS, vec![redis]));
+    systems
+}
+
+async fn contend4x4(context: &Context) -> Vec<Box<dyn System>> {
+    let (name, clients, tasks) = ("contend", 4, 4);
+    let mut ours = Vec::new();
+    for _ in 0..clients {
+        let lock = connect(&context.server.url()).await.lock(name);
+        ours.extend((0..tasks).map(|_| workers::Ours(lock.clone())));
+    }
+    let mut systems = vec![Looping::contending(OURS, ours)];
+    if let Some(peer) = context.jvm(clients, ms(30_000)).await {
+        let redisson = Redisson::looping(peer, name, clients, tasks, false);
+        systems.push(Box::new(redisson));
+    }
+    systems
+}
+
+pub fn holders(context: &Context, plan: Plan) -> Vec<Box<dyn System>> {
+    let mut systems: Vec<Box<dyn System>> = vec![Box::new(hold::Ours(plan))];
+    if context.with_java() {
+        systems.push(Box::new(hold::InJvm(plan)));
+    }
+    systems
+}
+
+/// Plays a scenario to its end.
+pub async fn play(scenario: &Scenario, context: &Context) -> Outcome {
+    let amount = amount(scenario.name, context.form);
+    let systems = systems(scenario.name, context).await;
+    let rows = rounds(context, &systems, amount, context.form.rounds()).await;
+    Outcome {
+        scenario: *scenario,
+        rows,
+    }
+}
+
+/// So many rounds in which each system plays once, so that whatever else the machine does meets all
+/// of them.
+pub async fn rounds(
+    context: &Context,
+    systems: &[Box<dyn System>],
+    amount: Amount,
+    rounds: usize,
+) -> Vec<Row> {
+    for system in systems {
+        warm(context, system.as_ref()).await;
+    }
+    let mut played: Vec<Vec<(&'static str, Sample)>> = Vec::new();
+    for round in 0..rounds {
+        for number in 0..systems.len() {
+            // Another one begins each time: nobody always comes after the same one.
+            let system = (round + number) % systems.len();
+            let samples = systems[system].play(context, amount).await;
+            clear(context, samples[0].0).await;
+            played.push(samples);
+        }
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for (name, sample) in played.into_iter().flatten() {
+        match rows.iter_mut().find(|row| row.system == name) {
+            Some(row) => row.rounds.push(sample),
+            None => rows.push(Row {
+                system: name,
+                rounds: vec![sample],
+            }),
+        }
+    }
+    rows
+}
+
+async fn warm(context: &Context, system: &dyn System) {
+    let (begin, time) = (std::time::Instant::now(), system.warm(context.form));
+    while let Some(left) = left(time, begin.elapsed()) {
+        let samples = system.play(context, Amount::time(left)).await;
+        clear(context, samples[0].0).await;
+    }
+}
+
+/// Some work has a length of its own: it is repeated until the time is over.
+fn left(time: Duration, elapsed: Duration) -> Option<Duration> {
+    time.checked_sub(elapsed).filter(|left| *left > ms(5))
+}
+
+/// What passes a lock on never gives it back; all others leave nothing.
+async fn clear(context: &Context, name: &str) {
+    if name == PASS_FRED || name == PASS_REDIS {
+        context.with_control(|control| control.run(&["FLUSHDB"]));
+    }
+    context.empty(name).await;
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask bench`: what a lock costs, beside Redisson, rslock and the bare scripts.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::java::{self, Java};
+use crate::{Problem, cargo, interop, page, tools};
+
+const USAGE: &str =
+    "usage: cargo xtask bench [--quick | --smoke] [--only SCENARIO]... [--no-install]";
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let is_known = |words: &[&str]| {
+        let mut rest = words;
+        loop {
+            rest = match rest {
+                [] => return true,
+                ["--quick" | "--smoke", rest @ ..] => rest,
+                ["--only", scenario, rest @ ..] if !scenario.starts_with("--") => rest,
+                _ => return false,
+            }
+        }
+    };
+    if !is_known(arguments)
+        || ["--quick", "--smoke"]
+            .iter()
+            .all(|form| arguments.contains(form))
+    {
+        return Err(Problem::to_do(USAGE));
+    }
+    let server = tools::redis_server(install)?;
+    let java = java::find(install)?;
+    java.build(newest())?;
+    let form = if arguments.contains(&"--smoke") {
+        println!("building the benchmarks");
+        Profile::Dev
+    } else {
+        println!("building the benchmarks, optimised (the first time takes some minutes)");
+        Profile::Release
+    };
+    let status = command(form, arguments, Some(&java), &server).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
+        Ok(_) => Err(Problem::failed(
+            "the benchmarks have failed: see above. Whatever it is, no figure of this run means anything",
+        )),
+        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
+    }
+}
+
+/// How the program is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Profile {
+    /// For counts: it is there already when the tests have been built.
+    Dev,
+    Release,
+}
+
+/// A moment of every scenario, for its counts.
+pub fn smoke(java: Option<&Java>, server: &Path) -> Result<Command, Problem> {
+    if let Some(java) = java {
+        java.build(newest())?;
+    }
+    Ok(command(Profile::Dev, &["--smoke"], java, server))
+}
+
+fn command(profile: Profile, words: &[&str], java: Option<&Java>, server: &Path) -> Command {
+    let mut command = cargo(&["run", "--quiet", "--package", "bench"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    command
+        .arg("--")
+        .args(words)
+        .env("REDIS_SERVER_BIN", server);
+    let mut run = page::when_and_where();
+    match java {
+        Some(java) => {
+            java.apply(&mut command);
+            command.env("BENCH_JAVA", java::folder(newest()));
+            run = format!("{run}, {}", java.reported());
+        }
+        None => _ = command.env_remove("BENCH_JAVA"),
+    }
+    command.env("BENCH_RUN", run);
+    command
+}
+
+/// The version of Redisson that is measured.
+fn newest() -> &'static str {
+    interop::VERSIONS[interop::VERSIONS.len() - 1]
+}
