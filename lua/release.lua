@@ -7,7 +7,7 @@
 -- ARGV[4]  channel  the unlock channel of the lock
 --
 -- Returns
---    1  released: the count is the target, or the lock is free and a message was published
+--    n  released: the count is the target and n is 1, or the lock is free and n-1 have got the message
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
 --   -3  not a lock: the count is not a number; nothing changed
@@ -19,9 +19,9 @@ if not count then return -redis.call('exists', lock) end
 
 if target == '0' then
   -- Published first: if the message is refused, the lock is still there to be released again.
-  redis.call('publish', channel, '0')
+  local heard = redis.call('publish', channel, '0')
   redis.call('del', lock)
-  return 1
+  return 1 + heard
 end
 
 if not string.find(count, '^%d+$') or #count > 10 then return -3 end

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::client_handle::ClientHandle;
-use crate::core::Rules;
+use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
@@ -42,6 +42,7 @@ pub struct LockClientBuilder {
     connection_fence: bool,
     key_prefix: String,
     max_hold: Option<Duration>,
+    handover: HandOver,
 }
 
 impl LockClient {
@@ -119,6 +120,7 @@ impl LockClientBuilder {
             connection_fence: true,
             key_prefix: String::new(),
             max_hold: None,
+            handover: HandOver::default(),
         }
     }
 
@@ -218,6 +220,22 @@ impl LockClientBuilder {
         }
     }
 
+    /// How often in a row a lock is handed from one caller of this client to the next, unheard by other
+    /// processes. Default 32 times or 50 ms, whichever comes first.
+    ///
+    /// Needs `+hdel` and the connection fence; without either, every release frees the lock for
+    /// everybody.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use redisson_lock::{HandOver, LockClient};
+    /// let builder = LockClient::builder().handover(HandOver::off());
+    /// ```
+    pub fn handover(self, handover: HandOver) -> Self {
+        Self { handover, ..self }
+    }
+
     /// Connects to `redis://[user:password@]host[:port][/database]`.
     ///
     /// # Errors
@@ -287,6 +305,7 @@ impl LockClientBuilder {
         let rules = Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout,
+            handover: self.handover,
         };
         let config = Config {
             key_prefix: self.key_prefix.into(),

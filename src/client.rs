@@ -113,6 +113,7 @@ impl LockClient {
             connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),
             released_total: total(&shared.totals.released),
+            passes_total: total(&shared.totals.passed),
             lost_total: total(&shared.totals.lost),
             contended_total: total(&shared.totals.contended),
             renewed_total: total(&shared.totals.renewed),

@@ -13,7 +13,7 @@
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state` | both together |
 //! | `queue` | the waiters |
-//! | `admission`, `release`, `renewal` | the steps |
+//! | `admission`, `release`, `handover`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
@@ -27,6 +27,7 @@
 
 mod admission;
 mod effect;
+mod handover;
 mod hold;
 mod ids;
 mod op;
@@ -44,24 +45,25 @@ use crate::error::LossReason;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use effect::{Effects, Event, Total};
+pub use handover::ReleaseSend;
 pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
 #[cfg(feature = "test-util")]
 pub use ids::Visitor;
 pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
-#[cfg(feature = "test-util")]
-pub use op::UnderWay;
 pub use op::Unlock;
+#[cfg(feature = "test-util")]
+pub use op::{Granted, UnderWay};
 #[cfg(feature = "test-util")]
 pub use owner_state::OwnerView;
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
-pub use rules::{Counts, Life, Rules};
+pub use rules::{Counts, HandOver, Life, Rules};
 
 use ids::Ids;
 use owner_state::{Context, Marks, OwnerState, Seen};
-use queue::Queue;
+use queue::{Queue, Row};
 
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -74,6 +76,9 @@ pub struct LockCore {
     /// When an owner of this client freed the lock, until it is taken or the head of the queue
     /// attempts to.
     freed_at: Option<Time>,
+    row: Option<Row>,
+    /// The queue lets other processes go first until then.
+    stands_back_until: Option<Time>,
     marked: Marked,
     counts: Counts,
     /// The latest step. Time does not run backwards.
@@ -124,6 +129,8 @@ impl LockCore {
             owners: BTreeMap::new(),
             queue: Queue::default(),
             freed_at: None,
+            row: None,
+            stands_back_until: None,
             marked: Marked::default(),
             counts: Counts::default(),
             latest: Time::START,
@@ -183,6 +190,7 @@ impl LockCore {
             if at > now {
                 break;
             }
+            self.expire_grant(now, owner);
             self.change(now, owner, out, |state, cx| state.expire(cx));
         }
         let answer = change(self, out);
@@ -215,7 +223,7 @@ impl LockCore {
             out: &mut *out,
         };
         let answer = change(state, &mut cx);
-        let timer = state.tenure.timer(now, &rules);
+        let timer = state.timer(now, &rules);
         if timer != state.timer {
             state.timer = timer;
             out.timers.push(owner);
@@ -371,6 +379,10 @@ impl LockCore {
         self.owners.values_mut().for_each(|own| own.visit(visitor));
         self.queue.visit(visitor);
         self.freed_at.iter_mut().for_each(|at| visitor.time(at));
+        let until = self.stands_back_until.iter_mut();
+        until.for_each(|at| visitor.time(at));
+        let row = self.row.iter_mut();
+        row.for_each(|row| visitor.time(&mut row.since));
         visitor.time(&mut self.latest);
         self.marked = Marked::default();
         for (owner, own) in &self.owners {

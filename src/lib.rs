@@ -72,6 +72,7 @@ mod wire;
 
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
+pub use core::HandOver;
 pub use error::{Error, LossReason, RefusedKind};
 pub use guard::LockGuard;
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};

@@ -155,6 +155,13 @@ impl<'a> Route<'a> {
         permit.unwrap_or_else(|_| unreachable!("never closed"))
     }
 
+    /// Whether no send on this way comes later than a connection's replacement, now and so far. Without
+    /// that a pass is not safe: a late copy of it takes the lock from a later hold.
+    pub(crate) fn is_fenced(self) -> bool {
+        let lane = &self.redis.lanes[self.lane];
+        lane.fence() == ConnectionFence::Active && lane.unfenced() == 0
+    }
+
     /// How many times a connection on this way was replaced without a fence.
     pub(crate) fn unfenced(self) -> u64 {
         self.redis.lanes[self.lane].unfenced()

@@ -46,6 +46,7 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = "acquire";
     RELEASE = "release";
+    PASS = "pass";
     RENEW = "renew";
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
@@ -103,11 +104,14 @@ pub(crate) fn acquire(
     }
 }
 
-/// What `release.lua` returns.
+/// What `release.lua` and `pass.lua` return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// The count is the target now, or was already.
-    Done,
+    /// The count is the target now, or was already; or the receiver has the lock.
+    Done {
+        /// How many connections have got the message.
+        receivers: u32,
+    },
     /// There is no lock any more.
     Gone,
     /// Others hold the lock.
@@ -132,12 +136,36 @@ pub(crate) fn release(
             text(name.channel()),
         ],
         decode: |reply| match reply {
-            Reply::Number(1) => Some(Released::Done),
-            Reply::Number(0) => Some(Released::Gone),
-            Reply::Number(-1) => Some(Released::Taken),
             Reply::Number(-3) => Some(Released::NotALock),
-            _ => None,
+            reply => released(reply),
         },
+    }
+}
+
+/// Hands the lock from its holder to another owner of this client.
+pub(crate) fn pass(
+    name: &LockName,
+    from: &Arc<str>,
+    to: &Arc<str>,
+    lease: Duration,
+) -> Call<Released> {
+    Call {
+        script: &PASS,
+        keys: vec![Arc::clone(name.key())],
+        args: vec![text(from), text(to), millis(lease)],
+        decode: released,
+    }
+}
+
+fn released(reply: &Reply) -> Option<Released> {
+    match reply {
+        Reply::Number(-1) => Some(Released::Taken),
+        Reply::Number(0) => Some(Released::Gone),
+        Reply::Number(done) => {
+            let receivers = u32::try_from(*done - 1).ok()?;
+            Some(Released::Done { receivers })
+        }
+        _ => None,
     }
 }
 

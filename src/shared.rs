@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) totals: Totals,
     pub(crate) tally: Tally,
+    /// The user of the connection lacks a permission that a pass needs.
+    pub(crate) cannot_pass: AtomicBool,
     life: AtomicU8,
     /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
     pub(crate) gone: CancellationToken,
@@ -61,6 +63,7 @@ impl Shared {
             subscriptions,
             totals: Totals::default(),
             tally: Tally::default(),
+            cannot_pass: AtomicBool::new(false),
             life: AtomicU8::new(Life::Open as u8),
             gone: CancellationToken::new(),
         }
@@ -204,6 +207,7 @@ impl Tally {
 pub(crate) struct Totals {
     pub(crate) acquired: AtomicU64,
     pub(crate) released: AtomicU64,
+    pub(crate) passed: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) renewed: AtomicU64,
     pub(crate) contended: AtomicU64,
@@ -222,6 +226,7 @@ impl Totals {
             match total {
                 Total::Acquired => &self.acquired,
                 Total::Released => &self.released,
+                Total::Passed => &self.passed,
                 Total::Lost => &self.lost,
                 Total::GaveUp => &self.gave_up,
             },

@@ -34,6 +34,8 @@ pub struct ClientStats {
     pub acquired_total: u64,
     /// Holds released.
     pub released_total: u64,
+    /// Locks handed from one caller of this client to the next without being freed in between.
+    pub passes_total: u64,
     /// Holds lost.
     pub lost_total: u64,
     /// Calls that found the lock held and had to wait.

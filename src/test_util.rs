@@ -238,6 +238,12 @@ pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<S
     Ok(script::release(&name, &field.into(), target, lease).into())
 }
 
+/// The call of `pass.lua`.
+pub fn pass(key: &str, from: &str, to: &str, lease: Duration) -> Result<ScriptCall, Error> {
+    let name = LockName::new("", key)?;
+    Ok(script::pass(&name, &from.into(), &to.into(), lease).into())
+}
+
 /// The call of `renew.lua`, by key, field and lease.
 pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     let renewals: Vec<_> = batch

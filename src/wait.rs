@@ -80,6 +80,13 @@ impl Subscriptions {
         subscription
     }
 
+    /// Whether the server has confirmed this client's own subscription to a channel.
+    pub(crate) fn is_confirmed(&self, name: &str) -> bool {
+        let channels = self.channels.lock();
+        let channel = channels.get(name);
+        channel.is_some_and(|channel| channel.phase == Phase::Confirmed)
+    }
+
     /// Channels in the registry, lingering ones included.
     pub(crate) fn len(&self) -> usize {
         self.channels.lock().len()

@@ -176,7 +176,7 @@ async fn call_without(
 
 /// Which calls need which right. Those that no call needs are for other versions of the server, or
 /// not looked at by it.
-const NEEDED_BY: [(&str, &[&str]); 24] = [
+const NEEDED_BY: [(&str, &[&str]); 25] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
@@ -196,6 +196,8 @@ const NEEDED_BY: [(&str, &[&str]); 24] = [
         "+hincrby",
         &["lock", "lock again", "unlock one", "new server"],
     ),
+    // Without it nothing is handed over: `tests/handover.rs`.
+    ("+hdel", &[]),
     ("+hlen", &["wait", "inspect", "force_unlock"]),
     ("+hkeys", &["wait", "inspect", "force_unlock"]),
     ("+hexists", &["extend", "force_unlock"]),

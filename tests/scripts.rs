@@ -1,7 +1,7 @@
 //! Each Lua file alone, on a real server: the whole table of states, every row also with the script
 //! sent twice, and every right that a script needs taken away in every state.
 
-use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, RELEASE, RENEW, Server, ms};
+use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, Server, ms};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 
@@ -119,8 +119,9 @@ fn release_goes_to_its_target_and_publishes_only_the_last_one() {
     let table = [
         (State::Absent, 0, "1", "0", "0", "", 0),
         (State::Absent, 1, "5000", "0", "0", "", 0),
-        (State::Ours(1), 0, "1", "1", "0", "", 1),
-        (State::Ours(3), 0, "1", "1", "0", "", 1),
+        // One has heard it.
+        (State::Ours(1), 0, "1", "2", "0", "", 1),
+        (State::Ours(3), 0, "1", "2", "0", "", 1),
         (State::Ours(2), 1, "5000", "1", "1", "me:1 1 20", 0),
         (State::Ours(2), 1, "30000", "1", "1", "me:1 1 30", 0),
         (State::Ours(1), 1, "5000", "1", "1", "me:1 1 20", 0),
@@ -152,6 +153,38 @@ fn release_goes_to_its_target_and_publishes_only_the_last_one() {
             "{state:?} release to {target}: messages of both copies"
         );
     }
+}
+
+#[test]
+fn pass_moves_the_hold_with_a_lease_of_its_own_also_when_sent_twice() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let pass = |control: &mut Control, to: &str, lease: &str| {
+        shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", to, lease]))
+    };
+    // state, receiver, lease in ms, answer, state after
+    let table = [
+        (State::Absent, "me:2", "5000", "0", ""),
+        (State::Ours(1), "me:2", "5000", "1", "me:2 1 5"),
+        (State::Ours(1), "me:2", "30000", "1", "me:2 1 30"),
+        (State::Ours(3), "me:2", "5000", "1", "me:2 1 5"),
+        (State::Theirs, "me:2", "5000", "-1", "you:1 1 20"),
+        // An earlier copy has done it: the lease is not lowered.
+        (State::Theirs, "you:1", "5000", "1", "you:1 1 20"),
+        (State::Theirs, "you:1", "30000", "1", "you:1 1 30"),
+    ];
+    for (state, to, lease, answer, after) in table {
+        for copies in 1..=2 {
+            state.set(control);
+            let answers: Vec<_> = (0..copies).map(|_| pass(control, to, lease)).collect();
+            let what = format!("{state:?} passed to {to}, sent {copies} times");
+            assert_eq!(answers, vec![answer; copies], "{what}");
+            assert_eq!(seen(control), after, "{what}");
+        }
+    }
+    control.run(&["DEL", "k"]);
+    control.run(&["SET", "k", "text"]);
+    assert!(pass(control, "me:2", "5000").contains("WRONGTYPE"));
 }
 
 #[test]
@@ -261,15 +294,17 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
     let admin = &mut server.control();
     let rights = [
         "hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del",
-        "hexists",
+        "hexists", "hdel",
     ];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
-    let scripts: [(&str, Vec<&str>); 9] = [
+    let scripts: [(&str, Vec<&str>); 11] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
         (ACQUIRE, vec!["me:1", "2", "30000"]),
         (ACQUIRE, vec!["me:1", "2", "5000"]),
         (RELEASE, vec!["me:1", "0", "1", CHANNEL]),
         (RELEASE, vec!["me:1", "1", "30000", CHANNEL]),
+        (PASS, vec!["me:1", "me:2", "30000"]),
+        (PASS, vec!["me:1", "you:1", "30000"]),
         (RENEW, vec!["me:1", "30000"]),
         (RENEW, vec!["me:1", "0"]),
         (FORCE_UNLOCK, vec!["me:1", CHANNEL]),

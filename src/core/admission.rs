@@ -24,6 +24,8 @@ use crate::error::LossReason;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Admission {
     Permit(Permit),
+    /// Another owner of this client has handed the lock over, with a pass sent then.
+    Granted(Permit, Time),
     /// Others come first. It is time to ask again at `again`, whatever happens.
     Queued {
         again: Option<Time>,
@@ -94,8 +96,9 @@ impl LockCore {
             let Some(waiter) = core.queue.remove(id) else {
                 return;
             };
-            // Being woken for its owner came too late for this one, and must not end here.
             let owner = waiter.owner;
+            core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
+            // Being woken for its owner came too late for this one, and must not end here.
             if core
                 .owners
                 .get(&owner)
@@ -148,6 +151,10 @@ impl LockCore {
         let owner = waiter.owner;
         self.take_over_stuck(now, out);
         self.note_absence(now, id, waiter.order);
+        self.queue.set_field(id, field);
+        if let Some(admission) = self.pick_up(now, id, &waiter, out) {
+            return Ok(admission);
+        }
         let own = self.owners.get(&owner);
         let idle = own.is_none_or(|own| own.op.is_idle());
         let held = own.is_some_and(|own| own.tenure.is_held());
@@ -160,7 +167,9 @@ impl LockCore {
             self.queue.set_yielding(id);
             return Ok(Admission::Queued { again: Some(until) });
         }
-        let contends = self.may_contend(id, waiter.order);
+        let stands_back = self.stands_back_until.filter(|until| *until > now);
+        let contends = self.may_contend(id, waiter.order)
+            && (waiter.order == Order::AtOnce || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
             self.freed_at = None;
@@ -185,7 +194,8 @@ impl LockCore {
                     .queue
                     .has_others(owner)
                     .then(|| now + self.rules.command_timeout);
-                let again = [self.next_stuck(), others].into_iter().flatten().min();
+                let limits = [self.next_stuck(), others, stands_back];
+                let again = limits.into_iter().flatten().min();
                 Ok(Admission::Queued { again })
             }
         }
@@ -276,7 +286,7 @@ impl LockCore {
             let taken = taken.unwrap_or(Err(Rejected::Closed));
             if taken.is_ok() {
                 // Whoever took it, there is nothing left to go first for.
-                core.freed_at = None;
+                (core.freed_at, core.stands_back_until) = (None, None);
             }
             taken
         })
@@ -355,8 +365,9 @@ impl LockCore {
             return true;
         };
         let own = self.owners.get(&waiter.owner);
-        own.is_some_and(|own| own.tenure.is_held() || own.tenure.lost().is_some())
-            || self.freed_at.is_some() && self.may_contend(id, waiter.order)
+        own.is_some_and(|own| {
+            own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
+        }) || self.freed_at.is_some() && self.may_contend(id, waiter.order)
     }
 }
 

@@ -42,6 +42,7 @@ pub enum Total {
     Released,
     Lost,
     GaveUp,
+    Passed,
 }
 
 impl Effects {

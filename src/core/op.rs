@@ -2,8 +2,8 @@
 //!
 //! | in | when | goes to |
 //! |---|---|---|
-//! | `Idle` | admitted | `Acquire` |
-//! | | unlock | `Release { direct: 1 }` |
+//! | `Idle` | admitted; another owner passes the lock on | `Acquire` |
+//! | | unlock | `Release { direct: 1 }`, with a `pass` if its send hands the lock on |
 //! | | guard dropped | `Release { job }` |
 //! | `Acquire` | answered: has the count that was asked for, refused, busy | `Idle` |
 //! | | answered too late or unwanted; no answer; future dropped | `Release { job }` |
@@ -28,7 +28,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ids::{OpId, ThreadId, Time};
+use super::ids::{OpId, ThreadId, Time, WaiterId};
 use super::queue::Order;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,8 +49,30 @@ pub(super) struct Acquire {
     pub(super) lease: Duration,
     /// How often the owner had lost holds when it began.
     pub(super) losses: u64,
-    /// A hold was dropped or lost meanwhile: a job has to follow.
+    /// A hold was dropped or lost meanwhile, or its caller left: a job has to follow.
     pub(super) then_release: bool,
+    /// It is another owner's pass that takes the lock.
+    pub(super) grant: Option<Grant>,
+}
+
+/// A lock that is handed to a waiter. The waiter has a hold only when it has picked it up: until then
+/// nobody renews it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Grant {
+    pub(super) waiter: WaiterId,
+    pub(super) state: GrantState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum GrantState {
+    /// The pass has no answer yet.
+    Awaited,
+    /// The field is there. Whoever has not picked it up by `until` does not poll its call.
+    Given {
+        sent_at: Time,
+        until: Time,
+    },
+    PickedUp,
 }
 
 /// Releases that are under way: by callers who wait for the answer, by a job in the background, or
@@ -66,6 +88,16 @@ pub(super) struct Release {
     /// Sends that said 0, less those that are known to have freed nothing: they were answered that the
     /// field was gone, refused, or not sent. One of the others may have freed the lock.
     pub(super) freeing_sends: u32,
+    /// Its sends do not free the lock but hand it to another owner.
+    pub(super) pass: Option<Pass>,
+}
+
+/// A pass that is under way. It occupies both owners: the receiver with an acquire.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Pass {
+    pub(super) to: ThreadId,
+    /// The acquire of the receiver.
+    pub(super) op: OpId,
 }
 
 impl Release {
@@ -77,7 +109,14 @@ impl Release {
             job: None,
             raced: false,
             freeing_sends: 0,
+            pass: None,
         }
+    }
+
+    /// Nothing that it has sent can have freed the lock, and nobody else is at it.
+    pub(super) fn is_first_send(&self) -> bool {
+        let at_it = self.direct + u32::from(self.job.is_some());
+        self.freeing_sends == 0 && !self.raced && at_it == 1
     }
 }
 
@@ -110,6 +149,13 @@ impl Op {
         }
     }
 
+    pub(super) fn acquire_mut(&mut self) -> Option<&mut Acquire> {
+        match self {
+            Self::Acquire(acquire) => Some(acquire),
+            Self::Idle | Self::Release(_) => None,
+        }
+    }
+
     pub(super) fn release(&self) -> Option<&Release> {
         match self {
             Self::Release(release) => Some(release),
@@ -126,6 +172,15 @@ impl Op {
 
     pub(super) fn job_mut(&mut self) -> Option<&mut Job> {
         self.release_mut()?.job.as_mut()
+    }
+
+    /// A lock that was handed to this owner, and when that is over if it is not picked up.
+    pub(super) fn given(&self) -> Option<(WaiterId, Time)> {
+        let grant = self.acquire()?.grant.as_ref()?;
+        match grant.state {
+            GrantState::Given { until, .. } => Some((grant.waiter, until)),
+            GrantState::Awaited | GrantState::PickedUp => None,
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -165,9 +220,20 @@ impl Op {
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
         match self {
             Self::Idle => {}
-            Self::Acquire(acquire) => acquire.id.visit(visitor),
+            Self::Acquire(acquire) => {
+                acquire.id.visit(visitor);
+                if let Some(grant) = &mut acquire.grant {
+                    grant.waiter.visit(visitor);
+                    if let GrantState::Given { sent_at, until } = &mut grant.state {
+                        visitor.time(sent_at);
+                        visitor.time(until);
+                    }
+                }
+            }
             Self::Release(release) => {
                 release.id.visit(visitor);
+                let pass = release.pass.iter_mut();
+                pass.for_each(|pass| pass.op.visit(visitor));
                 // The core only passes it on.
                 let job = release.job.iter_mut();
                 job.for_each(|job| job.give_up_at = Time::START);
@@ -185,13 +251,25 @@ pub enum UnderWay {
         order: Order,
         target: u32,
         then_release: bool,
+        /// It is another owner's pass: whether that was answered, and the lock picked up.
+        grant: Option<Granted>,
     },
     Release {
         direct: u32,
         /// A job is at it; whether it has nothing left to do.
         in_sync: Option<bool>,
         raced: bool,
+        passes: bool,
     },
+}
+
+/// How far a pass to an owner has come.
+#[cfg(feature = "test-util")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Granted {
+    Awaited,
+    Given,
+    PickedUp,
 }
 
 #[cfg(feature = "test-util")]
@@ -207,10 +285,16 @@ impl Op {
                 lease: _,
                 losses: _,
                 then_release,
+                grant,
             }) => UnderWay::Acquire {
                 order: *order,
                 target: *target,
                 then_release: *then_release,
+                grant: grant.as_ref().map(|grant| match grant.state {
+                    GrantState::Awaited => Granted::Awaited,
+                    GrantState::Given { .. } => Granted::Given,
+                    GrantState::PickedUp => Granted::PickedUp,
+                }),
             },
             Self::Release(Release {
                 id: _,
@@ -218,6 +302,7 @@ impl Op {
                 job,
                 raced,
                 freeing_sends: _,
+                pass,
             }) => UnderWay::Release {
                 direct: *direct,
                 in_sync: job.as_ref().map(
@@ -227,6 +312,7 @@ impl Op {
                      }| *in_sync,
                 ),
                 raced: *raced,
+                passes: pass.is_some(),
             },
         }
     }

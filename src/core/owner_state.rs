@@ -8,7 +8,7 @@ use super::hold::{Ending, Loss};
 use super::ids::{Generation, HoldId, Ids, ThreadId, Time};
 use super::op::{Acquire, Job, Op, Release, Unlock};
 use super::queue::Order;
-use super::rules::{Counts, Life};
+use super::rules::{Counts, Life, Rules};
 use super::tenure::Tenure;
 use crate::error::LossReason;
 
@@ -91,11 +91,27 @@ impl OwnerState {
             .release()
             .is_some_and(|release| release.job.is_none());
         Marks {
-            expires: self.tenure.expires_at(),
+            expires: self.expires_at(),
             blocks: held || !(self.op.is_idle() || self.op.is_attempt_at_once()),
             unlocks: unlocking.then_some(self.moved_at),
             frees: (!held && self.op.releases()).then_some(self.moved_at),
         }
+    }
+
+    /// When a hold is over by the clock, or a lock that was handed over and not picked up.
+    fn expires_at(&self) -> Option<Time> {
+        let given = self.op.given().map(|(_, until)| until);
+        [self.tenure.expires_at(), given]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// When the timer has to fire.
+    pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
+        let given = self.op.given().map(|(_, until)| until);
+        let timers = [self.tenure.timer(now, rules), given];
+        timers.into_iter().flatten().min()
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -124,6 +140,7 @@ impl OwnerState {
             lease,
             losses: self.tenure.losses(),
             then_release: false,
+            grant: None,
         };
         self.op = Op::Acquire(acquire.clone());
         self.moved_at = cx.now;
@@ -242,8 +259,11 @@ impl OwnerState {
         end_holds(&losses, cx);
     }
 
-    /// Ends the holds that are over by the clock.
+    /// Ends what is over by the clock: holds, and a lock that was handed over and not picked up.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
+        if self.op.given().is_some_and(|(_, until)| until <= cx.now) {
+            self.end_acquire(AfterAcquire::Unknown, cx);
+        }
         let losses = self.tenure.expire(cx.now);
         if losses.is_empty() {
             return;
@@ -300,8 +320,8 @@ impl OwnerState {
             );
         }
         assert!(
-            self.timer.is_some() || !self.tenure.needs_timer(),
-            "a hold is watched: {self:?}"
+            self.timer.is_some() || !self.tenure.needs_timer() && self.op.given().is_none(),
+            "a hold is watched, and a lock that was handed over: {self:?}"
         );
     }
 }

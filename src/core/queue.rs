@@ -3,6 +3,7 @@
 //! Nothing in here looks through all waiters. Whoever may be able to go on is woken by its id.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
@@ -52,10 +53,28 @@ pub(super) struct Waiter {
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
+    /// The field that its hold would have, since it first asked.
+    pub(super) field: Option<Arc<str>>,
     /// It waits for an operation of its own owner.
     behind_own: bool,
     /// It did not ask when it could have attempted: nobody lets it go first until it does.
     pub(super) absent: bool,
+}
+
+impl Waiter {
+    /// Nothing but the lock is missing, and its call is polled.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.behind_own && !self.absent
+    }
+}
+
+/// Passes without a real release in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Row {
+    pub(super) passes: u32,
+    pub(super) since: Time,
+    /// A bound was reached.
+    pub(super) over: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -95,6 +114,7 @@ impl Queue {
             order,
             terms,
             since: now,
+            field: None,
             behind_own: false,
             absent: false,
         };
@@ -121,6 +141,12 @@ impl Queue {
 
     pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
         self.waiters.get(&id)
+    }
+
+    pub(super) fn set_field(&mut self, id: WaiterId, field: &Arc<str>) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.field = Some(Arc::clone(field));
+        }
     }
 
     pub(super) fn set_absent(&mut self, id: WaiterId, absent: bool) {

@@ -4,10 +4,10 @@
 //! release is never undone by a late one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::LockCore;
 use super::effect::{Effects, Total};
+use super::handover::Passed;
 use super::ids::{HoldId, OpId, ThreadId, Time};
 use super::op::{Release, Unlock};
 use super::owner_state::{Context, OwnerState};
@@ -35,11 +35,21 @@ pub struct ReleaseAnswer {
     pub gone: Option<LossReason>,
     /// Before the very first send of this unlock or job step.
     pub first_sent_at: Time,
+    /// Before the answered send.
+    pub sent_at: Time,
+    /// The message was heard by others than this client.
+    pub others_listen: bool,
 }
 
 impl ReleaseAnswer {
-    fn frees(&self) -> bool {
-        self.target == 0 && self.gone.is_none()
+    /// What the receiver of a pass makes of it.
+    fn passed(&self) -> Passed {
+        match self.gone {
+            None => Passed::Moved {
+                sent_at: self.sent_at,
+            },
+            Some(_) => Passed::NotExecuted,
+        }
     }
 }
 
@@ -152,6 +162,7 @@ impl LockCore {
             if since + self.rules.command_timeout > now {
                 return;
             }
+            self.abandon_pass(now, owner, out);
             self.change(now, owner, out, OwnerState::take_over_unlocks);
         }
     }
@@ -171,40 +182,6 @@ impl LockCore {
         self.owners.get(&owner).map_or(0, |own| own.tenure.target())
     }
 
-    /// A release is about to be sent, by a caller or a job. Answers what it has to say: the count, and
-    /// the lease that is still promised.
-    pub fn release_sent(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        out: &mut Effects,
-    ) -> (u32, Duration) {
-        let rules = self.rules;
-        let said = self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, _| {
-                let target = own.tenure.target();
-                if let Some(release) = own.op.release_mut().filter(|_| target == 0) {
-                    release.freeing_sends += 1;
-                }
-                (target, own.tenure.promised(now, &rules))
-            })
-        });
-        said.unwrap_or((0, Duration::from_millis(1)))
-    }
-
-    /// A release that said `target` was certainly not executed: it was refused, or never sent.
-    pub fn release_not_executed(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        target: u32,
-        out: &mut Effects,
-    ) {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, _| own.has_freed_nothing(target));
-        });
-    }
-
     /// An unlock was answered. `Err`: the hold had ended before.
     pub fn unlocked(
         &mut self,
@@ -222,9 +199,8 @@ impl LockCore {
             .filter(|release| release.id == unlock.op)
             .is_none_or(|release| release.freeing_sends > u32::from(answer.target == 0));
         let freed_before = may_be_freed && answer.first_sent_at < unlock.deadline;
-        self.end_unlock(now, unlock, out, |own, cx| {
-            own.apply(answer, cx);
-            answer.frees()
+        self.end_unlock(now, unlock, Some(answer), out, |own, cx| {
+            own.apply(answer, cx)
         });
         match answer.gone {
             Some(LossReason::Gone | LossReason::Taken) if freed_before => Ok(()),
@@ -235,44 +211,62 @@ impl LockCore {
 
     /// An unlock has no answer, or nobody waits for it any more.
     pub fn not_unlocked(&mut self, now: Time, unlock: &Unlock, then: NoReply, out: &mut Effects) {
-        self.end_unlock(now, unlock, out, |own, cx| {
-            match then {
-                NoReply::GoOn => own.release_in_background(cx),
-                NoReply::GiveUp => {
-                    own.mark_in_sync();
-                    cx.out.count(Total::GaveUp, 1);
-                }
+        self.end_unlock(now, unlock, None, out, |own, cx| match then {
+            NoReply::GoOn => own.release_in_background(cx),
+            NoReply::GiveUp => {
+                own.mark_in_sync();
+                cx.out.count(Total::GaveUp, 1);
             }
-            false
         });
     }
 
-    /// Ends an unlock, if it is not taken over, with what changes because of it. `change` answers
-    /// whether the lock is free now.
+    /// Ends an unlock, if it is not taken over, with what changes because of it.
     fn end_unlock(
         &mut self,
         now: Time,
         unlock: &Unlock,
+        answer: Option<ReleaseAnswer>,
         out: &mut Effects,
-        change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> bool,
+        change: impl FnOnce(&mut OwnerState, &mut Context<'_>),
     ) {
         self.step(now, out, |core, out| {
             if core.is_taken_over(unlock) {
                 return;
             }
-            let freed = core.change(now, unlock.owner, out, |own, cx| {
-                own.moved_at = cx.now;
+            core.end_send(now, unlock.owner, answer, out, |own, cx| {
                 if let Some(release) = own.op.release_mut() {
                     release.direct -= 1;
                 }
-                let freed = change(own, cx);
+                change(own, cx);
                 own.end_release_if_over(cx);
-                freed
             });
-            if freed == Some(true) {
-                core.freed_at = Some(now);
-            }
         });
+    }
+
+    /// A send of a release was answered, or will not be: for its owner, for the receiver of a pass, and
+    /// for those who wait until the lock is free.
+    fn end_send(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        answer: Option<ReleaseAnswer>,
+        out: &mut Effects,
+        change: impl FnOnce(&mut OwnerState, &mut Context<'_>),
+    ) {
+        let pass = self.take_pass(now, owner, out);
+        self.change(now, owner, out, |own, cx| {
+            own.moved_at = cx.now;
+            change(own, cx);
+        });
+        match (pass, answer) {
+            (Some(pass), Some(answer)) => self.end_pass(now, &pass, answer.passed(), out),
+            (Some(pass), None) => self.end_pass(now, &pass, Passed::Unknown, out),
+            (None, Some(answer)) if answer.target == 0 && answer.gone.is_none() => {
+                self.freed_at = Some(now);
+                self.end_row(now, answer.others_listen);
+            }
+            (None, _) => {}
+        }
     }
 
     /// What is left to do for the job of an owner.
@@ -284,6 +278,8 @@ impl LockCore {
         out: &mut Effects,
     ) -> JobStep {
         let step = self.step(now, out, |core, out| {
+            // Its last send has no answer.
+            core.abandon_pass_of_job(now, owner, job, out);
             core.change(now, owner, out, |own, cx| own.next_of_job(job, cx))
         });
         step.unwrap_or(JobStep::Done)
@@ -299,16 +295,11 @@ impl LockCore {
         out: &mut Effects,
     ) {
         self.step(now, out, |core, out| {
-            let freed = core.change(now, owner, out, |own, cx| {
-                if own.op.release().is_none_or(|release| release.id != job) {
-                    return false;
-                }
-                own.moved_at = cx.now;
-                own.apply(answer, cx);
-                answer.frees()
-            });
-            if freed == Some(true) {
-                core.freed_at = Some(now);
+            let release = core.owners.get(&owner).and_then(|own| own.op.release());
+            if release.is_some_and(|release| release.id == job) {
+                core.end_send(now, owner, Some(answer), out, |own, cx| {
+                    own.apply(answer, cx)
+                });
             }
         });
     }
@@ -317,6 +308,7 @@ impl LockCore {
     /// lock.
     pub fn job_gone(&mut self, now: Time, owner: ThreadId, job: OpId, out: &mut Effects) {
         self.step(now, out, |core, out| {
+            core.abandon_pass_of_job(now, owner, job, out);
             core.change(now, owner, out, |own, cx| {
                 let Some(release) = own.op.release_mut().filter(|release| release.id == job) else {
                     return;
@@ -344,7 +336,7 @@ impl OwnerState {
     }
 
     /// A send that said `target` is none of those that may have freed the lock.
-    fn has_freed_nothing(&mut self, target: u32) {
+    pub(super) fn has_freed_nothing(&mut self, target: u32) {
         if let Some(release) = self.op.release_mut().filter(|_| target == 0) {
             release.freeing_sends = release.freeing_sends.saturating_sub(1);
         }

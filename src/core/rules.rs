@@ -10,6 +10,57 @@ use super::ids::Time;
 pub struct Rules {
     pub watchdog_timeout: Duration,
     pub command_timeout: Duration,
+    pub handover: HandOver,
+}
+
+/// How often in a row a client hands a lock from one of its callers to the next, before it frees the
+/// lock for everybody.
+///
+/// Each pass saves a script call, a message and a wake-up, and lets the other processes wait a little
+/// longer. Whichever bound is reached first ends the row: the next release announces the lock as free,
+/// and if other processes listen, this client's queue stands back for up to 5 ms.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// use redisson_lock::{HandOver, LockClient};
+/// let handover = HandOver { passes: 8, for_at_most: Duration::from_millis(20) };
+/// let builder = LockClient::builder().handover(handover);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HandOver {
+    /// Passes in a row. Default 32; 0 is off.
+    pub passes: u32,
+    /// From the first pass of a row to the last. Default 50 ms.
+    pub for_at_most: Duration,
+}
+
+impl HandOver {
+    /// Every release frees the lock for everybody.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use redisson_lock::{HandOver, LockClient};
+    /// let builder = LockClient::builder().handover(HandOver::off());
+    /// ```
+    #[must_use]
+    pub const fn off() -> Self {
+        Self {
+            passes: 0,
+            for_at_most: Duration::ZERO,
+        }
+    }
+}
+
+impl Default for HandOver {
+    fn default() -> Self {
+        Self {
+            passes: 32,
+            for_at_most: Duration::from_millis(50),
+        }
+    }
 }
 
 impl Rules {

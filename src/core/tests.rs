@@ -1,11 +1,13 @@
 //! Steps of one core by hand, each as the shortest trace that once went wrong.
 
 use super::*;
+use crate::core::HandOver;
 use std::time::Duration;
 
 pub(super) const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
+    handover: HandOver::off(),
 };
 pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,
@@ -98,8 +100,10 @@ impl Fixture {
     }
 
     pub(super) fn release_sent(&mut self, owner: ThreadId) -> u32 {
-        self.step(|core, now, out| core.release_sent(now, owner, out))
-            .0
+        match self.step(|core, now, out| core.release_sent(now, owner, true, out)) {
+            ReleaseSend::Count { target, .. } => target,
+            ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
+        }
     }
 
     pub(super) fn unlocked(
@@ -128,6 +132,8 @@ impl Fixture {
             target,
             gone,
             first_sent_at: self.now,
+            sent_at: self.now,
+            others_listen: false,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::shared::{LEASE_MAX, Shared, Totals, check_lease};
 use crate::wait::Subscription;
 use crate::wire;
 
-use super::waiter::{Waiter, rejection, sleep_until};
+use super::waiter::{Next, Waiter, rejection, sleep_until};
 
 /// A hold that was just taken.
 pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
@@ -34,8 +34,13 @@ pub(crate) async fn acquire(
     let mut waiter = Waiter::new(entry, owner, terms, wait.order());
     let mut subscription: Option<Subscription> = None;
     loop {
-        let Some(permit) = waiter.next(deadline).await? else {
-            return Ok(None);
+        let permit = match waiter.next(deadline).await? {
+            Some(Next::Attempt(permit)) => permit,
+            Some(Next::Granted(permit, sent_at)) => {
+                let permit = AcquirePermit::new(Arc::clone(entry), permit);
+                return permit.taken(sent_at).map(Some);
+            }
+            None => return Ok(None),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_ref().map_or(0, Subscription::version);
@@ -54,9 +59,10 @@ pub(crate) async fn acquire(
             // Attempt again after subscribing: an unlock between the attempt above and the
             // subscription was announced to nobody.
             Totals::add(&shared.totals.contended, 1);
-            match Box::pin(subscribe(entry, deadline)).await? {
-                Some(confirmed) => subscription = Some(confirmed),
-                None => return Ok(None),
+            match Box::pin(subscribe(entry, &waiter, deadline)).await? {
+                Subscribed::Confirmed(confirmed) => subscription = Some(confirmed),
+                Subscribed::NotNeeded => {}
+                Subscribed::TooLate => return Ok(None),
             }
             continue;
         };
@@ -183,7 +189,10 @@ impl AcquirePermit {
                 }
             };
             match &answer.value {
-                Acquired::Taken => return self.taken(shared.clock.time(answer.sent_at)),
+                Acquired::Taken => {
+                    let taken = self.taken(shared.clock.time(answer.sent_at));
+                    return taken.map(Attempt::Taken);
+                }
                 Acquired::Lost => {
                     let rejected = self.untaken(Untaken::OuterGone);
                     return Err(rejection(&entry, rejected));
@@ -204,13 +213,11 @@ impl AcquirePermit {
         }
     }
 
-    fn taken(mut self, sent_at: Time) -> Result<Attempt, Error> {
+    fn taken(mut self, sent_at: Time) -> Result<Taken, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
-        taken
-            .map(Attempt::Taken)
-            .map_err(|rejected| rejection(entry, rejected))
+        taken.map_err(|rejected| rejection(entry, rejected))
     }
 
     fn untaken(&mut self, outcome: Untaken) -> Rejected {
@@ -260,11 +267,20 @@ async fn release_stray_hold(entry: &Entry, holder: &str) {
     );
 }
 
-/// Subscribes and has it confirmed. `None`: the deadline came first.
+enum Subscribed {
+    Confirmed(Subscription),
+    /// Another caller of this client hands the lock over, or has just freed it.
+    NotNeeded,
+    /// The deadline came first.
+    TooLate,
+}
+
+/// Subscribes and has it confirmed.
 async fn subscribe(
     entry: &Entry,
+    waiter: &Waiter,
     deadline: Option<Instant>,
-) -> Result<Option<Subscription>, Error> {
+) -> Result<Subscribed, Error> {
     let shared = entry.shared();
     let timeout = Instant::now() + shared.command_timeout();
     let refused = |text: &str| {
@@ -280,11 +296,12 @@ async fn subscribe(
         },
         // Nobody is left to confirm it.
         () = shared.gone.cancelled() => return Err(Error::Closed),
-        () = sleep_until(deadline) => return Ok(None),
+        () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
+        () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
         () = tokio::time::sleep_until(timeout) => {
             let problem = shared.subscriptions.problem();
             return Err(refused(problem.as_deref().unwrap_or("the subscription was not confirmed")));
         }
     }
-    Ok(Some(subscription))
+    Ok(Subscribed::Confirmed(subscription))
 }

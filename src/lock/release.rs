@@ -9,17 +9,20 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{Ending, HoldId, JobStep, NoReply, OpId, ReleaseAnswer, ThreadId, Unlock};
+use crate::core::{
+    Ending, HoldId, JobStep, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId, Unlock,
+};
 use crate::entry::{Entry, HoldStatus, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
 use crate::redis::Bulk;
-use crate::script::{self, CallError, Released, RetryPolicy};
+use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::Totals;
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
@@ -186,7 +189,9 @@ impl Drop for OpenUnlock {
     }
 }
 
-/// Runs `release.lua` for an owner, each send with the count of its moment.
+/// Runs `release.lua` for an owner, each send with the count of its moment; or `pass.lua`, if another
+/// caller of this client gets the lock. A pass that is refused has changed nothing, and becomes the
+/// release that it replaced.
 async fn send(
     entry: &Arc<Entry>,
     owner: ThreadId,
@@ -194,39 +199,81 @@ async fn send(
     doing: &'static str,
     retry: RetryPolicy,
 ) -> Result<ReleaseAnswer, CallError> {
-    let shared = entry.shared();
-    let mut target = 0;
-    let call = || {
-        let (count, lease) = entry.step(|core, now, out| core.release_sent(now, owner, out));
-        target = count;
-        script::release(&entry.name, field, count, lease)
-    };
-    let answer = script::call(entry.route(), doing, retry, call).await;
-    let (value, first_sent_at) = match answer {
-        Ok(answer) => (answer.value, shared.clock.time(answer.first_sent_at)),
-        // The key is not even a hash.
-        Err(CallError {
-            error: Error::NotALock { .. },
-            ..
-        }) => (Released::NotALock, shared.clock.now()),
-        Err(error) => {
-            if !error.maybe_executed {
-                entry.step(|core, now, out| core.release_not_executed(now, owner, target, out));
+    let (route, shared) = (entry.route(), entry.shared());
+    let mut may_pass = true;
+    loop {
+        let (mut target, mut passes) = (0, false);
+        let call = || {
+            let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
+            let said =
+                entry.step(|core, now, out| core.release_sent(now, owner, may_pass && safe, out));
+            passes = matches!(said, ReleaseSend::Pass { .. });
+            match said {
+                ReleaseSend::Count {
+                    target: count,
+                    lease,
+                } => {
+                    target = count;
+                    script::release(&entry.name, field, count, lease)
+                }
+                ReleaseSend::Pass { to, lease } => script::pass(&entry.name, field, &to, lease),
             }
+        };
+        let error = match script::call(route, doing, retry, call).await {
+            Ok(answer) => return Ok(release_answer(entry, target, passes, &answer)),
+            Err(error) => error,
+        };
+        if matches!(error.error, Error::NotALock { .. }) {
+            // The key is not even a hash.
+            let now = shared.clock.now();
+            return Ok(ReleaseAnswer {
+                target,
+                gone: Some(LossReason::Changed),
+                first_sent_at: now,
+                sent_at: now,
+                others_listen: false,
+            });
+        }
+        if error.maybe_executed {
             return Err(error);
         }
+        entry.step(|core, now, out| core.release_not_executed(now, owner, target, out));
+        match error.error {
+            Error::PermissionDenied { .. } if passes => {
+                if !shared.cannot_pass.swap(true, Ordering::Relaxed) {
+                    let error = &error.error;
+                    event!(WARN, %error, "locks are not handed over inside this client any more: the permission is missing");
+                }
+            }
+            Error::Refused { .. } | Error::UnexpectedReply { .. } if passes => {}
+            _ => return Err(error),
+        }
+        may_pass = false;
+    }
+}
+
+fn release_answer(
+    entry: &Entry,
+    target: u32,
+    passes: bool,
+    answer: &Answer<Released>,
+) -> ReleaseAnswer {
+    let (shared, channel) = (entry.shared(), entry.name.channel());
+    let (gone, receivers) = match answer.value {
+        Released::Done { receivers } => (None, receivers),
+        Released::Gone => (Some(LossReason::Gone), 0),
+        Released::Taken => (Some(LossReason::Taken), 0),
+        Released::NotALock => (Some(LossReason::Changed), 0),
     };
-    let gone = match value {
-        Released::Done => None,
-        Released::Gone => Some(LossReason::Gone),
-        Released::Taken => Some(LossReason::Taken),
-        Released::NotALock => Some(LossReason::Changed),
-    };
-    Ok(ReleaseAnswer {
+    // The registry of channels is asked only if somebody listens.
+    let by_itself = || u32::from(shared.subscriptions.is_confirmed(channel));
+    ReleaseAnswer {
         target,
         gone,
-        first_sent_at,
-    })
+        first_sent_at: shared.clock.time(answer.first_sent_at),
+        sent_at: shared.clock.time(answer.sent_at),
+        others_listen: !passes && receivers > 0 && receivers > by_itself(),
+    }
 }
 
 /// Spawns the release job of an owner. If the runtime is gone, so is the job: the lease frees the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::{Admission, Order, Permit, Rejected, Terms, WaiterId};
+use crate::core::{Admission, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::event::event;
@@ -40,16 +40,14 @@ impl Waiter {
         }
     }
 
-    /// Waits until this call may talk to Redis. `None`: the deadline came first.
-    pub(super) async fn next(
-        &mut self,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Permit>, Error> {
+    /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first.
+    pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
         let mut behind_since = None;
         loop {
             let (limit, behind) = match self.admit()? {
-                Admission::Permit(permit) => {
-                    return Ok(Some(permit));
+                Admission::Permit(permit) => return Ok(Some(Next::Attempt(permit))),
+                Admission::Granted(permit, sent_at) => {
+                    return Ok(Some(Next::Granted(permit, sent_at)));
                 }
                 Admission::Queued { again } => {
                     behind_since = None;
@@ -121,15 +119,27 @@ impl Waiter {
                 // An unlock of this client is not polled any more; asking has the background take
                 // it over.
                 () = sleep_until(stuck) => return,
+                // Woken without a reason it looks anew for what is stuck.
                 () = self.notify.notified() => {
                     // Its own attempts are among what it is woken for; they are no news.
-                    if self.entry.read(|core, _| core.has_reason_to_retry(self.id)) {
+                    if self.has_reason_to_retry() {
                         return;
                     }
                 }
             }
         }
         self.warn_long_wait();
+    }
+
+    /// Waits until something in this client makes another attempt worth while.
+    pub(super) async fn until_reason(&self) {
+        while !self.has_reason_to_retry() {
+            self.notify.notified().await;
+        }
+    }
+
+    fn has_reason_to_retry(&self) -> bool {
+        self.entry.read(|core, _| core.has_reason_to_retry(self.id))
     }
 
     /// Logs once that this call has been waiting for long.
@@ -141,6 +151,13 @@ impl Waiter {
             event!(WARN, %lock, owner = %self.owner, ?waited, "waiting long for a lock");
         }
     }
+}
+
+/// What a waiter may do when its turn has come.
+pub(super) enum Next {
+    Attempt(Permit),
+    /// The lock is there, since then: another caller of this client has handed it over.
+    Granted(Permit, Time),
 }
 
 impl Drop for Waiter {

@@ -18,6 +18,7 @@ mod worlds;
 
 use std::time::Duration;
 
+use redisson_lock::HandOver;
 use redisson_lock::test_util::core::{
     LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
 };
@@ -37,6 +38,8 @@ pub struct World {
     /// Who calls what, in order. Callers may share an owner.
     pub callers: Vec<(i64, Vec<Verb>)>,
     pub budget: Budget,
+    /// Whether owners hand the lock to each other.
+    pub handover: HandOver,
     /// Which inputs have come while which operation was under way.
     pub reached: Reached,
 }
@@ -100,6 +103,7 @@ pub enum Action {
 pub const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
+    handover: HandOver::off(),
 };
 
 /// The longest lease: what is further away is far away.
@@ -137,7 +141,13 @@ impl Model for World {
             deadline: None,
         };
         let state = State {
-            core: LockCore::new(RULES, Life::Open),
+            core: LockCore::new(
+                Rules {
+                    handover: self.handover,
+                    ..RULES
+                },
+                Life::Open,
+            ),
             now: Time::START,
             server: Server::default(),
             callers: self.callers.iter().map(caller).collect(),

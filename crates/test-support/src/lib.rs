@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy};
 pub use scripts::{
-    ACQUIRE, FORCE_UNLOCK, INSPECT, RELEASE, RENEW, acquire_to, is_script, release_to,
+    ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
 };
 pub use server::{Control, Monitor, Server, stalls};
 pub use stillness::Stillness;

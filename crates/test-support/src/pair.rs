@@ -56,14 +56,13 @@ impl ProxiedPair {
         let warm = theirs.lock("warm").lock().await.expect("free");
         assert!(theirs.lock("warm").force_unlock().await.expect("answered"));
         drop(warm);
-        theirs
-            .lock("warm")
-            .lock()
-            .await
-            .expect("free")
-            .unlock()
-            .await
-            .expect("held");
+        let first = theirs.lock("warm").lock().await.expect("free");
+        let other = theirs.lock("warm").owned_by(&theirs.owner());
+        let next = tokio::spawn(async move { other.lock().await?.unlock().await });
+        eventually("it waits", ms(5000), || theirs.stats().waiting == 1).await;
+        first.unlock().await.expect("held");
+        let handed_over = next.await.expect("no panic");
+        handed_over.expect("held");
         Self {
             server,
             proxy,

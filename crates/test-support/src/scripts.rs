@@ -2,6 +2,7 @@
 
 pub const ACQUIRE: &str = include_str!("../../../lua/acquire.lua");
 pub const RELEASE: &str = include_str!("../../../lua/release.lua");
+pub const PASS: &str = include_str!("../../../lua/pass.lua");
 pub const RENEW: &str = include_str!("../../../lua/renew.lua");
 pub const FORCE_UNLOCK: &str = include_str!("../../../lua/force_unlock.lua");
 pub const INSPECT: &str = include_str!("../../../lua/inspect.lua");

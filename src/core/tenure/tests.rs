@@ -1,10 +1,12 @@
 //! Deadlines, expiry and renewals of one owner.
 
 use super::*;
+use crate::core::HandOver;
 
 const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
+    handover: HandOver::off(),
 };
 
 const NOW: Time = Time::START;

@@ -126,9 +126,9 @@ impl Server {
     }
 
     fn call(&self, state: &mut Network, call: &ScriptCall) -> Result<Reply, String> {
-        self.with_keyspace(|_| ());
         let keys: Vec<String> = call.keys.iter().map(|key| key.to_string()).collect();
         let args: Vec<String> = call.args.iter().map(text).collect();
+        self.with_keyspace(|keyspace| keyspace.listeners = state.listeners(&args));
         let sha = state.lua.load(call.source);
         let reply = state.lua.run(&sha, &keys, &args);
         let published = std::mem::take(&mut self.keyspace.lock().published);

@@ -33,6 +33,8 @@ pub struct Keyspace {
     keys: BTreeMap<String, Stored>,
     /// Published by the running script, not delivered yet.
     pub published: Vec<(String, String)>,
+    /// How many connections are subscribed to the channels that the running script names.
+    pub listeners: BTreeMap<String, i64>,
     /// Commands that the running user may not call.
     pub denied: BTreeSet<String>,
     /// Keys that ran out since this was last taken, each with its first field.
@@ -82,6 +84,7 @@ impl Keyspace {
             ("hincrby", &[key, field, step]) => {
                 Answer::Number(self.add(key, field, integer(step)?)?)
             }
+            ("hdel", &[key, field]) => Answer::Number(self.delete_field(key, field)?),
             ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
             ("pttl", &[key]) => Answer::Number(self.time_left(key)),
@@ -89,7 +92,7 @@ impl Keyspace {
             ("publish", &[channel, message]) => {
                 self.published
                     .push((channel.to_owned(), message.to_owned()));
-                Answer::Number(0)
+                Answer::Number(self.listeners.get(channel).copied().unwrap_or(0))
             }
             // A script that needs more has to be given more here.
             _ => {
@@ -127,6 +130,22 @@ impl Keyspace {
             .ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
         self.set_field(key, field, &sum.to_string());
         Ok(sum)
+    }
+
+    fn delete_field(&mut self, key: &str, field: &str) -> Result<i64, String> {
+        let found = self.get(key, field)?.is_some();
+        let Some(Stored {
+            value: Value::Hash(fields),
+            ..
+        }) = self.keys.get_mut(key).filter(|_| found)
+        else {
+            return Ok(0);
+        };
+        fields.retain(|(name, _)| name != field);
+        if fields.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(1)
     }
 
     fn time_left(&self, key: &str) -> i64 {

@@ -174,6 +174,18 @@ impl Network {
         }
     }
 
+    /// How many connections are subscribed to each of these channels.
+    pub(super) fn listeners(&self, channels: &[String]) -> BTreeMap<String, i64> {
+        let count = |channel: &String| {
+            let wires = self.wires.values();
+            wires.filter(|wire| wire.channels.contains(channel)).count() as i64
+        };
+        let counts = channels
+            .iter()
+            .map(|channel| (channel.clone(), count(channel)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
     pub(super) fn publish(&mut self, channel: &str) {
         let now = Instant::now();
         let deaf = |client: usize| {

@@ -299,6 +299,7 @@ impl Server {
                 .get(&client)
                 .map(|denied| denied.iter().map(|&name| name.to_owned()).collect())
                 .unwrap_or_default();
+            keyspace.listeners = state.listeners(&args);
             keys.iter()
                 .map(|key| {
                     keyspace

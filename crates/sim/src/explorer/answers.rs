@@ -39,12 +39,8 @@ impl State {
     }
 
     pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
-        if let (Script::Release { owner, target, .. }, Reply::Refused) = (sent.script, reply) {
-            // A part of the step after it, which is noted.
-            let rows = self.rows();
-            self.run_step(&rows, |core, now, out| {
-                core.release_not_executed(now, owner, target, out);
-            });
+        if reply == Reply::Refused && self.replaces_pass(sent) {
+            return;
         }
         match sent.sender {
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
@@ -85,6 +81,28 @@ impl State {
             }
             Sender::Nobody => {}
         }
+    }
+
+    /// A release or pass that was refused has freed nothing. A pass becomes the release that it
+    /// replaced: answers whether it has.
+    fn replaces_pass(&mut self, sent: &Sent) -> bool {
+        let (owner, target, passes) = match sent.script {
+            Script::Release { owner, target, .. } => (owner, target, false),
+            Script::Pass { owner, .. } => (owner, 0, true),
+            Script::Acquire { .. } | Script::Renew { .. } => return false,
+        };
+        if sent.repeats.is_some() {
+            return false;
+        }
+        // A part of the step after it, which is noted.
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| {
+            core.release_not_executed(now, owner, target, out);
+        });
+        if passes {
+            self.send_release_as(sent.sender, owner, false);
+        }
+        passes
     }
 
     pub(super) fn renewed(
@@ -148,7 +166,7 @@ impl State {
         }
     }
 
-    fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) {
+    pub(super) fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) {
         let lost = self.is_lost(permit.owner);
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
         let input = if is_over {
@@ -306,8 +324,10 @@ impl State {
 }
 
 fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
-    let Script::Release { target, .. } = sent.script else {
-        unreachable!("a release was sent")
+    let target = match sent.script {
+        Script::Release { target, .. } => target,
+        Script::Pass { .. } => 0,
+        Script::Acquire { .. } | Script::Renew { .. } => unreachable!("a release was sent"),
     };
     ReleaseAnswer {
         target,
@@ -317,5 +337,8 @@ fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
             Reply::Taken | Reply::Busy { .. } | Reply::Refused => Some(LossReason::Taken),
         },
         first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
+        sent_at: sent.sent_at,
+        // In some of the worlds: whoever stands back stands back for everybody.
+        others_listen: false,
     }
 }

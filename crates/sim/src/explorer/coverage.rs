@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redisson_lock::test_util::core::{Life, Order, OwnerView, UnderWay};
+use redisson_lock::test_util::core::{Granted, Life, Order, OwnerView, UnderWay};
 
 use super::unreached::reason;
 
@@ -52,6 +52,11 @@ named! {
         JobRaced = "a job after unlocks beside it",
         UnlockAndJob = "an unlock and a job",
         UnlockAndJobInSync = "an unlock, and a job with nothing left to do",
+        Passes = "an unlock that hands the lock on",
+        JobPasses = "a job that hands the lock on",
+        Receives = "a lock being handed to it",
+        ReceivesThenRelease = "the same, its call has left",
+        Given = "a lock that was handed to it",
         Closing = "whatever, while the client closes",
         Gone = "whatever, behind the end of the runtime",
         Closed = "whatever, when the client is closed",
@@ -125,6 +130,7 @@ impl Row {
                 order,
                 target,
                 then_release,
+                grant: None | Some(Granted::PickedUp),
             } => match (target > 1, held, then_release, order) {
                 (false, _, _, Order::Queued) => Self::Acquire,
                 (false, _, _, Order::AtOnce) => Self::AtOnce,
@@ -134,10 +140,28 @@ impl Row {
                 (true, false, false, _) => Self::Alone,
                 (true, false, true, _) => Self::AloneThenRelease,
             },
+            UnderWay::Acquire {
+                grant: Some(Granted::Given),
+                ..
+            } => Self::Given,
+            UnderWay::Acquire {
+                then_release: false,
+                ..
+            } => Self::Receives,
+            UnderWay::Acquire {
+                then_release: true, ..
+            } => Self::ReceivesThenRelease,
+            UnderWay::Release {
+                direct: 0,
+                passes: true,
+                ..
+            } => Self::JobPasses,
+            UnderWay::Release { passes: true, .. } => Self::Passes,
             UnderWay::Release {
                 direct,
                 in_sync,
                 raced,
+                passes: false,
             } => match (direct > 0, in_sync, raced, held) {
                 (_, None, false, true) => Self::Unlock,
                 (_, None, false, false) => Self::LastUnlock,
@@ -221,7 +245,7 @@ pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
     let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world.\n\
          The others are in src/explorer/unreached.rs, or in unreached/left_out.rs, each with its reason.\n\n"
         .to_owned();
-    let columns = || Row::ALL.iter().zip('a'..);
+    let columns = || Row::ALL.iter().zip(('a'..='z').chain('A'..='Z'));
     for (row, column) in columns() {
         let _ = writeln!(text, "{column}  {}", row.text());
     }

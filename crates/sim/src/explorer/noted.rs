@@ -119,3 +119,8 @@ impl State {
 pub(super) fn field_of(owner: ThreadId) -> String {
     owner.0.to_string()
 }
+
+/// The owner of a field.
+pub(super) fn owner_of(field: &str) -> ThreadId {
+    ThreadId(field.parse().expect("`field_of` made it"))
+}

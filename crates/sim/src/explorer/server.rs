@@ -1,6 +1,6 @@
-//! The server as the core is written for: one lock, and the three scripts that change it.
+//! The server as the core is written for: one lock, and the scripts that change it.
 //!
-//! This is the specification of `acquire.lua`, `release.lua` and `renew.lua` as far as the counts go;
+//! This is the specification of `acquire.lua`, `release.lua`, `pass.lua` and `renew.lua` as far as the counts go;
 //! the scripts themselves are compared with Redis in `tests/sim/crosscheck.rs`.
 
 use std::time::Duration;
@@ -34,6 +34,12 @@ pub enum Script {
         target: u32,
         lease: Duration,
     },
+    /// Give the field of the owner to another one, with a lease of its own.
+    Pass {
+        owner: ThreadId,
+        to: ThreadId,
+        lease: Duration,
+    },
     /// Raise the lease of the owner to at least `lease`.
     Renew {
         owner: ThreadId,
@@ -62,6 +68,7 @@ impl Server {
         self.expire(now);
         let (Script::Acquire { owner, .. }
         | Script::Release { owner, .. }
+        | Script::Pass { owner, .. }
         | Script::Renew { owner, .. }) = script;
         match (script, &mut self.lock) {
             (Script::Acquire { target: 1, .. }, Some((holder, _, until)))
@@ -77,6 +84,13 @@ impl Server {
             (Script::Acquire { .. }, Some((holder, ..))) if *holder != Holder::Ours(owner) => {
                 (Reply::Gone, false)
             }
+            // An earlier copy has done it.
+            (Script::Pass { to, lease, .. }, Some((holder, _, until)))
+                if *holder == Holder::Ours(to) =>
+            {
+                *until = (*until).max(now + lease);
+                (Reply::Done, false)
+            }
             (_, Some((holder, ..))) if *holder != Holder::Ours(owner) => (Reply::Taken, false),
             // Only an acquire to one creates the field: there is nothing to nest into.
             (
@@ -91,6 +105,10 @@ impl Server {
             (_, None) => (Reply::Gone, false),
             (Script::Acquire { target, lease, .. }, Some((_, count, until))) => {
                 (*count, *until) = (target, (*until).max(now + lease));
+                (Reply::Done, false)
+            }
+            (Script::Pass { to, lease, .. }, lock) => {
+                *lock = Some((Holder::Ours(to), 1, now + lease));
                 (Reply::Done, false)
             }
             (Script::Release { target: 0, .. }, lock) => {

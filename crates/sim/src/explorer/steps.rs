@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, JobStep, Life, NoReply, Order, ThreadId, Time, Untaken, WaiterId,
+    Admission, JobStep, Life, NoReply, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
-use super::noted::field_of;
+use super::noted::{field_of, owner_of};
 use super::server::{Holder, Script};
 use super::state::{At, Deferred, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
@@ -225,6 +225,10 @@ impl State {
                     },
                 );
             }
+            Ok(Admission::Granted(permit, sent_at)) => {
+                self.taken(nth, &permit, sent_at);
+                self.leave(nth);
+            }
             Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
                 self.leave(nth);
             }
@@ -259,16 +263,28 @@ impl State {
     }
 
     pub(super) fn send_release(&mut self, sender: Sender, owner: ThreadId) {
+        self.send_release_as(sender, owner, true);
+    }
+
+    pub(super) fn send_release_as(&mut self, sender: Sender, owner: ThreadId, may_pass: bool) {
         // A part of the step before it, which was noted.
         let rows = self.rows();
-        let (target, lease) =
-            self.run_step(&rows, |core, now, out| core.release_sent(now, owner, out));
+        let said = self.run_step(&rows, |core, now, out| {
+            core.release_sent(now, owner, may_pass, out)
+        });
         self.send(
             sender,
-            Script::Release {
-                owner,
-                target,
-                lease,
+            match said {
+                ReleaseSend::Count { target, lease } => Script::Release {
+                    owner,
+                    target,
+                    lease,
+                },
+                ReleaseSend::Pass { to, lease } => Script::Pass {
+                    owner,
+                    to: owner_of(&to),
+                    lease,
+                },
             },
         );
     }

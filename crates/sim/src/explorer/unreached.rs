@@ -1,8 +1,10 @@
 //! Why an input cannot come while something is under way, or why no world has it.
 
 mod left_out;
+mod passes;
 
 use left_out::LEFT_OUT;
+use passes::OF_PASSES;
 
 use super::coverage::{Input as I, Row as R};
 
@@ -242,7 +244,7 @@ const CANNOT_BE: &[Unreached] = &[
 
 /// The reason for a pair, if there is one.
 pub(super) fn reason(row: R, input: I) -> Option<&'static str> {
-    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT);
+    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT).chain(OF_PASSES);
     let found = listed.find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
     found.map(|(.., reason)| *reason)
 }

@@ -1,6 +1,9 @@
 //! The worlds that are explored to their end.
 
+mod handed_over;
 mod kinds;
+
+use redisson_lock::HandOver;
 
 use super::Verb::{Detach, Drop, Lock, LockFixed, LockLimited, TryLock, Unlock};
 use super::coverage::Reached;
@@ -27,6 +30,7 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
         name,
         callers,
         budget,
+        handover: HandOver::off(),
         reached: Reached::leaked(),
     }
 }
@@ -38,6 +42,7 @@ pub fn all() -> Vec<World> {
         in_time(),
         with_others(),
         kinds::kinds(),
+        handed_over::handed_over(),
     ]
     .concat()
 }
@@ -206,7 +211,7 @@ pub fn deep() -> Vec<World> {
         foreign: 1,
         ..NOTHING
     };
-    vec![
+    let mut worlds = vec![
         world(
             "leases, longer",
             &[(1, &[Lock, LockFixed, Unlock, Drop])],
@@ -250,5 +255,7 @@ pub fn deep() -> Vec<World> {
             &[(1, section), (2, section), (3, section)],
             much,
         ),
-    ]
+    ];
+    worlds.extend(handed_over::deep());
+    worlds
 }

@@ -155,6 +155,13 @@ impl Oracle {
                 format!("{script} of client {client} changed the hold of {field}"),
             );
         }
+        if let Some((to, count)) = after.as_ref().filter(|(to, _)| to != field)
+            && (!is_field_of(&terms.clients[*client], to) || *count != 1)
+        {
+            let problem =
+                format!("{script} of client {client} gave {key} to {to}, {count} times over");
+            state.violated(self.start, problem);
+        }
         if after.is_none() && executed.published.is_empty() {
             state.violated(self.start, format!("{script} freed {key} and told nobody"));
         }

@@ -95,7 +95,7 @@ impl Actor {
                 max_hold_ms,
                 until,
             } => {
-                self.take(lock, verb, lease_ms, max_hold_ms, until).await;
+                Box::pin(self.take(lock, verb, lease_ms, max_hold_ms, until)).await;
             }
             Step::Both { lock, inside_ms } => self.both(lock, inside_ms).await,
             Step::Unlock { which, until } => {
@@ -143,7 +143,7 @@ impl Actor {
             Step::Poll { lock, times } => {
                 for _ in 0..times {
                     let before = self.guards.len();
-                    self.take(lock, Verb::Try, None, None, Until::Done).await;
+                    Box::pin(self.take(lock, Verb::Try, None, None, Until::Done)).await;
                     if self.guards.len() > before
                         && let Some(kept) = self.guards.pop()
                     {

@@ -1,6 +1,7 @@
 //! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
 //! down.
 
+use redisson_lock::HandOver;
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 
 /// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
@@ -23,6 +24,8 @@ pub struct ClientPlan {
     pub may_kill: bool,
     pub connections: usize,
     pub prefix: bool,
+    /// So many passes in a row.
+    pub passes: u32,
 }
 
 impl ClientPlan {
@@ -33,6 +36,7 @@ impl ClientPlan {
             may_kill: fence,
             connections: 1,
             prefix: false,
+            passes: HandOver::default().passes,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Programs from seeds.
 
 use fastrand::Rng;
+use redisson_lock::HandOver;
 use redisson_lock_test::sim::Latency;
 
 use super::program::{
@@ -22,6 +23,8 @@ impl Program {
                 may_kill: fenced || rights || rng.u8(0..4) == 0,
                 connections: if rng.u8(0..8) == 0 { 2 } else { 1 },
                 prefix: rng.bool(),
+                // On, bounded to one in a row, and off.
+                passes: [HandOver::default().passes, 1, 0][(seed % 3) as usize],
             })
             .collect();
         let mut closes = rng.u8(0..5) == 0;

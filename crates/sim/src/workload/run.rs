@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use redisson_lock::LockClient;
 use redisson_lock::test_util;
+use redisson_lock::{HandOver, LockClient};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -33,7 +33,7 @@ pub fn run(program: &Program, recording: bool) -> Outcome {
         runtime().block_on(async {
             let world = World::new(program.seed, program.latency);
             let session = Session::start(program, &world, recording).await;
-            if tokio::time::timeout(RUN_MAX, session.play(program))
+            if tokio::time::timeout(RUN_MAX, Box::pin(session.play(program)))
                 .await
                 .is_err()
             {
@@ -81,6 +81,10 @@ pub async fn connect(
         .command_timeout(command_timeout)
         .connections(plan.connections)
         .connection_fence(plan.fence)
+        .handover(HandOver {
+            passes: plan.passes,
+            ..HandOver::default()
+        })
         .key_prefix(if plan.prefix { PREFIX } else { "" })
         .connect_over(world.access(client))
         .await

@@ -36,7 +36,11 @@ impl Act {
         let call = |call: Result<ScriptCall, Error>| Self::script(&call.expect("a good name"));
         match rng.u8(0..100) {
             0..30 => call(test_util::acquire(key, field, rng.u32(1..4), lease)),
-            30..55 => call(test_util::release(key, field, rng.u32(0..4), lease)),
+            30..48 => call(test_util::release(key, field, rng.u32(0..4), lease)),
+            48..55 => {
+                let to = FIELDS[rng.usize(0..FIELDS.len())];
+                call(test_util::pass(key, field, to, lease))
+            }
             55..68 => {
                 let renewals: Vec<_> = KEYS[..rng.usize(1..=2)]
                     .iter()

@@ -52,6 +52,15 @@ impl Fixture {
         );
         inner.unlock().await.expect("held");
         outer.unlock().await.expect("held");
+        let first = warm.lock().await.expect("free");
+        let next = begin(lock(&warm.owned_by(&fixture.client.owner_with_id(-99)))).await;
+        first.unlock().await.expect("held");
+        end(next)
+            .await
+            .expect("handed over")
+            .unlock()
+            .await
+            .expect("held");
         warm.lock().await.expect("free").detach();
         assert_eq!(warm.force_unlock().await.ok(), Some(true));
         assert!(warm.unlock().await.is_err(), "it was forced");

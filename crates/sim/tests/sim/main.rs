@@ -7,6 +7,7 @@ mod endings;
 mod fixture;
 mod neighbours;
 mod owners;
+mod passes;
 mod regressions;
 mod releases;
 mod schedules;

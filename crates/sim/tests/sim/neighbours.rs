@@ -98,7 +98,8 @@ fn an_attempt_past_the_queue_of_a_lock_that_is_held_here_is_answered_at_once() {
     });
 }
 
-/// Every poller waited for it, for the command timeout after each release.
+/// Every poller waited for it, for the command timeout after each release. It is handed the lock once,
+/// and loses its turn.
 #[test]
 fn a_queued_call_that_is_not_polled_any_more_does_not_slow_pollers_down() {
     play(true, async |fixture| {
@@ -107,17 +108,18 @@ fn a_queued_call_that_is_not_polled_any_more_does_not_slow_pollers_down() {
         let mut queued = Box::pin(task.lock());
         assert!(poll_once(queued.as_mut()).await.is_pending());
         guard.unlock().await.expect("held");
-        let start = Instant::now();
-        for _ in 0..10 {
-            let guard = fixture
-                .task(2)
-                .try_lock()
-                .await
-                .expect("answered")
-                .expect("free");
-            guard.unlock().await.expect("held");
+        let (start, mut taken) = (Instant::now(), 0);
+        while taken < 10 {
+            match fixture.task(2).try_lock().await.expect("answered") {
+                Some(guard) => {
+                    guard.unlock().await.expect("held");
+                    taken += 1;
+                }
+                None => tokio::time::sleep(ms(10)).await,
+            }
         }
-        assert!(start.elapsed() < ms(2_000), "after {:?}", start.elapsed());
+        // The command timeout is a second.
+        assert!(start.elapsed() < ms(2_100), "after {:?}", start.elapsed());
     });
 }
 

@@ -4,7 +4,7 @@
 //!
 //! A0, A1 are tasks of our client; Java is the peer. "Late" is what a connection that was replaced
 //! had not delivered.
-//! V2, V10 and V11 are about handing a lock from one task to the next, which this crate does not do yet.
+//! V2, V10 and V11 hand the lock from one task to the next: `passes.rs`.
 
 use redisson_lock::{Error, HoldState, LossReason, test_util};
 use sim::workload::ms;

@@ -167,4 +167,4 @@ pub(super) const LEFT_OUT: &[Unreached] = &[
     ),
 ];
 
-const NO_WORLD: &str = "no small world has them meet";
+pub(super) const NO_WORLD: &str = "no small world has them meet";

@@ -1,0 +1,31 @@
+-- pass.lua: hand the lock from its holder to another owner of the same client, without a message.
+--
+-- KEYS[1]  lock   hash: owner -> hold count
+-- ARGV[1]  from   "clientId:threadId" of the holder
+-- ARGV[2]  to     "clientId:threadId" of the receiver, whose hold count becomes 1
+-- ARGV[3]  lease  milliseconds of the receiver's lease, at least 1
+--
+-- Returns
+--    1  passed: the receiver holds the lock, now or since an earlier copy of this call
+--    0  gone: there is no such key; nothing changed
+--   -1  taken: another owner holds the lock; nothing changed
+
+local lock, from, to, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('hexists', lock, from) == 1 then
+  -- Changes nothing, the receiver has no field: a missing permission fails here and not when both have one.
+  -- And a server that is out of memory lets a script continue after its first write.
+  redis.call('hdel', lock, to)
+  -- The receiver's own lease, shorter perhaps: what was promised to the holder's holds is over.
+  redis.call('pexpire', lock, lease_ms)
+  redis.call('hincrby', lock, to, 1)
+  redis.call('hdel', lock, from)
+  return 1
+end
+
+if redis.call('hexists', lock, to) == 1 then
+  local left = redis.call('pttl', lock)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  return 1
+end
+return -redis.call('exists', lock)

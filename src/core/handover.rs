@@ -1,0 +1,331 @@
+//! Hand-over: the last hold of an owner ends, another owner of this client is first in the queue, and
+//! one script moves the field from the one to the other.
+//!
+//! A pass is one operation of both owners, with one answer. For the giver it is a release that is under
+//! way, for the receiver an acquire that somebody else sends. If it is answered, the receiver has the
+//! field, but no hold before its call picks the lock up: a hold that nobody knows of is not renewed.
+//! If it is not answered, each owner gets a job that releases what it may have: whichever of the two
+//! fields is there goes, and no send of the pass comes later, because all of them went over the same
+//! connection before.
+//!
+//! Other processes hear nothing of a pass, so passes in a row are bounded by number and time. Behind
+//! the last a real release announces the lock as free, and if others listen, the head of this client's
+//! queue lets them go first for a moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockCore;
+use super::admission::{Admission, Permit};
+use super::effect::{Effects, Total};
+use super::hold::local_deadline;
+use super::ids::{OpId, ThreadId, Time, WaiterId};
+use super::op::{Grant, GrantState, Pass};
+use super::owner_state::{AfterAcquire, Context, OwnerState};
+use super::queue::{Order, Row, Waiter};
+use super::rules::Life;
+
+/// What a release says when it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReleaseSend {
+    /// The count to go to, and the lease that is still promised to the holds that are left.
+    Count { target: u32, lease: Duration },
+    /// The field that gets the lock instead, and its lease.
+    Pass { to: Arc<str>, lease: Duration },
+}
+
+/// What became of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// The receiver has the field.
+    Moved {
+        sent_at: Time,
+    },
+    NotExecuted,
+    Unknown,
+}
+
+impl LockCore {
+    /// A release is about to be sent, by a caller or a job. Answers what it has to say at this moment.
+    /// `may_pass`: the connection allows for a hand-over.
+    pub fn release_sent(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        may_pass: bool,
+        out: &mut Effects,
+    ) -> ReleaseSend {
+        let rules = self.rules;
+        let said = self.step(now, out, |core, out| {
+            let pass = match core.pass_under_way(owner) {
+                None if may_pass => core.begin_pass(now, owner, out),
+                pass => pass,
+            };
+            core.change(now, owner, out, |own, _| {
+                let target = own.tenure.target();
+                if let Some(release) = own.op.release_mut().filter(|_| target == 0) {
+                    release.freeing_sends += 1;
+                }
+                pass.unwrap_or_else(|| ReleaseSend::Count {
+                    target,
+                    lease: own.tenure.promised(now, &rules),
+                })
+            })
+        });
+        said.unwrap_or(ReleaseSend::Count {
+            target: 0,
+            lease: Duration::from_millis(1),
+        })
+    }
+
+    /// A release that said `target` was certainly not executed: it was refused, or never sent.
+    pub fn release_not_executed(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        target: u32,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            let pass = core.take_pass(now, owner, out);
+            core.change(now, owner, out, |own, _| own.has_freed_nothing(target));
+            if let Some(pass) = pass {
+                core.end_pass(now, &pass, Passed::NotExecuted, out);
+            }
+        });
+    }
+
+    /// A repetition of a pass says the same again.
+    fn pass_under_way(&self, owner: ThreadId) -> Option<ReleaseSend> {
+        let pass = self.owners.get(&owner)?.op.release()?.pass.as_ref()?;
+        let receiver = self.owners.get(&pass.to)?;
+        let acquire = receiver
+            .op
+            .acquire()
+            .filter(|acquire| acquire.id == pass.op)?;
+        Some(ReleaseSend::Pass {
+            to: Arc::clone(&receiver.field),
+            lease: acquire.lease,
+        })
+    }
+
+    /// Occupies giver and receiver, if the first send of a release may be a pass.
+    fn begin_pass(&mut self, now: Time, owner: ThreadId, out: &mut Effects) -> Option<ReleaseSend> {
+        let own = self.owners.get(&owner)?;
+        let release = own.op.release().filter(|release| release.is_first_send())?;
+        debug_assert!(release.pass.is_none());
+        if own.tenure.is_held() || self.life != Life::Open || self.rules.handover.passes == 0 {
+            return None;
+        }
+        let (head, waiter) = self.receiver(owner)?;
+        let bounds = self.rules.handover;
+        let row = self.row.get_or_insert(Row {
+            passes: 0,
+            since: now,
+            over: false,
+        });
+        if row.passes >= bounds.passes || row.since + bounds.for_at_most < now {
+            row.over = true;
+            return None;
+        }
+        let (to, lease) = (waiter.owner, waiter.terms.lease);
+        let field = waiter.field?;
+        let generation = self.ids.generation();
+        let receiver = || OwnerState::new(to, Arc::clone(&field), generation, now);
+        self.owners.entry(to).or_insert_with(receiver);
+        let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
+        self.change(now, owner, out, |own, _| {
+            if let Some(release) = own.op.release_mut() {
+                release.pass = Some(Pass { to, op });
+            }
+        });
+        self.pass_under_way(owner)
+    }
+
+    /// Who gets the lock when `owner` has no use for it any more.
+    fn receiver(&self, owner: ThreadId) -> Option<(WaiterId, Waiter)> {
+        let head = self.queue.head()?;
+        let waiter = self.queue.get(head).filter(|waiter| waiter.is_ready())?;
+        let own = self.owners.get(&waiter.owner);
+        let is_free = own.is_none_or(|own| {
+            own.op.is_idle() && !own.tenure.is_held() && own.tenure.lost().is_none()
+        });
+        (waiter.owner != owner && is_free).then(|| (head, waiter.clone()))
+    }
+
+    /// The pass of an owner, if one is under way: it is over now. Its receiver is told by `end_pass`.
+    pub(super) fn take_pass(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> Option<Pass> {
+        self.change(now, owner, out, |own, _| own.op.release_mut()?.pass.take())
+            .flatten()
+    }
+
+    /// The receiver's part of the end of a pass.
+    pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
+        let limit = now + self.rules.command_timeout;
+        if matches!(passed, Passed::Moved { .. }) {
+            if let Some(row) = &mut self.row {
+                row.passes += 1;
+            }
+            out.count(Total::Passed, 1);
+        }
+        let own = self.owners.get(&pass.to);
+        let grant = own
+            .and_then(|own| own.op.acquire())
+            .filter(|acquire| acquire.id == pass.op)
+            .and_then(|acquire| acquire.grant.as_ref());
+        let Some(waiter) = grant.map(|grant| grant.waiter) else {
+            return;
+        };
+        self.change(now, pass.to, out, |own, cx| match passed {
+            Passed::Moved { sent_at } => own.give(sent_at, limit, cx),
+            Passed::Unknown => own.end_acquire(AfterAcquire::Unknown, cx),
+            Passed::NotExecuted => own.end_acquire(AfterAcquire::NotExecuted, cx),
+        });
+        if self.queue.get(waiter).is_some() {
+            out.wake(waiter);
+        }
+    }
+
+    /// A pass of this owner that nobody waits for any more, or that has no answer.
+    pub(super) fn abandon_pass(&mut self, now: Time, owner: ThreadId, out: &mut Effects) {
+        if let Some(pass) = self.take_pass(now, owner, out) {
+            self.end_pass(now, &pass, Passed::Unknown, out);
+        }
+    }
+
+    /// The same for a pass that is the business of this job, and of no caller, who may still be answered.
+    pub(super) fn abandon_pass_of_job(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        job: OpId,
+        out: &mut Effects,
+    ) {
+        let own = self.owners.get(&owner);
+        let release = own.and_then(|own| own.op.release());
+        if release.is_some_and(|release| release.id == job && release.direct == 0) {
+            self.abandon_pass(now, owner, out);
+        }
+    }
+
+    /// What a waiter finds that the lock is handed to. `None`: it is not.
+    pub(super) fn pick_up(
+        &mut self,
+        now: Time,
+        id: WaiterId,
+        waiter: &Waiter,
+        out: &mut Effects,
+    ) -> Option<Admission> {
+        let found = self.change(now, waiter.owner, out, |own, _| {
+            Some((own.pick_up(id)?, Arc::clone(&own.field)))
+        });
+        Some(match found.flatten()? {
+            (PickUp::Awaited, _) => Admission::Queued {
+                again: self.next_stuck(),
+            },
+            (PickUp::Given(op, sent_at), field) => {
+                let permit = Permit {
+                    waiter: id,
+                    owner: waiter.owner,
+                    op,
+                    field,
+                    target: 1,
+                    terms: waiter.terms,
+                };
+                Admission::Granted(permit, sent_at)
+            }
+        })
+    }
+
+    /// The lock is free for everybody: the row of passes ends. If a bound ended it, and others listen,
+    /// they go first.
+    pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {
+        let was_over = self.row.take().is_some_and(|row| row.over);
+        self.stands_back_until = (was_over && others_listen).then(|| now + STANDS_BACK);
+    }
+
+    /// A lock was handed to a call that has not picked it up in time: it is not polled.
+    pub(super) fn expire_grant(&mut self, now: Time, owner: ThreadId) {
+        let given = self.owners.get(&owner).and_then(|own| own.op.given());
+        if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
+            self.queue.set_absent(waiter, true);
+        }
+    }
+}
+
+impl OwnerState {
+    /// The lock is being handed to this owner.
+    fn begin_grant(&mut self, waiter: WaiterId, lease: Duration, cx: &mut Context<'_>) -> OpId {
+        let id = self.begin_acquire(Order::Queued, lease, cx).id;
+        if let Some(acquire) = self.op.acquire_mut() {
+            let state = GrantState::Awaited;
+            acquire.grant = Some(Grant { waiter, state });
+        }
+        id
+    }
+
+    /// The field is this owner's. Its call has until `limit` to pick the lock up.
+    fn give(&mut self, sent_at: Time, limit: Time, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire_mut() else {
+            return;
+        };
+        let until = limit.min(local_deadline(sent_at, acquire.lease));
+        if acquire.then_release || until <= cx.now {
+            self.end_acquire(AfterAcquire::Unknown, cx);
+        } else if let Some(grant) = &mut acquire.grant {
+            grant.state = GrantState::Given { sent_at, until };
+            self.moved_at = cx.now;
+        }
+    }
+
+    /// The lock that was handed to this call of the owner, or is being handed to it.
+    pub(super) fn pick_up(&mut self, id: WaiterId) -> Option<PickUp> {
+        let acquire = self.op.acquire_mut()?;
+        let grant = acquire.grant.as_mut().filter(|grant| grant.waiter == id)?;
+        match grant.state {
+            GrantState::Awaited => Some(PickUp::Awaited),
+            GrantState::Given { sent_at, .. } => {
+                grant.state = GrantState::PickedUp;
+                Some(PickUp::Given(acquire.id, sent_at))
+            }
+            GrantState::PickedUp => None,
+        }
+    }
+
+    /// The call that the lock was handed to has left.
+    pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire_mut() else {
+            return;
+        };
+        match acquire.grant.as_ref().filter(|grant| grant.waiter == id) {
+            Some(Grant {
+                state: GrantState::Awaited,
+                ..
+            }) => acquire.then_release = true,
+            Some(Grant {
+                state: GrantState::Given { .. },
+                ..
+            }) => self.end_acquire(AfterAcquire::Unknown, cx),
+            // Whoever has picked it up says what becomes of it.
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// What a waiter finds that the lock is handed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PickUp {
+    Awaited,
+    Given(OpId, Time),
+}
+
+/// How long the queue of this client stands back for other processes behind a row of passes.
+const STANDS_BACK: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! Passes: whom the lock is handed to, what an answer makes of it, and what happens without one.
+
+use std::time::Duration;
+
+use crate::LossReason;
+use crate::core::HandOver;
+use crate::core::tests::{A, B, C, Fixture, GONE, RULES};
+use crate::core::{
+    Admission, Ending, LockCore, NoReply, Order, Permit, ReleaseSend, ThreadId, Total, Unlock,
+    WaiterId,
+};
+
+/// `A` holds, and the others wait in this order.
+fn held_by_a(
+    bounds: HandOver,
+    others: &[ThreadId],
+) -> (Fixture, crate::core::HoldId, Vec<WaiterId>) {
+    let mut fixture = Fixture::new();
+    fixture.core.rules.handover = bounds;
+    let hold = fixture.lock(A);
+    let wait = |owner: &ThreadId| {
+        let waiter = fixture.call(*owner, Order::Queued);
+        assert!(matches!(fixture.admit(waiter), Admission::Queued { .. }));
+        waiter
+    };
+    let waiters = others.iter().map(wait).collect();
+    (fixture, hold, waiters)
+}
+
+/// The unlock of `A` is handed to the connection as a pass.
+fn passing(fixture: &mut Fixture, hold: crate::core::HoldId) -> Unlock {
+    let unlock = fixture.unlock(A, hold);
+    assert!(sends_pass(fixture, A));
+    unlock
+}
+
+fn sends_pass(fixture: &mut Fixture, owner: ThreadId) -> bool {
+    let said = fixture.step(|core, now, out| core.release_sent(now, owner, true, out));
+    matches!(said, ReleaseSend::Pass { .. })
+}
+
+fn granted(fixture: &mut Fixture, waiter: WaiterId) -> Permit {
+    match fixture.admit(waiter) {
+        Admission::Granted(permit, _) => permit,
+        other => panic!("it was handed the lock: {other:?}"),
+    }
+}
+
+fn leave(fixture: &mut Fixture, waiter: WaiterId) {
+    fixture.step(|core, now, out| core.leave(now, waiter, out));
+}
+
+#[test]
+fn an_unlock_hands_the_lock_to_the_first_that_waits() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    assert!(
+        matches!(fixture.admit(waiters[0]), Admission::Queued { .. }),
+        "the answer is not there"
+    );
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert_eq!(fixture.out.woken, [waiters[0]]);
+    assert_eq!(fixture.out.totals, [(Total::Passed, 1)]);
+    let permit = granted(&mut fixture, waiters[0]);
+    assert_eq!((permit.owner, permit.target), (B, 1));
+    let sent_at = fixture.now;
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    assert!(taken.is_ok());
+    leave(&mut fixture, waiters[0]);
+    assert!(fixture.out.jobs.is_empty());
+    assert_eq!(fixture.core.counts().held, 1);
+}
+
+#[test]
+fn nobody_else_attempts_while_the_lock_is_handed_over() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    assert!(matches!(
+        fixture.admit(waiters[1]),
+        Admission::Queued { .. }
+    ));
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    assert!(matches!(
+        fixture.admit(waiters[1]),
+        Admission::Queued { .. }
+    ));
+}
+
+#[test]
+fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let job = fixture.drop_hold(A, hold);
+    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    assert!(sends_pass(&mut fixture, A));
+    fixture.job_answered(A, job, 0, None);
+    assert_eq!(fixture.out.woken, [waiters[0]]);
+    granted(&mut fixture, waiters[0]);
+}
+
+#[test]
+fn an_outer_hold_that_stays_is_not_handed_over() {
+    let (mut fixture, _, _) = held_by_a(HandOver::default(), &[B]);
+    let inner = fixture.lock(A);
+    fixture.unlock(A, inner);
+    assert_eq!(fixture.release_sent(A), 1);
+}
+
+#[test]
+fn a_call_of_the_same_owner_is_not_handed_the_lock() {
+    let mut fixture = Fixture::new();
+    fixture.core.rules.handover = HandOver::default();
+    let hold = fixture.lock(A);
+    let own = fixture.call(A, Order::Queued);
+    fixture.unlock(A, hold);
+    assert!(matches!(fixture.admit(own), Admission::OwnerBusy { .. }));
+    assert_eq!(fixture.release_sent(A), 0);
+}
+
+#[test]
+fn without_a_fence_the_lock_is_freed() {
+    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    fixture.unlock(A, hold);
+    let said = fixture.step(|core, now, out| core.release_sent(now, A, false, out));
+    assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
+}
+
+/// V11: a pass without an answer is not undone for the giver alone.
+#[test]
+fn a_pass_without_an_answer_is_released_for_both() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
+    let mut owners: Vec<_> = fixture.out.jobs.iter().map(|(owner, _)| *owner).collect();
+    owners.sort();
+    assert_eq!(owners, [A, B]);
+    assert!(
+        matches!(fixture.admit(waiters[0]), Admission::OwnerBusy { .. }),
+        "its release comes first"
+    );
+}
+
+#[test]
+fn a_receiver_that_leaves_has_the_lock_released_when_the_answer_comes() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    leave(&mut fixture, waiters[0]);
+    assert!(fixture.out.jobs.is_empty(), "not known yet");
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert_eq!(fixture.out.jobs[0].0, B);
+}
+
+#[test]
+fn a_receiver_that_leaves_with_the_lock_in_hand_has_it_released() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    leave(&mut fixture, waiters[0]);
+    assert_eq!(fixture.out.jobs[0].0, B);
+}
+
+/// V10: what is known of the pass is known of the receiver's acquire.
+#[test]
+fn a_field_that_is_gone_is_a_loss_for_the_giver_and_nothing_for_the_receiver() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    assert!(fixture.out.woken.contains(&waiters[0]));
+    assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
+}
+
+#[test]
+fn a_pass_that_is_refused_becomes_a_release() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.step(|core, now, out| core.release_not_executed(now, A, 0, out));
+    assert!(
+        matches!(fixture.admit(waiters[0]), Admission::Queued { .. }),
+        "A is at it"
+    );
+    let said = fixture.step(|core, now, out| core.release_sent(now, A, false, out));
+    assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
+}
+
+#[test]
+fn a_repetition_says_the_same() {
+    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    assert!(sends_pass(&mut fixture, A));
+    // The first copy may have been executed, and the receiver's hold have been forced open since.
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Ok(()));
+}
+
+#[test]
+fn a_call_that_is_not_polled_does_not_keep_the_lock() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    fixture.now = fixture.core.timer(B).expect("it is watched");
+    assert_eq!(fixture.now.since_start(), RULES.command_timeout);
+    fixture.step(LockCore::tick);
+    assert_eq!(fixture.out.jobs[0].0, B);
+    // And is not handed the lock again before it asks.
+    let job = fixture.out.jobs[0].1;
+    fixture.step(|core, now, out| core.job_step(now, B, job, out));
+    assert_eq!(fixture.release_sent(B), 0);
+    fixture.job_answered(B, job, 0, None);
+    assert!(matches!(
+        fixture.admit(waiters[0]),
+        Admission::OwnerBusy { .. } | Admission::Permit(_)
+    ));
+}
+
+#[test]
+fn passes_in_a_row_are_bounded_by_their_number() {
+    let bounds = HandOver {
+        passes: 1,
+        ..HandOver::default()
+    };
+    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let permit = granted(&mut fixture, waiters[0]);
+    let sent_at = fixture.now;
+    let hold = fixture
+        .step(|core, now, out| core.taken(now, &permit, sent_at, out))
+        .expect("wanted");
+    leave(&mut fixture, waiters[0]);
+    let unlock = fixture.unlock(B, hold);
+    assert_eq!(fixture.release_sent(B), 0, "the second one is a release");
+    let mut answer = fixture.answer(0, None);
+    answer.others_listen = true;
+    fixture
+        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
+        .expect("released");
+    let Admission::Queued { again: Some(again) } = fixture.admit(waiters[1]) else {
+        panic!("others go first");
+    };
+    assert_eq!(again, fixture.now + Duration::from_millis(5));
+    fixture.now = again;
+    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
+}
+
+#[test]
+fn passes_in_a_row_are_bounded_by_their_time() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let permit = granted(&mut fixture, waiters[0]);
+    let sent_at = fixture.now;
+    let hold = fixture
+        .step(|core, now, out| core.taken(now, &permit, sent_at, out))
+        .expect("wanted");
+    leave(&mut fixture, waiters[0]);
+    fixture.now = fixture.now + Duration::from_millis(51);
+    let unlock = fixture.unlock(B, hold);
+    assert_eq!(fixture.release_sent(B), 0);
+    // Nobody else listens: there is nobody to stand back for.
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
+}
+
+#[test]
+fn neither_end_of_a_pass_is_a_loss() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = fixture.unlock(A, hold);
+    assert_eq!(fixture.out.ended, [(hold, Ending::Released)]);
+    assert!(sends_pass(&mut fixture, A));
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    assert!(fixture.out.events.is_empty());
+    granted(&mut fixture, waiters[0]);
+    assert!(fixture.out.events.is_empty());
+}

@@ -1,0 +1,308 @@
+//! Hand-over inside a client: one script call, one holder whatever is lost or dropped, and a turn for
+//! everybody else.
+
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, HandOver, LockClient};
+use test_support::{
+    ACQUIRE, Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms,
+    stalls,
+};
+use tokio::task::JoinHandle;
+
+/// A task that takes the lock, keeps it until it is told, and unlocks.
+struct Waiter {
+    task: JoinHandle<Result<(), Error>>,
+    leave: tokio::sync::oneshot::Sender<()>,
+    inside: tokio::sync::oneshot::Receiver<()>,
+}
+
+impl Waiter {
+    /// Waits until it stands in the queue.
+    async fn of(client: &LockClient) -> Self {
+        let (tell_inside, inside) = tokio::sync::oneshot::channel();
+        let (leave, left) = tokio::sync::oneshot::channel();
+        let before = client.stats().waiting;
+        let lock = client.lock("a");
+        let task = tokio::spawn(async move {
+            let guard = lock.lock().await?;
+            let _ = tell_inside.send(());
+            let _ = left.await;
+            guard.unlock().await
+        });
+        eventually("it waits", ms(5000), || client.stats().waiting > before).await;
+        Self {
+            task,
+            leave,
+            inside,
+        }
+    }
+
+    async fn gets_it(self) {
+        let inside = tokio::time::timeout(ms(10_000), self.inside).await;
+        inside.expect("its turn comes").expect("it has the lock");
+        let _ = self.leave.send(());
+        self.task.await.expect("no panic").expect("held");
+    }
+}
+
+fn is_pass(words: &[String]) -> bool {
+    is_script(words, PASS)
+}
+
+#[tokio::test]
+async fn a_pass_is_one_script_call_and_no_message() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    // The server knows the scripts from here on.
+    for _ in 0..2 {
+        let guard = client.lock("a").lock().await.expect("free");
+        let waiter = Waiter::of(&client).await;
+        guard.unlock().await.expect("held");
+        waiter.gets_it().await;
+    }
+    let guard = client.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&client).await;
+    let (monitor, mut control) = (Monitor::start(server.port), server.control());
+    guard.unlock().await.expect("held");
+    let Waiter {
+        task,
+        leave,
+        inside,
+    } = waiter;
+    inside.await.expect("it has the lock");
+    let said = monitor.take(&mut control);
+    let own = |line: &&String| !line.contains(" lua]") && !line.contains("control");
+    let sent: Vec<_> = said.iter().filter(own).collect();
+    assert_eq!(sent.len(), 1, "{sent:#?}");
+    assert!(sent[0].to_lowercase().contains("evalsha"), "{sent:#?}");
+    let published = said.iter().any(|line| line.contains("\"publish\""));
+    assert!(!published, "{said:#?}");
+    let _ = leave.send(());
+    task.await.expect("no panic").expect("held");
+    assert_eq!(client.stats().passes_total, 3);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn whatever_is_lost_of_a_pass_the_next_has_the_lock_once() {
+    for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late, Fate::Twice] {
+        let mut pair = ProxiedPair::new().await;
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        let mut waiter = Waiter::of(&pair.ours).await;
+        pair.proxy.rule(fate, 1, is_pass);
+        let unlocked = guard.unlock().await;
+        assert!(unlocked.is_ok(), "{fate:?}: {unlocked:?}");
+        let inside = tokio::time::timeout(ms(10_000), &mut waiter.inside).await;
+        inside.expect("its turn comes").expect("it has the lock");
+        assert_eq!(
+            pair.proxy.hit.load(std::sync::atomic::Ordering::SeqCst),
+            1,
+            "{fate:?}"
+        );
+        pair.proxy.deliver().await;
+        assert_eq!(pair.control.number(&["HLEN", "a"]), 1, "{fate:?}");
+        assert_eq!(pair.ours.stats().held, 1, "{fate:?}");
+        let _ = waiter.leave.send(());
+        waiter.task.await.expect("no panic").expect("held");
+        pair.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_pass_without_any_answer_leaves_nothing_and_nobody_behind() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(400))).await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.proxy.rule(Fate::LoseReply, 2, is_pass);
+    let unlocked = guard.unlock().await;
+    assert!(
+        matches!(unlocked, Err(Error::NoAnswer { .. })),
+        "{unlocked:?}"
+    );
+    waiter.gets_it().await;
+    assert_eq!(pair.ours.stats().lost_total, 0);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_dropped_on_the_way_keeps_nothing() {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let before = pair.control.hash("a");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.proxy.hold_replies(true);
+    let unlock = tokio::spawn(guard.unlock());
+    let control = &mut pair.control;
+    eventually("the field has moved", ms(2000), || {
+        control.hash("a") != before
+    })
+    .await;
+    waiter.task.abort();
+    assert!(waiter.task.await.is_err());
+    pair.proxy.hold_replies(false);
+    unlock.await.expect("no panic").expect("held");
+    eventually("it is free", ms(5000), || pair.control.hash("a").is_empty()).await;
+    assert_eq!(pair.ours.stats().lost_total, 0);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_giver_that_is_dropped_on_the_way_holds_up_nobody() {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let before = pair.control.hash("a");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.proxy.hold_replies(true);
+    let unlock = tokio::spawn(guard.unlock());
+    let control = &mut pair.control;
+    eventually("the field has moved", ms(2000), || {
+        control.hash("a") != before
+    })
+    .await;
+    unlock.abort();
+    assert!(unlock.await.is_err());
+    pair.proxy.hold_replies(false);
+    waiter.gets_it().await;
+    assert_eq!(pair.ours.stats().lost_total, 0);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_that_closes_in_the_middle_leaves_no_holder() {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let before = pair.control.hash("a");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.proxy.hold_replies(true);
+    let unlock = tokio::spawn(guard.unlock());
+    let control = &mut pair.control;
+    eventually("the field has moved", ms(2000), || {
+        control.hash("a") != before
+    })
+    .await;
+    let closing = tokio::spawn({
+        let client = pair.ours.clone();
+        async move { client.close(ms(2000)).await }
+    });
+    let waited = waiter.task.await.expect("no panic");
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    pair.proxy.hold_replies(false);
+    unlock.await.expect("no panic").expect("held");
+    assert_eq!(closing.await.expect("no panic").unconfirmed, 0);
+    assert_eq!(pair.control.hash("a"), "");
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_pass_that_is_refused_becomes_a_release_in_the_same_call() {
+    let pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    let refused = "-OOM command not allowed when used memory > 'maxmemory'.";
+    pair.proxy.rule(Fate::Instead(refused), 1, is_pass);
+    guard.unlock().await.expect("held");
+    waiter.gets_it().await;
+    assert_eq!((pair.calls(PASS), pair.ours.stats().passes_total), (1, 0));
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn without_the_right_locks_are_freed_for_everybody() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    control.run(&[
+        "ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-hdel",
+    ]);
+    let client = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", server.port))
+        .await
+        .expect("the server answers");
+    for _ in 0..3 {
+        let guard = client.lock("a").lock().await.expect("free");
+        let waiter = Waiter::of(&client).await;
+        guard.unlock().await.expect("held");
+        waiter.gets_it().await;
+    }
+    assert_eq!(client.stats().passes_total, 0);
+    assert_eq!(control.calls("hdel"), 0);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn without_a_fence_locks_are_freed_for_everybody() {
+    let pair = ProxiedPair::with(|builder| builder.connection_fence(false)).await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    guard.unlock().await.expect("held");
+    waiter.gets_it().await;
+    assert_eq!(pair.calls(PASS), 0);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn so_many_passes_in_a_row_and_then_a_release() {
+    let handover = HandOver {
+        passes: 2,
+        for_at_most: Duration::from_secs(60),
+    };
+    let pair = ProxiedPair::with(|builder| builder.handover(handover)).await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let mut waiters = Vec::new();
+    for _ in 0..6 {
+        waiters.push(Waiter::of(&pair.ours).await);
+    }
+    guard.unlock().await.expect("held");
+    for waiter in waiters {
+        waiter.gets_it().await;
+    }
+    let calls = pair.proxy.script_calls();
+    let row: String = calls
+        .iter()
+        .filter_map(|words| match words {
+            _ if is_script(words, ACQUIRE) => Some('a'),
+            _ if is_script(words, PASS) => Some('p'),
+            _ if is_script(words, RELEASE) => Some('r'),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(row, "apprapprar", "acquire, pass, release");
+    pair.finish().await;
+}
+
+/// The promise of `docs/guarantees.md`: a row of passes ends, and then others are heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_gets_its_turn_beside_a_row_of_passes() {
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (lock, stop) = (ours.lock("a"), stop.clone());
+        tasks.spawn(async move {
+            while !stop.is_cancelled() {
+                lock.lock()
+                    .await
+                    .expect("its turn")
+                    .unlock()
+                    .await
+                    .expect("held");
+            }
+        });
+    }
+    eventually("they pass it on", ms(5000), || {
+        ours.stats().passes_total > 100
+    })
+    .await;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let guard = theirs.lock("a").lock().await.expect("its turn");
+        let waited = start.elapsed();
+        guard.unlock().await.expect("held");
+        assert!(waited < ms(1000) + stalls(start), "{waited:?}");
+    }
+    stop.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic");
+    }
+    server.finish([ours, theirs]).await;
+}
