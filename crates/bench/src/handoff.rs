@@ -106,7 +106,8 @@ impl Bare {
         let (zero, one) = (Argument::Number(0), Argument::Number(1));
         let arguments = [text(&owner), zero, one, text(&channel)];
         let answer = client.call(Which::Release, NAME, &arguments).await;
-        assert_eq!(answer, 1, "held");
+        // One more than have heard the message.
+        assert!(answer >= 1, "held");
     }
 
     async fn once(&self) -> u64 {

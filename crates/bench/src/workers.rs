@@ -89,7 +89,7 @@ impl<S: Scripts> Worker for BarePair<S> {
             .scripts
             .call(Which::Release, &self.key, &arguments)
             .await;
-        assert_eq!(answer, 1, "released");
+        assert!(answer >= 1, "released");
     }
 }
 
