@@ -7,7 +7,8 @@
 -- ARGV[4]  channel  the unlock channel of the lock
 --
 -- Returns
---    n  released: the count is the target and n is 1, or the lock is free and n-1 have got the message
+--    1  released: the count is the target
+--  1+n  released: the lock is free, and n connections have got the message
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
 --   -3  not a lock: the count is not a number; nothing changed

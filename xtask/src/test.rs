@@ -154,7 +154,7 @@ const PARTS: [(&str, &[&str]); 4] = [
     ("errors, bad inputs, rights", &["errors", "rights"]),
     (
         "hostile: outcomes, cancellation, storms",
-        &["outcomes", "cancellation", "storm"],
+        &["outcomes", "cancellation", "storm", "handover"],
     ),
 ];
 
