@@ -46,6 +46,22 @@ impl Waiter {
     }
 }
 
+/// A pass that is executed, and whose reply is held back: the unlock, and who gets the lock.
+async fn passing() -> (ProxiedPair, JoinHandle<Result<(), Error>>, Waiter) {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let before = pair.control.hash("a");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.proxy.hold_replies(true);
+    let unlock = tokio::spawn(guard.unlock());
+    let control = &mut pair.control;
+    eventually("the field has moved", ms(2000), || {
+        control.hash("a") != before
+    })
+    .await;
+    (pair, unlock, waiter)
+}
+
 fn is_pass(words: &[String]) -> bool {
     is_script(words, PASS)
 }
@@ -127,17 +143,7 @@ async fn a_pass_without_any_answer_leaves_nothing_and_nobody_behind() {
 
 #[tokio::test]
 async fn a_receiver_that_is_dropped_on_the_way_keeps_nothing() {
-    let mut pair = ProxiedPair::new().await;
-    let guard = pair.ours.lock("a").lock().await.expect("free");
-    let before = pair.control.hash("a");
-    let waiter = Waiter::of(&pair.ours).await;
-    pair.proxy.hold_replies(true);
-    let unlock = tokio::spawn(guard.unlock());
-    let control = &mut pair.control;
-    eventually("the field has moved", ms(2000), || {
-        control.hash("a") != before
-    })
-    .await;
+    let (mut pair, unlock, waiter) = passing().await;
     waiter.task.abort();
     assert!(waiter.task.await.is_err());
     pair.proxy.hold_replies(false);
@@ -149,17 +155,7 @@ async fn a_receiver_that_is_dropped_on_the_way_keeps_nothing() {
 
 #[tokio::test]
 async fn a_giver_that_is_dropped_on_the_way_holds_up_nobody() {
-    let mut pair = ProxiedPair::new().await;
-    let guard = pair.ours.lock("a").lock().await.expect("free");
-    let before = pair.control.hash("a");
-    let waiter = Waiter::of(&pair.ours).await;
-    pair.proxy.hold_replies(true);
-    let unlock = tokio::spawn(guard.unlock());
-    let control = &mut pair.control;
-    eventually("the field has moved", ms(2000), || {
-        control.hash("a") != before
-    })
-    .await;
+    let (pair, unlock, waiter) = passing().await;
     unlock.abort();
     assert!(unlock.await.is_err());
     pair.proxy.hold_replies(false);
@@ -170,17 +166,7 @@ async fn a_giver_that_is_dropped_on_the_way_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_client_that_closes_in_the_middle_leaves_no_holder() {
-    let mut pair = ProxiedPair::new().await;
-    let guard = pair.ours.lock("a").lock().await.expect("free");
-    let before = pair.control.hash("a");
-    let waiter = Waiter::of(&pair.ours).await;
-    pair.proxy.hold_replies(true);
-    let unlock = tokio::spawn(guard.unlock());
-    let control = &mut pair.control;
-    eventually("the field has moved", ms(2000), || {
-        control.hash("a") != before
-    })
-    .await;
+    let (mut pair, unlock, waiter) = passing().await;
     let closing = tokio::spawn({
         let client = pair.ours.clone();
         async move { client.close(ms(2000)).await }

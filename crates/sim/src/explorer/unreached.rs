@@ -4,7 +4,7 @@ mod left_out;
 mod passes;
 
 use left_out::LEFT_OUT;
-use passes::OF_PASSES;
+use passes::LEFT_OUT_OF_PASSES;
 
 use super::coverage::{Input as I, Row as R};
 
@@ -28,6 +28,8 @@ const CANNOT_BE: &[Unreached] = &[
             R::JobRaced,
             R::UnlockAndJob,
             R::UnlockAndJobInSync,
+            R::Passes,
+            R::JobPasses,
         ],
         &[
             I::Taken,
@@ -37,6 +39,17 @@ const CANNOT_BE: &[Unreached] = &[
             I::AcquireUnknown,
         ],
         "no acquire is under way",
+    ),
+    (
+        &[R::Receives, R::ReceivesThenRelease, R::Given],
+        &[
+            I::Taken,
+            I::TakenLate,
+            I::NotExecuted,
+            I::OuterGone,
+            I::AcquireUnknown,
+        ],
+        "the giver sends it, and its call asks before it takes the lock",
     ),
     (
         &[R::Acquire, R::AtOnce],
@@ -59,6 +72,10 @@ const CANNOT_BE: &[Unreached] = &[
             R::LastJob,
             R::JobInSync,
             R::JobRaced,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+            R::JobPasses,
         ],
         &[
             I::UnlockDone,
@@ -85,12 +102,23 @@ const CANNOT_BE: &[Unreached] = &[
             R::LastUnlock,
             R::Unlocks,
             R::LastUnlocks,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+            R::Passes,
         ],
         &[I::JobSteps, I::JobDone, I::JobGone, I::JobGaveUp],
         "no job is under way",
     ),
     (
-        &[R::Nothing, R::Acquire, R::AtOnce],
+        &[
+            R::Nothing,
+            R::Acquire,
+            R::AtOnce,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+        ],
         &[
             I::Unlock,
             I::UnlockLost,
@@ -109,12 +137,25 @@ const CANNOT_BE: &[Unreached] = &[
         "the owner has no hold, open or lost",
     ),
     (
-        &[R::Acquire, R::AtOnce],
+        &[
+            R::Acquire,
+            R::AtOnce,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+        ],
         &[I::DropEnded],
         "the owner has no hold, open or lost",
     ),
     (
-        &[R::Nothing, R::Acquire, R::AtOnce],
+        &[
+            R::Nothing,
+            R::Acquire,
+            R::AtOnce,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+        ],
         &[I::RenewHeld, I::RenewLost, I::RenewUnknown],
         "it would be of an earlier hold",
     ),
@@ -126,6 +167,8 @@ const CANNOT_BE: &[Unreached] = &[
             R::LastUnlock,
             R::LastUnlocks,
             R::LastJob,
+            R::Passes,
+            R::JobPasses,
         ],
         &[
             I::Unlock,
@@ -244,7 +287,7 @@ const CANNOT_BE: &[Unreached] = &[
 
 /// The reason for a pair, if there is one.
 pub(super) fn reason(row: R, input: I) -> Option<&'static str> {
-    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT).chain(OF_PASSES);
+    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT).chain(LEFT_OUT_OF_PASSES);
     let found = listed.find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
     found.map(|(.., reason)| *reason)
 }

@@ -1,8 +1,9 @@
 //! The traces of `traces.rs` that hand the lock from one task to the next, and what is lost or dropped
 //! in the middle of that.
 
-use redisson_lock::{Error, LossReason};
+use redisson_lock::{Error, LockGuard, LossReason};
 use sim::workload::ms;
+use tokio::task::JoinHandle;
 
 use crate::fixture::{Fixture, begin, end, lock, play};
 
@@ -13,6 +14,22 @@ fn field_of(fixture: &Fixture, nth: i64) -> String {
 
 fn holder(fixture: &Fixture) -> Option<String> {
     fixture.server().map(|(field, _)| field)
+}
+
+/// Task 0 hands the lock to task 1: executed, and not answered. With the unlock of the one and the call
+/// of the other.
+async fn passing(
+    fixture: &Fixture,
+) -> (
+    JoinHandle<Result<(), Error>>,
+    JoinHandle<Result<LockGuard, Error>>,
+) {
+    let first = fixture.task(0).lock().await.expect("free");
+    let next = begin(lock(&fixture.task(1))).await;
+    fixture.world.hold_answers(0, true);
+    let unlock = begin(first.unlock()).await;
+    assert_eq!(holder(fixture), Some(field_of(fixture, 1)));
+    (unlock, next)
 }
 
 #[test]
@@ -44,15 +61,7 @@ fn v02_a_late_pass_does_not_rob_its_sender() {
 #[test]
 fn v10_a_receiver_that_calls_again_waits_for_the_pass() {
     play(true, async |fixture| {
-        let first = fixture.task(0).lock().await.expect("free");
-        let next = begin(lock(&fixture.task(1))).await;
-        fixture.world.hold_answers(0, true);
-        let unlock = begin(first.unlock()).await;
-        assert_eq!(
-            holder(&fixture),
-            Some(field_of(&fixture, 1)),
-            "executed, not answered"
-        );
+        let (unlock, next) = passing(&fixture).await;
         next.abort();
         let again = begin(lock(&fixture.task(1))).await;
         fixture.world.hold_answers(0, false);
@@ -70,15 +79,7 @@ fn v10_a_receiver_that_calls_again_waits_for_the_pass() {
 #[test]
 fn v11_a_pass_without_an_answer_leaves_no_field_behind() {
     play(true, async |fixture| {
-        let first = fixture.task(0).lock().await.expect("free");
-        let next = begin(lock(&fixture.task(1))).await;
-        fixture.world.hold_answers(0, true);
-        let unlock = begin(first.unlock()).await;
-        assert_eq!(
-            holder(&fixture),
-            Some(field_of(&fixture, 1)),
-            "executed, not answered"
-        );
+        let (unlock, next) = passing(&fixture).await;
         next.abort();
         fixture.world.down_for(ms(1_500));
         let unlocked = end(unlock).await;
@@ -95,10 +96,7 @@ fn v11_a_pass_without_an_answer_leaves_no_field_behind() {
 fn a_receiver_of_a_pass_without_an_answer_gets_the_lock_in_the_end() {
     play(true, async |fixture| {
         let lost = fixture.client.stats().lost_total;
-        let first = fixture.task(0).lock().await.expect("free");
-        let next = begin(lock(&fixture.task(1))).await;
-        fixture.world.hold_answers(0, true);
-        let unlock = begin(first.unlock()).await;
+        let (unlock, next) = passing(&fixture).await;
         fixture.world.down_for(ms(1_050));
         let unlocked = end(unlock).await;
         assert!(

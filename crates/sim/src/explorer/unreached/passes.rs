@@ -1,87 +1,10 @@
-//! What cannot come while a lock is handed over, and what the worlds of the hand-over leave out.
+//! What can be while a lock is handed over, and is left out.
 
 use super::super::coverage::{Input as I, Row as R};
 use super::Unreached;
 use super::left_out::NO_WORLD;
 
-pub(super) const OF_PASSES: &[Unreached] = &[
-    (
-        &[R::Receives, R::ReceivesThenRelease, R::Given],
-        &[
-            I::Taken,
-            I::TakenLate,
-            I::NotExecuted,
-            I::OuterGone,
-            I::AcquireUnknown,
-        ],
-        "the giver sends it, and its call asks before it takes the lock",
-    ),
-    (
-        &[R::Passes, R::JobPasses],
-        &[
-            I::Taken,
-            I::TakenLate,
-            I::NotExecuted,
-            I::OuterGone,
-            I::AcquireUnknown,
-        ],
-        "no acquire is under way",
-    ),
-    (
-        &[R::Receives, R::ReceivesThenRelease, R::Given, R::JobPasses],
-        &[
-            I::UnlockDone,
-            I::UnlockGone,
-            I::UnlockGoneRepeated,
-            I::UnlockUnknown,
-            I::UnlockRefused,
-        ],
-        "no unlock is under way",
-    ),
-    (
-        &[R::Receives, R::ReceivesThenRelease, R::Given, R::Passes],
-        &[I::JobSteps, I::JobDone, I::JobGone, I::JobGaveUp],
-        "no job is under way",
-    ),
-    (
-        &[R::Receives, R::ReceivesThenRelease, R::Given],
-        &[
-            I::Unlock,
-            I::UnlockLost,
-            I::Drop,
-            I::DropEnded,
-            I::Detach,
-            I::DetachLost,
-            I::Claim,
-            I::ClaimLost,
-            I::ExtendBegins,
-            I::Extended,
-            I::ExtendLost,
-            I::LeaseOver,
-            I::NotRenewed,
-            I::MaxHold,
-        ],
-        "the owner has no hold, open or lost",
-    ),
-    (
-        &[R::Receives, R::ReceivesThenRelease, R::Given],
-        &[I::RenewHeld, I::RenewLost, I::RenewUnknown],
-        "it would be of an earlier hold",
-    ),
-    (
-        &[R::Passes, R::JobPasses],
-        &[
-            I::Unlock,
-            I::Drop,
-            I::Detach,
-            I::Claim,
-            I::ExtendLost,
-            I::LeaseOver,
-            I::NotRenewed,
-            I::MaxHold,
-        ],
-        "nothing is held",
-    ),
+pub(super) const LEFT_OUT_OF_PASSES: &[Unreached] = &[
     (
         &[R::Passes],
         &[
