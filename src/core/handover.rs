@@ -117,7 +117,7 @@ impl LockCore {
         if own.tenure.is_held() || self.life != Life::Open || self.rules.handover.passes == 0 {
             return None;
         }
-        let (head, waiter) = self.receiver(owner)?;
+        let (head, waiter) = self.receiver()?;
         let bounds = self.rules.handover;
         let row = self.row.get_or_insert(Row {
             passes: 0,
@@ -142,15 +142,16 @@ impl LockCore {
         self.pass_under_way(owner)
     }
 
-    /// Who gets the lock when `owner` has no use for it any more.
-    fn receiver(&self, owner: ThreadId) -> Option<(WaiterId, Waiter)> {
+    /// Who gets the lock when its owner has no use for it any more: not that owner, whose release is
+    /// under way.
+    fn receiver(&self) -> Option<(WaiterId, Waiter)> {
         let head = self.queue.head()?;
         let waiter = self.queue.get(head).filter(|waiter| waiter.is_ready())?;
         let own = self.owners.get(&waiter.owner);
         let is_free = own.is_none_or(|own| {
             own.op.is_idle() && !own.tenure.is_held() && own.tenure.lost().is_none()
         });
-        (waiter.owner != owner && is_free).then(|| (head, waiter.clone()))
+        is_free.then(|| (head, waiter.clone()))
     }
 
     /// The pass of an owner, if one is under way: it is over now. Its receiver is told by `end_pass`.
