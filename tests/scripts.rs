@@ -187,6 +187,19 @@ fn pass_moves_the_hold_with_a_lease_of_its_own_also_when_sent_twice() {
     assert!(pass(control, "me:2", "5000").contains("WRONGTYPE"));
 }
 
+/// The first command writes nothing, and counts as a write all the same.
+#[test]
+fn pass_works_on_a_server_that_is_out_of_memory() {
+    let server = Server::start();
+    let control = &mut server.control();
+    State::Ours(1).set(control);
+    control.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = shown(control.try_run(&["HSET", "other", "field", "1"]));
+    assert!(refused.contains("OOM"), "{refused}");
+    let answer = shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", "me:2", "5000"]));
+    assert_eq!((answer.as_str(), seen(control).as_str()), ("1", "me:2 1 5"));
+}
+
 #[test]
 fn renew_answers_for_each_key_and_never_shortens() {
     let server = Server::start();

@@ -35,7 +35,7 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
     }
 }
 
-/// What CI explores, together in less than a minute.
+/// What CI explores, together in two or three minutes.
 pub fn all() -> Vec<World> {
     [
         beside_each_other(),
