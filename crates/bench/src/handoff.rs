@@ -181,4 +181,4 @@ impl System for InJvm {
 }
 
 const NAME: &str = "handoff";
-const BARE: &str = "floor: publish, message, script (fred)";
+pub const BARE: &str = "floor: publish, message, script (fred)";

@@ -21,6 +21,7 @@ mod results;
 mod sample;
 mod scenarios;
 mod sweeps;
+mod targets;
 mod workers;
 
 use std::path::PathBuf;
@@ -150,6 +151,7 @@ async fn run(options: Options) {
         return;
     }
     println!("\n{}", results::table(&outcomes));
+    println!("{}", targets::table(&outcomes));
     page::write_json(&outcomes, &sweeps, options.form, &run);
     let lost: f64 = outcomes.iter().map(Outcome::lost).sum();
     assert_eq!(lost, 0.0, "locks were lost: docs/ is not written");

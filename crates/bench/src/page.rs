@@ -10,6 +10,7 @@ use crate::plots;
 use crate::results::{self, Outcome};
 use crate::scenarios::SCENARIOS;
 use crate::sweeps::{self, Sweep};
+use crate::targets;
 
 /// When and where a run was. `cargo xtask bench` knows the day and the compiler.
 pub fn when_and_where(context: &Context) -> String {
@@ -49,7 +50,9 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
         let _ = writeln!(text, "| {} | {} |", scenario.name, scenario.text);
     }
     let table = results::table(outcomes);
-    let _ = write!(text, "\n{READING}\n## Results\n\n{table}");
+    let targets = targets::table(outcomes);
+    let _ = write!(text, "\n{READING}\n## Targets\n\n{targets}");
+    let _ = write!(text, "\n## Results\n\n{table}");
     text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
     for (file, title) in drawn {
         let _ = write!(text, "\n![{title}](benchmarks/{file})\n");

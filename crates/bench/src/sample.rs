@@ -8,6 +8,7 @@ pub const PER_SECOND: &str = "per_second";
 pub const P50: &str = "p50_us";
 pub const P99: &str = "p99_us";
 pub const LONGEST: &str = "longest_ms";
+pub const LONGEST_TO_MEAN: &str = "longest_to_mean";
 pub const FAIRNESS: &str = "fairness";
 pub const SCRIPTS: &str = "script_calls_per_acquisition";
 pub const CPU: &str = "cpu_ms_per_second";
@@ -33,12 +34,14 @@ impl Sample {
         nanos.sort_unstable();
         let total = nanos.len() as f64;
         let micros = |share: f64| quantile(&nanos, share) as f64 / 1e3;
+        let sum: f64 = nanos.iter().map(|nanos| *nanos as f64 / 1e3).sum();
         let mut figures = BTreeMap::from([
             (ACQUISITIONS, total),
             (PER_SECOND, total / took.as_secs_f64()),
             (P50, micros(0.5)),
             (P99, micros(0.99)),
             (LONGEST, micros(1.0) / 1e3),
+            (LONGEST_TO_MEAN, micros(1.0) * total / sum),
         ]);
         if counts.len() > 1 {
             figures.insert(FAIRNESS, jain(&counts));
@@ -139,6 +142,7 @@ mod tests {
         let figure = |name: &str| sample.figures[name];
         assert_eq!(figure(PER_SECOND), 2.0);
         assert_eq!((figure(P50), figure(LONGEST)), (2.0, 4.0));
+        assert_eq!(figure(LONGEST_TO_MEAN), 4_000.0 / (4_006.0 / 4.0));
         assert_eq!((figure(FAIRNESS), figure(SCRIPTS)), (1.0, 2.0));
     }
 }

@@ -18,8 +18,8 @@ use crate::{handoff, herd};
 
 pub const OURS: &str = "redisson-lock";
 const RSLOCK: &str = "rslock 0.10";
-const FRED: &str = "floor: two scripts (fred)";
-const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
+pub const FRED: &str = "floor: two scripts (fred)";
+pub const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
 const REDIS: &str = "floor: two scripts (redis-rs)";
 
 /// A name, what is done, and which figures are compared.
