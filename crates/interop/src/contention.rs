@@ -1,17 +1,18 @@
 //! Many workers of both sides on one lock, with a counter that a lost exclusion would spoil.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::fixture::{Fixture, Load, Scenario};
 use crate::party::Party;
-use test_support::{Control, ms};
+use test_support::{Control, ms, stalls};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::new("mixed_workers", mixed_workers).load(Load::Processor),
         Scenario::new("a_few_mixed_workers", a_few_mixed_workers).short(),
+        Scenario::new("waits_beside_many_of_one_client", waits_beside_many).load(Load::Processor),
         Scenario::new("lk03_testSubscriptionsPerConnection", lk03),
         Scenario::new("lk23_testConcurrency_SingleInstance", lk23),
         Scenario::new("lk24_testConcurrencyLoop_MultiInstance", lk24).load(Load::Processor),
@@ -27,6 +28,66 @@ async fn mixed_workers(fixture: Fixture) {
 async fn a_few_mixed_workers(fixture: Fixture) {
     let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
     sections(&fixture, &parties, 200).await;
+}
+
+/// Eight workers of one client never leave the lock alone, and one of the other side wants it again
+/// and again. This crate hands the lock from one to the next, and still the other has it soon. A
+/// Redisson in the first part promises no such thing: it only excludes.
+async fn waits_beside_many(fixture: Fixture) {
+    const WAITS: usize = 20;
+    let (name, counter) = (&fixture.name, format!("counter {}", fixture.name));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let worker = fixture.first.worker();
+        let (stop, name, counter) = (Arc::clone(&stop), name.clone(), counter.clone());
+        let mut control = fixture.control();
+        tasks.spawn(async move {
+            let mut sections = 0;
+            while !stop.load(Ordering::Relaxed) {
+                worker.lock(&name, None).await.expect("in the end");
+                add_one(&mut control, &counter).await;
+                worker.unlock(&name).await.expect("held");
+                sections += 1;
+            }
+            sections
+        });
+    }
+    let (other, passed) = (fixture.second.worker(), passes(&fixture.first));
+    let (mut control, mut waits) = (fixture.control(), Vec::new());
+    let begin = Instant::now();
+    while waits.len() < WAITS && (begin.elapsed() < ms(5_000) || fixture.first.is_rust()) {
+        let start = Instant::now();
+        other.lock(name, None).await.expect("in the end");
+        waits.push(start.elapsed());
+        add_one(&mut control, &counter).await;
+        other.unlock(name).await.expect("held");
+    }
+    let stalls = stalls(begin);
+    stop.store(true, Ordering::Relaxed);
+    let mut total = waits.len();
+    while let Some(done) = tasks.join_next().await {
+        total += done.expect("no panic");
+    }
+    let counted = fixture.control().run(&["GET", &counter]);
+    assert_eq!(counted, total.to_string(), "no update was lost");
+    if fixture.first.is_rust() {
+        assert!(passes(&fixture.first) > passed, "none was handed over");
+        waits.sort_unstable();
+        let (middle, longest) = (waits[WAITS / 2], waits[WAITS - 1]);
+        // A row of passes takes 50 ms; behind it the others go first for 5 ms.
+        assert!(
+            middle <= ms(200) + stalls && longest <= ms(1_000) + stalls,
+            "it waited for {waits:?}, while the machine stood still for {stalls:?}"
+        );
+    }
+}
+
+fn passes(party: &Party) -> u64 {
+    match party {
+        Party::Rust(client) => client.stats().passes_total,
+        Party::Java { .. } => 0,
+    }
 }
 
 /// 32 workers on five names, with one subscriber connection for each side; one that has room for
