@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  lock   hash: owner -> hold count
 -- ARGV[1]  from   "clientId:threadId" of the holder
--- ARGV[2]  to     "clientId:threadId" of the receiver, whose hold count becomes 1
+-- ARGV[2]  to     "clientId:threadId" of the receiver, which holds nothing yet; its hold count becomes 1
 -- ARGV[3]  lease  milliseconds of the receiver's lease, at least 1
 --
 -- Returns

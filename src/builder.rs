@@ -302,11 +302,11 @@ impl LockClientBuilder {
         let settings = Arc::new(settings);
         let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
-        let rules = Rules {
+        let rules = Arc::new(Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout,
             handover: self.handover,
-        };
+        });
         let config = Config {
             key_prefix: self.key_prefix.into(),
             rules,

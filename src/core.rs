@@ -11,7 +11,7 @@
 //! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
 //! | `rules` | settings, the client's life, counts |
 //! | `op` | the operation under way for one owner, as one enum |
-//! | `owner_state` | both together |
+//! | `owner_state`, `owners` | both together, and all of them |
 //! | `queue` | the waiters |
 //! | `admission`, `release`, `handover`, `renewal` | the steps |
 //! | `effect` | what a step leaves to be done |
@@ -32,13 +32,13 @@ mod hold;
 mod ids;
 mod op;
 mod owner_state;
+mod owners;
 mod queue;
 mod release;
 mod renewal;
 mod rules;
 mod tenure;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::LossReason;
@@ -62,16 +62,17 @@ pub use renewal::RenewalRequest;
 pub use rules::{Counts, HandOver, Life, Rules};
 
 use ids::Ids;
-use owner_state::{Context, Marks, OwnerState, Seen};
+use owner_state::{Context, OwnerState, Seen};
+use owners::Owners;
 use queue::{Queue, Row};
 
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockCore {
-    rules: Rules,
+    rules: Arc<Rules>,
     life: Life,
     ids: Ids,
-    owners: BTreeMap<ThreadId, OwnerState>,
+    owners: Owners,
     queue: Queue,
     /// When an owner of this client freed the lock, until it is taken or the head of the queue
     /// attempts to.
@@ -79,35 +80,9 @@ pub struct LockCore {
     row: Option<Row>,
     /// The queue lets other processes go first until then.
     stands_back_until: Option<Time>,
-    marked: Marked,
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
-}
-
-/// The owners by what they are looked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Marked {
-    expires: BTreeSet<(Time, ThreadId)>,
-    blocks: usize,
-    unlocks: BTreeSet<(Time, ThreadId)>,
-    frees: BTreeSet<(Time, ThreadId)>,
-}
-
-impl Marked {
-    fn add(&mut self, owner: ThreadId, marks: Marks) {
-        self.expires.extend(marks.expires.map(|at| (at, owner)));
-        self.blocks += usize::from(marks.blocks);
-        self.unlocks.extend(marks.unlocks.map(|at| (at, owner)));
-        self.frees.extend(marks.frees.map(|at| (at, owner)));
-    }
-
-    fn remove(&mut self, owner: ThreadId, marks: Marks) {
-        marks.expires.map(|at| self.expires.remove(&(at, owner)));
-        self.blocks -= usize::from(marks.blocks);
-        marks.unlocks.map(|at| self.unlocks.remove(&(at, owner)));
-        marks.frees.map(|at| self.frees.remove(&(at, owner)));
-    }
 }
 
 /// What the waiters look at that are not about to do anything for an owner of their own.
@@ -121,17 +96,16 @@ struct Front {
 }
 
 impl LockCore {
-    pub fn new(rules: Rules, life: Life) -> Self {
+    pub fn new(rules: impl Into<Arc<Rules>>, life: Life) -> Self {
         Self {
-            rules,
+            rules: rules.into(),
             life,
             ids: Ids::default(),
-            owners: BTreeMap::new(),
+            owners: Owners::default(),
             queue: Queue::default(),
             freed_at: None,
             row: None,
             stands_back_until: None,
-            marked: Marked::default(),
             counts: Counts::default(),
             latest: Time::START,
         }
@@ -151,26 +125,27 @@ impl LockCore {
 
     /// When the timer of an owner has to fire. `None`: it needs none.
     pub fn timer(&self, owner: ThreadId) -> Option<Time> {
-        self.owners.get(&owner)?.timer
+        self.owners.get(owner)?.timer
     }
 
     /// What a guard shows. Changes nothing. `None`: the hold has ended.
     pub fn snapshot(&self, now: Time, owner: ThreadId, hold: HoldId) -> Option<HoldSnapshot> {
         self.owners
-            .get(&owner)?
+            .get(owner)?
             .tenure
             .snapshot(now, hold, &self.rules)
     }
 
     /// The field under which this owner appears in Redis, if it has anything to do with the lock.
     pub fn field(&self, owner: ThreadId) -> Option<Arc<str>> {
-        Some(Arc::clone(&self.owners.get(&owner)?.field))
+        Some(Arc::clone(&self.owners.get(owner)?.field))
     }
 
     /// Which owner has this field, and since when. Looks through all of them.
     pub fn owner_of(&self, field: &str) -> Option<(ThreadId, Generation)> {
-        let found = self.owners.values().find(|state| *state.field == *field)?;
-        Some((found.owner, found.generation))
+        let mut owners = self.owners.iter();
+        let (owner, state) = owners.find(|(_, state)| *state.field == *field)?;
+        Some((owner, state.generation))
     }
 
     /// One step: ends what is over, changes, and wakes those who can go on.
@@ -186,10 +161,7 @@ impl LockCore {
         );
         self.latest = self.latest.max(now);
         let before = self.front();
-        while let Some(&(at, owner)) = self.marked.expires.first() {
-            if at > now {
-                break;
-            }
+        while let Some((_, owner)) = self.owners.first_expiry().filter(|(at, _)| *at <= now) {
             self.expire_grant(now, owner);
             self.change(now, owner, out, |state, cx| state.expire(cx));
         }
@@ -213,9 +185,9 @@ impl LockCore {
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let state = self.owners.get_mut(&owner)?;
+        let state = self.owners.get_mut(owner)?;
         let (seen, marks, counts) = (state.seen(), state.marks(), state.counts());
-        let (rules, life) = (self.rules, self.life);
+        let life = self.life;
         let mut cx = Context {
             now,
             life,
@@ -223,20 +195,16 @@ impl LockCore {
             out: &mut *out,
         };
         let answer = change(state, &mut cx);
-        let timer = state.timer(now, &rules);
+        let timer = state.timer(now, &self.rules);
         if timer != state.timer {
             state.timer = timer;
             out.timers.push(owner);
         }
         let after = state.seen();
         self.counts.replace(counts, state.counts());
-        self.marked.remove(owner, marks);
-        self.marked.add(owner, state.marks());
         #[cfg(debug_assertions)]
         state.check();
-        if state.is_spent() {
-            self.owners.remove(&owner);
-        }
+        self.owners.changed(owner, marks);
         self.wake_own(owner, seen, after, out);
         Some(answer)
     }
@@ -262,7 +230,7 @@ impl LockCore {
     fn front(&self) -> Front {
         Front {
             head: self.queue.head(),
-            head_may_contend: self.marked.blocks == 0,
+            head_may_contend: !self.owners.block(),
             freed: self.freed_at.is_some(),
             next_stuck: self.next_stuck(),
             yield_until: self.yield_until(None),
@@ -287,8 +255,8 @@ impl LockCore {
     /// When the next of the unlocks that are under way counts as stuck: its caller does not poll it.
     /// A waiter asks again then although nothing has happened.
     pub fn next_stuck(&self) -> Option<Time> {
-        let (since, _) = self.marked.unlocks.first()?;
-        Some(*since + self.rules.command_timeout)
+        let (since, _) = self.owners.first_unlock()?;
+        Some(since + self.rules.command_timeout)
     }
 
     /// Until when an attempt at once lets the head of the queue go first. All share one connection,
@@ -299,13 +267,8 @@ impl LockCore {
         if head.absent || Some(head.owner) == owner {
             return None;
         }
-        let frees = self
-            .marked
-            .frees
-            .iter()
-            .rev()
-            .find(|(_, other)| Some(*other) != owner);
-        let since = frees.map(|(since, _)| *since).max(self.freed_at)?;
+        let frees = self.owners.last_free(owner);
+        let since = frees.max(self.freed_at)?;
         Some(since + self.rules.command_timeout)
     }
 
@@ -319,7 +282,8 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
-            out.acquires_ended.extend(core.owners.keys());
+            let owners = core.owners.iter().map(|(owner, _)| owner);
+            out.acquires_ended.extend(owners);
         });
     }
 
@@ -327,7 +291,8 @@ impl LockCore {
     pub fn lose_all(&mut self, now: Time, reason: LossReason, out: &mut Effects) -> Vec<Arc<str>> {
         self.step(now, out, |core, out| {
             let mut ended = Vec::new();
-            for owner in core.owners.keys().copied().collect::<Vec<_>>() {
+            let owners = core.owners.iter().map(|(owner, _)| owner);
+            for owner in owners.collect::<Vec<_>>() {
                 core.change(now, owner, out, |state, cx| {
                     if state.tenure.is_held() {
                         ended.push(Arc::clone(&state.field));
@@ -343,22 +308,20 @@ impl LockCore {
     #[cfg(feature = "test-util")]
     pub fn check(&self) {
         self.queue.check();
-        let mut marked = Marked::default();
+        self.owners.check();
         let mut counts = Counts::default();
-        for (owner, state) in &self.owners {
-            assert_eq!(*owner, state.owner);
+        for (owner, state) in self.owners.iter() {
+            assert_eq!(owner, state.owner);
             assert!(
                 !state.is_spent(),
                 "{owner:?} is forgotten when nothing is left of it"
             );
             state.check();
             state.tenure.check();
-            marked.add(*owner, state.marks());
             counts.replace(Counts::default(), state.counts());
         }
-        assert_eq!(marked, self.marked);
         assert_eq!(counts, self.counts);
-        let queued_attempts = self.owners.values().filter(|state| {
+        let queued_attempts = self.owners.iter().filter(|(_, state)| {
             state
                 .op
                 .acquire()
@@ -376,7 +339,7 @@ impl LockCore {
     /// Goes through every number and every instant; see [`Visitor`].
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
         self.ids.visit(visitor);
-        self.owners.values_mut().for_each(|own| own.visit(visitor));
+        self.owners.visit(visitor);
         self.queue.visit(visitor);
         self.freed_at.iter_mut().for_each(|at| visitor.time(at));
         let until = self.stands_back_until.iter_mut();
@@ -384,10 +347,6 @@ impl LockCore {
         let row = self.row.iter_mut();
         row.for_each(|row| visitor.time(&mut row.since));
         visitor.time(&mut self.latest);
-        self.marked = Marked::default();
-        for (owner, own) in &self.owners {
-            self.marked.add(*owner, own.marks());
-        }
     }
 }
 

@@ -8,21 +8,22 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a job needs nobody else.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tokio_util::sync::CancellationToken;
 
 use crate::core::{
-    Counts, Effects, Ending, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms,
-    ThreadId, Time, Unlock, WaiterId,
+    Counts, Effects, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms, ThreadId,
+    Time, Unlock, WaiterId,
 };
 use crate::error::LossReason;
 use crate::event::{event, isolated};
+use crate::few::Few;
+use crate::hold_status::HoldStatus;
 use crate::redis::Route;
 use crate::shared::Shared;
 use crate::table::Table;
@@ -56,7 +57,7 @@ impl Locks {
         self.table.get_or_insert_with(name.key(), || {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
-            let core = LockCore::new(self.shared.config.rules, self.shared.life());
+            let core = LockCore::new(Arc::clone(&self.shared.config.rules), self.shared.life());
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
             let state = Mutex::new(State::new(core));
             Entry {
@@ -97,12 +98,10 @@ pub(crate) struct Entry {
 struct State {
     core: LockCore,
     /// What the core knows by number: holds and waiters.
-    holds: BTreeMap<HoldId, Arc<HoldStatus>>,
-    waiters: BTreeMap<WaiterId, Arc<Notify>>,
+    holds: Few<HoldId, Arc<HoldStatus>>,
+    waiters: Few<WaiterId, Arc<Notify>>,
     /// For unlocks that wait for the end of an acquire.
-    acquires: BTreeMap<ThreadId, Arc<Notify>>,
-    /// What the client's tally has of this lock.
-    counted: Counts,
+    acquires: Few<ThreadId, Arc<Notify>>,
     /// Itself, while the core remembers an owner.
     itself: Option<Arc<Entry>>,
 }
@@ -111,10 +110,9 @@ impl State {
     fn new(core: LockCore) -> Self {
         Self {
             core,
-            holds: BTreeMap::new(),
-            waiters: BTreeMap::new(),
-            acquires: BTreeMap::new(),
-            counted: Counts::default(),
+            holds: Few::default(),
+            waiters: Few::default(),
+            acquires: Few::default(),
             itself: None,
         }
     }
@@ -124,9 +122,9 @@ impl State {
 #[derive(Default)]
 struct Deferred {
     effects: Effects,
-    ended: Vec<Arc<HoldStatus>>,
-    woken: Vec<Arc<Notify>>,
-    acquires: Vec<Arc<Notify>>,
+    ended: SmallVec<[Arc<HoldStatus>; 1]>,
+    woken: SmallVec<[Arc<Notify>; 2]>,
+    acquires: SmallVec<[Arc<Notify>; 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
     itself: Option<Arc<Entry>>,
@@ -157,15 +155,21 @@ impl Entry {
             // Read here and not before: a step that waited for the mutex is later than the one that
             // had it.
             let now = self.shared().clock.now();
+            let counted = state.core.counts();
             let answer = run(&mut state, now, &mut effects);
-            (answer, self.write_down(&mut state, effects))
+            (answer, self.write_down(&mut state, counted, effects))
         };
         self.apply(deferred);
         answer
     }
 
     /// The facts of a step, and the cells that its effects are about.
-    fn write_down(self: &Arc<Self>, state: &mut State, effects: Effects) -> Deferred {
+    fn write_down(
+        self: &Arc<Self>,
+        state: &mut State,
+        counted: Counts,
+        effects: Effects,
+    ) -> Deferred {
         let mut deferred = Deferred::default();
         for (hold, ending) in &effects.ended {
             if let Some(status) = state.holds.remove(hold) {
@@ -184,9 +188,8 @@ impl Entry {
             .filter_map(|owner| state.acquires.remove(owner));
         deferred.acquires.extend(acquires);
         let counts = state.core.counts();
-        if counts != state.counted {
-            deferred.progress = self.shared().tally.change(state.counted, counts);
-            state.counted = counts;
+        if counts != counted {
+            deferred.progress = self.shared().tally.change(counted, counts);
         }
         if !state.core.keeps_itself() {
             deferred.itself = state.itself.take();
@@ -316,7 +319,8 @@ impl Entry {
                 ReleaseStart::Send(unlock) => UnlockStart::Send(unlock),
                 ReleaseStart::NotHeld => UnlockStart::NotHeld,
                 ReleaseStart::OwnerBusy { since } => {
-                    let ended = Arc::clone(state.acquires.entry(owner).or_default());
+                    let ended = state.acquires.get_or_insert_with(owner, Arc::default);
+                    let ended = Arc::clone(ended);
                     UnlockStart::Wait {
                         since,
                         acquire: ended.notified_owned(),
@@ -367,34 +371,5 @@ pub(crate) enum UnlockStart {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.locks.table.remove(self.name.key(), self);
-    }
-}
-
-/// What a hold and its guard share: whether and how the hold has ended. It ends once.
-#[derive(Debug, Default)]
-pub(crate) struct HoldStatus {
-    ending: OnceLock<Ending>,
-    ended: CancellationToken,
-}
-
-impl HoldStatus {
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ending.get().copied()
-    }
-
-    /// Cancelled after the hold has ended, in whichever way.
-    pub(crate) fn ended(&self) -> &CancellationToken {
-        &self.ended
-    }
-
-    /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
-    pub(crate) fn set_ending(&self, ending: Ending) {
-        let first = self.ending.set(ending).is_ok();
-        debug_assert!(first, "I5: a hold ends once");
-    }
-
-    /// Wakes those who wait for the end, when the mutex is free.
-    pub(crate) fn wake(&self) {
-        self.ended.cancel();
     }
 }

@@ -12,8 +12,9 @@ use std::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::core::{Ending, HoldId, HoldSnapshot, Time};
-use crate::entry::{Entry, HoldStatus};
+use crate::entry::Entry;
 use crate::error::LossReason;
+use crate::hold_status::HoldStatus;
 use crate::owner::Owner;
 
 /// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.

@@ -59,12 +59,12 @@ pub struct Lock {
 impl Lock {
     pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
         let config = &client.shared().config;
-        let max_hold = config.max_hold;
         let valid = LockName::new(&config.key_prefix, &name).ok();
+        let given = valid.as_ref().map(|valid| Arc::clone(valid.given()));
         Self {
+            given: given.unwrap_or_else(|| name.into()),
             name: valid.map(Arc::new),
-            given: name.into(),
-            max_hold,
+            max_hold: config.max_hold,
             client,
             lease: None,
             owner: None,
@@ -215,7 +215,8 @@ impl Lock {
     /// acquired in time.
     ///
     /// A wait of zero makes one attempt. A reply already in flight at the deadline is still
-    /// awaited, at most for the command timeout.
+    /// awaited, at most for the command timeout. If it is another caller of this client that is
+    /// handing the lock over at that moment, the next in the queue gets it.
     ///
     /// # Errors
     ///
@@ -347,13 +348,13 @@ impl Lock {
 
     async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
-        let owner = self.current_owner();
+        let owner = self.current_owner()?;
+        let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
         let acquiring = async {
-            let owner = owner?;
-            let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
             let entry = self.entry()?;
             let taken = acquire(&entry, &owner, terms, wait).await?;
-            Ok(taken.map(|taken| LockGuard::new(Arc::clone(&self.client), entry, owner, taken)))
+            let client = Arc::clone(&self.client);
+            Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken)))
         };
         self.client
             .shared()

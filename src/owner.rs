@@ -43,25 +43,26 @@ use crate::wire;
 /// only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owner {
-    client_id: Arc<str>,
+    /// `clientId:threadId`.
+    field: Arc<str>,
     thread_id: i64,
     origin: Origin,
 }
 
 impl Owner {
     /// A new, unique owner.
-    pub(crate) fn fresh(client_id: &Arc<str>) -> Self {
+    pub(crate) fn fresh(client_id: &str) -> Self {
         Self::new(client_id, next_own_id(), Origin::Explicit)
     }
 
     /// An owner with the given thread id.
-    pub(crate) fn with_id(client_id: &Arc<str>, thread_id: i64) -> Self {
+    pub(crate) fn with_id(client_id: &str, thread_id: i64) -> Self {
         Self::new(client_id, thread_id, Origin::Explicit)
     }
 
     /// The owner of the current call: its scope, its task, its thread inside a bare `block_on`, or
     /// a fresh one.
-    pub(crate) fn current(client_id: &Arc<str>) -> Self {
+    pub(crate) fn current(client_id: &str) -> Self {
         if let Some(owner) = SCOPE
             .try_with(|scope| scope.owner_of(client_id))
             .unwrap_or_default()
@@ -77,9 +78,9 @@ impl Owner {
         Self::new(client_id, next_own_id(), Origin::Call)
     }
 
-    fn new(client_id: &Arc<str>, thread_id: i64, origin: Origin) -> Self {
+    fn new(client_id: &str, thread_id: i64, origin: Origin) -> Self {
         Self {
-            client_id: Arc::clone(client_id),
+            field: wire::field(client_id, thread_id),
             thread_id,
             origin,
         }
@@ -138,22 +139,22 @@ impl Owner {
     }
 
     pub(crate) fn is_of(&self, client_id: &str) -> bool {
-        *self.client_id == *client_id
+        wire::is_field_of(client_id, &self.field)
     }
 
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
-    pub(crate) fn field(&self) -> Arc<str> {
-        wire::field(&self.client_id, self.thread_id)
+    pub(crate) fn field(&self) -> &Arc<str> {
+        &self.field
     }
 }
 
 impl fmt::Display for Owner {
     /// As stored in Redis: `clientId:threadId`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.client_id, self.thread_id)
+        f.write_str(&self.field)
     }
 }
 
@@ -219,11 +220,25 @@ fn in_block_on() -> bool {
     refused
 }
 
+/// `Id` exposes its number only as text, which is read without being kept.
 fn task_number(id: tokio::task::Id) -> i64 {
-    // `Id` exposes its number only as text.
-    id.to_string()
-        .parse()
-        .unwrap_or_else(|_| unreachable!("tokio prints a task id as a decimal below 2^63"))
+    struct Number(i64);
+
+    impl fmt::Write for Number {
+        fn write_str(&mut self, digits: &str) -> fmt::Result {
+            for digit in digits.bytes() {
+                let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10);
+                let more = |number: i64| number.checked_mul(10)?.checked_add(digit?.into());
+                self.0 = more(self.0).ok_or(fmt::Error)?;
+            }
+            Ok(())
+        }
+    }
+
+    let mut number = Number(0);
+    let is_number = fmt::Write::write_fmt(&mut number, format_args!("{id}")).is_ok();
+    assert!(is_number, "tokio prints a task id as a decimal below 2^63");
+    number.0
 }
 
 static NEXT_OWN_ID: AtomicI64 = AtomicI64::new(FIRST_OWN_ID);
@@ -246,9 +261,7 @@ const BUDGET_PROBE: usize = 160;
 mod tests {
     use super::*;
 
-    fn client_id() -> Arc<str> {
-        "c".into()
-    }
+    const CLIENT_ID: &str = "c";
 
     #[test]
     fn block_on_is_told_from_no_executor_and_keeps_its_budget() {
@@ -269,8 +282,8 @@ mod tests {
                     "the probe gave the budget back"
                 );
                 assert_eq!(
-                    Owner::current(&client_id()).thread_id,
-                    Owner::current(&client_id()).thread_id
+                    Owner::current(CLIENT_ID).thread_id,
+                    Owner::current(CLIENT_ID).thread_id
                 );
             });
         }
@@ -278,21 +291,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_is_its_own_owner_and_a_scope_wins_over_it() {
-        let id = client_id();
-        let (a, b) = tokio::spawn({
-            let id = Arc::clone(&id);
-            async move { (Owner::current(&id), Owner::current(&id)) }
-        })
-        .await
-        .expect("no panic");
+        let owner = || Owner::current(CLIENT_ID);
+        let (a, b) = tokio::spawn(async move { (owner(), owner()) })
+            .await
+            .expect("no panic");
         assert_eq!(a, b);
         assert_eq!(a.origin, Origin::Task);
 
-        let explicit = Owner::fresh(&id);
-        let foreign = Owner::fresh(&"other".into());
-        let seen = explicit
-            .scope(foreign.scope(async { Owner::current(&id) }))
-            .await;
+        let explicit = Owner::fresh(CLIENT_ID);
+        let foreign = Owner::fresh("other");
+        let seen = explicit.scope(foreign.scope(async { owner() })).await;
         assert_eq!(seen, explicit, "another client's scope does not hide ours");
     }
 }

@@ -19,9 +19,10 @@ use crate::core::{
     Effects, Ending, Generation, HoldId, LeasePolicy, Life, LockCore, RenewOutcome, RenewalAsk,
     ThreadId, local_deadline,
 };
-use crate::entry::{Entry, HoldStatus, Locks};
+use crate::entry::{Entry, Locks};
 use crate::error::{Error, LossReason, RefusedKind};
 use crate::event::event;
+use crate::hold_status::HoldStatus;
 use crate::redis::{Bulk, slot_of};
 use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
 use crate::shared::{Shared, Totals, check_lease};
@@ -237,7 +238,7 @@ async fn call(
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let retry = RetryPolicy { timeout, sends: 1 };
     script::call(entry.route(), "renewing", retry, || {
-        script::renew(&renewals)
+        Some(script::renew(&renewals))
     })
     .await
 }
@@ -334,7 +335,7 @@ pub(crate) async fn extend(
         field,
         asked,
     }];
-    let call = || script::renew(&renewal);
+    let call = || Some(script::renew(&renewal));
     let answer = script::call(entry.route(), "extending", shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;
     let sent_at = shared.clock.time(answer.sent_at);

@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) key_prefix: Arc<str>,
-    pub(crate) rules: Rules,
+    pub(crate) rules: Arc<Rules>,
     pub(crate) max_hold: Option<Duration>,
 }
 

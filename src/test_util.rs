@@ -96,12 +96,12 @@ pub fn loss(hold: &HoldHandle) -> Option<LossReason> {
 
 /// The field of a hold in the lock hash.
 pub fn field(hold: &HoldHandle) -> Arc<str> {
-    snapshot(hold).map_or_else(|| hold.owner.field(), |hold| hold.field)
+    snapshot(hold).map_or_else(|| Arc::clone(hold.owner.field()), |hold| hold.field)
 }
 
 /// The field that an owner has in lock hashes.
 pub fn field_of(owner: &Owner) -> Arc<str> {
-    owner.field()
+    Arc::clone(owner.field())
 }
 
 /// What [`Lock::run`](crate::Lock::run) would show of the hold of a guard.

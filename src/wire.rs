@@ -33,10 +33,17 @@ impl LockName {
                 problem: "a lock name with its prefix has at most 65536 bytes",
             });
         }
+        let given: Arc<str> = given.into();
+        let channel = channel(&key).into();
+        let key = if prefix.is_empty() {
+            Arc::clone(&given)
+        } else {
+            key.into()
+        };
         Ok(Self {
-            given: given.into(),
-            channel: channel(&key).into(),
-            key: key.into(),
+            given,
+            key,
+            channel,
         })
     }
 

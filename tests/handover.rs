@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HandOver, LockClient};
+use redisson_lock::{Error, HandOver, LockClient, LossReason};
 use test_support::{
     ACQUIRE, Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms,
     stalls,
@@ -191,6 +191,84 @@ async fn a_pass_that_is_refused_becomes_a_release_in_the_same_call() {
     waiter.gets_it().await;
     assert_eq!((pair.calls(PASS), pair.ours.stats().passes_total), (1, 0));
     pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_pass_that_is_refused_late_leaves_its_unlock_no_more_time() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(2_000))).await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    // Less than the half of it: the connection is not doubted yet.
+    pair.proxy.hold_commands(is_pass);
+    let refused = "-OOM command not allowed when used memory > 'maxmemory'.";
+    pair.proxy.rule(Fate::Instead(refused), 1, is_pass);
+    pair.proxy
+        .rule(Fate::Silence, 2, |words| is_script(words, RELEASE));
+    let start = Instant::now();
+    let unlock = tokio::spawn(guard.unlock());
+    tokio::time::sleep(ms(900)).await;
+    pair.proxy.let_commands_go();
+    let unlocked = unlock.await.expect("no panic");
+    let took = start.elapsed();
+    assert!(
+        matches!(unlocked, Err(Error::NoAnswer { .. })),
+        "{unlocked:?}"
+    );
+    assert!(took < ms(2_400) + stalls(start), "{took:?}");
+    waiter.gets_it().await;
+    pair.finish().await;
+}
+
+/// The section of the outer hold may be running, although its hold is over.
+#[tokio::test]
+async fn a_section_that_runs_on_behind_its_limit_keeps_the_lock() {
+    for handover in [HandOver::off(), HandOver::default()] {
+        let server = TestServer::new();
+        let client = server
+            .client_with(|builder| builder.handover(handover))
+            .await;
+        let (owner, mut control) = (client.owner(), server.control());
+        let lock = client.lock("a").owned_by(&owner);
+        let outer = lock.max_hold(ms(300)).lock().await.expect("free");
+        let inner = lock.lock().await.expect("nested");
+        let field = control.hash("a");
+        let mut waiter = Waiter::of(&client).await;
+        assert_eq!(outer.lost().await, LossReason::MaxHold);
+        eventually("one of two is left", ms(2_000), || control.count("a") == 1).await;
+        inner.unlock().await.expect("held");
+        let inside = tokio::time::timeout(ms(200), &mut waiter.inside).await;
+        assert!(inside.is_err(), "two sections at once");
+        assert_eq!(control.hash("a"), field.replace(" 2", " 1"));
+        drop(outer);
+        waiter.gets_it().await;
+        server.finish([client]).await;
+    }
+}
+
+/// A lease of its own that is over, and the end of `run`.
+#[tokio::test]
+async fn whatever_ends_a_hold_hands_the_lock_over() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let owner = client.owner();
+    let guard = client.lock("a").owned_by(&owner).lease(ms(300));
+    let guard = guard.lock().await.expect("free");
+    Waiter::of(&client).await.gets_it().await;
+    assert_eq!(client.stats().passes_total, 1, "at the end of its lease");
+    assert_eq!(guard.lost().await, LossReason::LeaseOver);
+    drop(guard);
+    let (leave, left) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn({
+        let lock = client.lock("a");
+        async move { lock.run(|_| async { left.await.expect("told") }).await }
+    });
+    eventually("it runs", ms(2_000), || client.stats().held == 1).await;
+    let waiter = Waiter::of(&client).await;
+    leave.send(()).expect("it runs");
+    running.await.expect("no panic").expect("held to its end");
+    waiter.gets_it().await;
+    assert_eq!(client.stats().passes_total, 2, "at the end of run");
+    server.finish([client]).await;
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ impl LockCore {
             // Being woken for its owner came too late for this one, and must not end here.
             if core
                 .owners
-                .get(&owner)
+                .get(owner)
                 .is_none_or(|state| state.op.is_idle())
             {
                 let own = [core.queue.first_behind(owner), core.queue.first_free(owner)];
@@ -155,7 +155,7 @@ impl LockCore {
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
         }
-        let own = self.owners.get(&owner);
+        let own = self.owners.get(owner);
         let idle = own.is_none_or(|own| own.op.is_idle());
         let held = own.is_some_and(|own| own.tenure.is_held());
         let moved_at = own.map_or(waiter.since, |own| own.moved_at.max(waiter.since));
@@ -182,7 +182,7 @@ impl LockCore {
         if behind {
             return Ok(Admission::OwnerBusy { since: moved_at });
         }
-        match self.owners.get(&owner).and_then(|own| own.tenure.lost()) {
+        match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
             Some(reason) => Err(Rejected::Lost(reason)),
             None if held || contends => self.permit(now, id, waiter, field, out),
             None => {
@@ -192,7 +192,7 @@ impl LockCore {
                 // Among calls of one owner somebody may begin an operation and not poll it any more.
                 let others = self
                     .queue
-                    .has_others(owner)
+                    .has_others(owner, id)
                     .then(|| now + self.rules.command_timeout);
                 let limits = [self.next_stuck(), others, stands_back];
                 let again = limits.into_iter().flatten().min();
@@ -215,17 +215,17 @@ impl LockCore {
             terms,
             ..
         } = waiter;
-        let depth = self.owners.get(&owner).map_or(0, |own| own.tenure.count());
+        let depth = self.owners.get(owner).map_or(0, |own| own.tenure.count());
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
         }
         debug_assert!(
-            depth > 0 || order == Order::AtOnce || self.marked.blocks == 0,
+            depth > 0 || order == Order::AtOnce || !self.owners.block(),
             "I4: only the head contends, and only while nobody of this client holds"
         );
         let generation = self.ids.generation();
         let state = || OwnerState::new(owner, Arc::clone(field), generation, now);
-        self.owners.entry(owner).or_insert_with(state);
+        self.owners.ensure(owner, state);
         let begun = self.change(now, owner, out, |own, cx| {
             let acquire = own.begin_acquire(order, terms.lease, cx);
             (acquire, Arc::clone(&own.field))
@@ -252,12 +252,14 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<HoldId, Rejected> {
         self.step(now, out, |core, out| {
-            let (life, rules, terms) = (core.life, core.rules, permit.terms);
+            let (life, rules, terms) = (core.life, Arc::clone(&core.rules), permit.terms);
             let taken = core.change(now, permit.owner, out, |own, cx| {
                 let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
                 else {
                     return Err(Rejected::Closed);
                 };
+                // Neither handed over nor nested: whatever row of passes there was is over.
+                let by_itself = acquire.grant.is_none() && acquire.target == 1;
                 let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
                 let rejected = match life {
                     // Nobody is left who would signal its loss.
@@ -270,7 +272,7 @@ impl LockCore {
                     Life::Open => None,
                 };
                 if let Some(rejected) = rejected {
-                    own.end_acquire(AfterAcquire::Unknown, cx);
+                    own.end_acquire(AfterAcquire::Unwanted, cx);
                     return Err(rejected);
                 }
                 if !own.tenure.is_held() {
@@ -281,14 +283,15 @@ impl LockCore {
                     .add(hold, terms.policy(sent_at), sent_at, terms.lease, &rules);
                 own.end_acquire(AfterAcquire::Counted, cx);
                 cx.out.count(Total::Acquired, 1);
-                Ok(hold)
+                Ok((hold, by_itself))
             });
-            let taken = taken.unwrap_or(Err(Rejected::Closed));
-            if taken.is_ok() {
-                // Whoever took it, there is nothing left to go first for.
-                (core.freed_at, core.stands_back_until) = (None, None);
+            let (hold, by_itself) = taken.unwrap_or(Err(Rejected::Closed))?;
+            // Whoever took it, there is nothing left to go first for.
+            (core.freed_at, core.stands_back_until) = (None, None);
+            if by_itself {
+                core.row = None;
             }
-            taken
+            Ok(hold)
         })
     }
 
@@ -326,7 +329,7 @@ impl LockCore {
     }
 
     fn may_contend(&self, id: WaiterId, order: Order) -> bool {
-        order == Order::AtOnce || self.queue.head() == Some(id) && self.marked.blocks == 0
+        order == Order::AtOnce || self.queue.head() == Some(id) && !self.owners.block()
     }
 
     /// A head that has not asked for so long after a release is not polled: pollers would wait for it
@@ -344,7 +347,7 @@ impl LockCore {
 
     #[cfg(feature = "test-util")]
     pub fn view(&self, owner: ThreadId) -> OwnerView {
-        let own = self.owners.get(&owner);
+        let own = self.owners.get(owner);
         OwnerView {
             op: own.map_or(UnderWay::Nothing, |own| own.op.view()),
             held: own.is_some_and(|own| own.tenure.is_held()),
@@ -364,7 +367,7 @@ impl LockCore {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
-        let own = self.owners.get(&waiter.owner);
+        let own = self.owners.get(waiter.owner);
         own.is_some_and(|own| {
             own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
         }) || self.freed_at.is_some() && self.may_contend(id, waiter.order)

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::hold::Ending;
 use super::ids::{HoldId, OpId, ThreadId, WaiterId};
 use crate::error::LossReason;
@@ -15,17 +17,17 @@ use crate::error::LossReason;
 pub struct Effects {
     /// Holds that have ended. How is a fact: the shell writes it down before it frees the mutex, and
     /// wakes those who wait for it afterwards.
-    pub ended: Vec<(HoldId, Ending)>,
+    pub ended: SmallVec<[(HoldId, Ending); 1]>,
     /// Owners whose timer has changed. When it is due is read when the timer is set.
-    pub timers: Vec<ThreadId>,
+    pub timers: SmallVec<[ThreadId; 2]>,
     /// Waiters that may be able to go on.
-    pub woken: Vec<WaiterId>,
+    pub woken: SmallVec<[WaiterId; 2]>,
     /// Owners whose acquire has ended, for unlocks that wait for that.
-    pub acquires_ended: Vec<ThreadId>,
+    pub acquires_ended: SmallVec<[ThreadId; 1]>,
     /// Release jobs to spawn.
     pub jobs: Vec<(ThreadId, OpId)>,
     pub events: Vec<Event>,
-    pub totals: Vec<(Total, u64)>,
+    pub totals: SmallVec<[(Total, u64); 1]>,
 }
 
 /// Something that is logged.

@@ -47,16 +47,20 @@ pub(super) enum Passed {
 
 impl LockCore {
     /// A release is about to be sent, by a caller or a job. Answers what it has to say at this moment.
-    /// `may_pass`: the connection allows for a hand-over.
+    /// `None`: it is over, or somebody else's by now. `may_pass`: the connection allows for a hand-over.
     pub fn release_sent(
         &mut self,
         now: Time,
         owner: ThreadId,
+        op: OpId,
         may_pass: bool,
         out: &mut Effects,
-    ) -> ReleaseSend {
-        let rules = self.rules;
-        let said = self.step(now, out, |core, out| {
+    ) -> Option<ReleaseSend> {
+        let rules = Arc::clone(&self.rules);
+        self.step(now, out, |core, out| {
+            if !core.is_at_release(owner, op) {
+                return None;
+            }
             let pass = match core.pass_under_way(owner) {
                 None if may_pass => core.begin_pass(now, owner, out),
                 pass => pass,
@@ -71,10 +75,6 @@ impl LockCore {
                     lease: own.tenure.promised(now, &rules),
                 })
             })
-        });
-        said.unwrap_or(ReleaseSend::Count {
-            target: 0,
-            lease: Duration::from_millis(1),
         })
     }
 
@@ -83,10 +83,14 @@ impl LockCore {
         &mut self,
         now: Time,
         owner: ThreadId,
+        op: OpId,
         target: u32,
         out: &mut Effects,
     ) {
         self.step(now, out, |core, out| {
+            if !core.is_at_release(owner, op) {
+                return;
+            }
             let pass = core.take_pass(now, owner, out);
             core.change(now, owner, out, |own, _| own.has_freed_nothing(target));
             if let Some(pass) = pass {
@@ -95,10 +99,16 @@ impl LockCore {
         });
     }
 
+    /// Whether this release of an owner is under way.
+    pub(super) fn is_at_release(&self, owner: ThreadId, op: OpId) -> bool {
+        let release = self.owners.get(owner).and_then(|own| own.op.release());
+        release.is_some_and(|release| release.id == op)
+    }
+
     /// A repetition of a pass says the same again.
     fn pass_under_way(&self, owner: ThreadId) -> Option<ReleaseSend> {
-        let pass = self.owners.get(&owner)?.op.release()?.pass.as_ref()?;
-        let receiver = self.owners.get(&pass.to)?;
+        let pass = self.owners.get(owner)?.op.release()?.pass.as_ref()?;
+        let receiver = self.owners.get(pass.to)?;
         let acquire = receiver
             .op
             .acquire()
@@ -109,22 +119,25 @@ impl LockCore {
         })
     }
 
-    /// Occupies giver and receiver, if the first send of a release may be a pass.
+    /// Occupies giver and receiver, if the first send of a release may be a pass: only for an owner that
+    /// has the lock, and has no use for it any more. A section that runs on behind its limit has.
     fn begin_pass(&mut self, now: Time, owner: ThreadId, out: &mut Effects) -> Option<ReleaseSend> {
-        let own = self.owners.get(&owner)?;
+        let own = self.owners.get(owner)?;
         let release = own.op.release().filter(|release| release.is_first_send())?;
         debug_assert!(release.pass.is_none());
-        if own.tenure.is_held() || self.life != Life::Open || self.rules.handover.passes == 0 {
+        let bounds = self.rules.handover;
+        if own.tenure.target() > 0
+            || release.undoes
+            || self.life != Life::Open
+            || bounds.passes == 0
+            || self.owners.others_block(owner)
+        {
             return None;
         }
         let (head, waiter) = self.receiver()?;
-        let bounds = self.rules.handover;
-        let row = self.row.get_or_insert(Row {
-            passes: 0,
-            since: now,
-            over: false,
-        });
-        if row.passes >= bounds.passes || row.since + bounds.for_at_most < now {
+        if let Some(row) = &mut self.row
+            && (row.passes >= bounds.passes || row.since + bounds.for_at_most < now)
+        {
             row.over = true;
             return None;
         }
@@ -132,7 +145,7 @@ impl LockCore {
         let field = waiter.field?;
         let generation = self.ids.generation();
         let receiver = || OwnerState::new(to, Arc::clone(&field), generation, now);
-        self.owners.entry(to).or_insert_with(receiver);
+        self.owners.ensure(to, receiver);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
         self.change(now, owner, out, |own, _| {
             if let Some(release) = own.op.release_mut() {
@@ -147,7 +160,7 @@ impl LockCore {
     fn receiver(&self) -> Option<(WaiterId, Waiter)> {
         let head = self.queue.head()?;
         let waiter = self.queue.get(head).filter(|waiter| waiter.is_ready())?;
-        let own = self.owners.get(&waiter.owner);
+        let own = self.owners.get(waiter.owner);
         let is_free = own.is_none_or(|own| {
             own.op.is_idle() && !own.tenure.is_held() && own.tenure.lost().is_none()
         });
@@ -168,13 +181,15 @@ impl LockCore {
     /// The receiver's part of the end of a pass.
     pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
         let limit = now + self.rules.command_timeout;
-        if matches!(passed, Passed::Moved { .. }) {
-            if let Some(row) = &mut self.row {
-                row.passes += 1;
-            }
-            out.count(Total::Passed, 1);
+        if let Passed::Moved { sent_at } = passed {
+            let row = self.row.get_or_insert(Row {
+                passes: 0,
+                since: sent_at,
+                over: false,
+            });
+            row.passes += 1;
         }
-        let own = self.owners.get(&pass.to);
+        let own = self.owners.get(pass.to);
         let grant = own
             .and_then(|own| own.op.acquire())
             .filter(|acquire| acquire.id == pass.op)
@@ -182,12 +197,14 @@ impl LockCore {
         let Some(waiter) = grant.map(|grant| grant.waiter) else {
             return;
         };
+        let is_there = self.queue.get(waiter).is_some();
         self.change(now, pass.to, out, |own, cx| match passed {
-            Passed::Moved { sent_at } => own.give(sent_at, limit, cx),
+            Passed::Moved { sent_at } if is_there => own.give(sent_at, limit, cx),
+            Passed::Moved { .. } => own.end_acquire(AfterAcquire::Unwanted, cx),
             Passed::Unknown => own.end_acquire(AfterAcquire::Unknown, cx),
             Passed::NotExecuted => own.end_acquire(AfterAcquire::NotExecuted, cx),
         });
-        if self.queue.get(waiter).is_some() {
+        if is_there {
             out.wake(waiter);
         }
     }
@@ -207,7 +224,7 @@ impl LockCore {
         job: OpId,
         out: &mut Effects,
     ) {
-        let own = self.owners.get(&owner);
+        let own = self.owners.get(owner);
         let release = own.and_then(|own| own.op.release());
         if release.is_some_and(|release| release.id == job && release.direct == 0) {
             self.abandon_pass(now, owner, out);
@@ -243,6 +260,13 @@ impl LockCore {
         })
     }
 
+    /// Whether the lock was handed to this waiter, and it has not picked it up.
+    pub fn is_given(&self, id: WaiterId) -> bool {
+        let owner = self.queue.get(id).map(|waiter| waiter.owner);
+        let given = owner.and_then(|owner| self.owners.get(owner)?.op.given());
+        given.is_some_and(|(waiter, _)| waiter == id)
+    }
+
     /// The lock is free for everybody: the row of passes ends. If a bound ended it, and others listen,
     /// they go first.
     pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {
@@ -252,7 +276,7 @@ impl LockCore {
 
     /// A lock was handed to a call that has not picked it up in time: it is not polled.
     pub(super) fn expire_grant(&mut self, now: Time, owner: ThreadId) {
-        let given = self.owners.get(&owner).and_then(|own| own.op.given());
+        let given = self.owners.get(owner).and_then(|own| own.op.given());
         if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
             self.queue.set_absent(waiter, true);
         }
@@ -277,10 +301,11 @@ impl OwnerState {
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease));
         if acquire.then_release || until <= cx.now {
-            self.end_acquire(AfterAcquire::Unknown, cx);
+            self.end_acquire(AfterAcquire::Unwanted, cx);
         } else if let Some(grant) = &mut acquire.grant {
             grant.state = GrantState::Given { sent_at, until };
             self.moved_at = cx.now;
+            cx.out.count(Total::Passed, 1);
         }
     }
 
@@ -311,7 +336,7 @@ impl OwnerState {
             Some(Grant {
                 state: GrantState::Given { .. },
                 ..
-            }) => self.end_acquire(AfterAcquire::Unknown, cx),
+            }) => self.end_acquire(AfterAcquire::Unwanted, cx),
             // Whoever has picked it up says what becomes of it.
             Some(_) | None => {}
         }

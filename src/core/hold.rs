@@ -1,12 +1,14 @@
 //! One hold: how long it is promised, who will see to its end, and how it ended. And all of one owner
 //! that have not ended.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::ids::{HoldId, Time};
 use super::rules::Rules;
 use crate::error::LossReason;
+use crate::few::FewKeys;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -179,13 +181,13 @@ pub enum RenewOutcome {
 /// kept. One hold, and the lease that an acquire or a release has to say, are looked for among all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holds {
-    holds: Vec<Hold>,
+    holds: SmallVec<[Hold; 1]>,
     /// How many have a guard.
-    guarded: usize,
+    guarded: u32,
     /// How many the watchdog renews.
-    renewed: usize,
+    renewed: u32,
     /// Those that have an end of their own.
-    ends: BTreeSet<(Time, HoldId)>,
+    ends: FewKeys<(Time, HoldId)>,
 }
 
 impl Holds {
@@ -203,12 +205,12 @@ impl Holds {
 
     /// How many have a guard.
     pub(super) fn guarded(&self) -> usize {
-        self.guarded
+        self.guarded as usize
     }
 
     /// How many the watchdog renews.
     pub(super) fn renewed(&self) -> usize {
-        self.renewed
+        self.renewed as usize
     }
 
     /// The earliest end of those that have one of their own.
@@ -250,14 +252,16 @@ impl Holds {
     }
 
     fn count(&mut self, hold: &Hold) {
-        self.guarded += usize::from(hold.keeper == Keeper::Guard);
-        self.renewed += usize::from(hold.policy.is_renewed());
-        self.ends.extend(hold.policy.ends().map(|at| (at, hold.id)));
+        self.guarded += u32::from(hold.keeper == Keeper::Guard);
+        self.renewed += u32::from(hold.policy.is_renewed());
+        if let Some(at) = hold.policy.ends() {
+            self.ends.insert((at, hold.id), ());
+        }
     }
 
     fn uncount(&mut self, hold: &Hold) {
-        self.guarded -= usize::from(hold.keeper == Keeper::Guard);
-        self.renewed -= usize::from(hold.policy.is_renewed());
+        self.guarded -= u32::from(hold.keeper == Keeper::Guard);
+        self.renewed -= u32::from(hold.policy.is_renewed());
         if let Some(at) = hold.policy.ends() {
             self.ends.remove(&(at, hold.id));
         }
@@ -274,7 +278,7 @@ impl FromIterator<Hold> for Holds {
 
 impl IntoIterator for Holds {
     type Item = Hold;
-    type IntoIter = std::vec::IntoIter<Hold>;
+    type IntoIter = smallvec::IntoIter<[Hold; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.holds.into_iter()

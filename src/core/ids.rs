@@ -1,5 +1,6 @@
 //! Numbers that mean one thing each, and instants without a clock.
 
+use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
@@ -52,24 +53,25 @@ impl Ids {
     }
 }
 
-/// An instant, as the time since the client was made.
+/// An instant, as the time since the client was made, in nanoseconds: enough for five centuries. One
+/// more than that, so that an instant which may be missing takes no more room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(Duration);
+pub struct Time(NonZeroU64);
 
 impl Time {
-    pub const START: Self = Self(Duration::ZERO);
+    pub const START: Self = Self(NonZeroU64::MIN);
 
     pub fn after_start(since: Duration) -> Self {
-        Self(since)
+        Self::START + since
     }
 
     pub fn since_start(self) -> Duration {
-        self.0
+        self.since(Self::START)
     }
 
     /// Zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 }
 
@@ -77,7 +79,7 @@ impl Add<Duration> for Time {
     type Output = Self;
 
     fn add(self, time: Duration) -> Self {
-        Self(self.0.saturating_add(time))
+        Self(self.0.saturating_add(nanos(time)))
     }
 }
 
@@ -85,8 +87,13 @@ impl Sub<Duration> for Time {
     type Output = Self;
 
     fn sub(self, time: Duration) -> Self {
-        Self(self.0.saturating_sub(time))
+        let nanos = self.0.get().saturating_sub(nanos(time));
+        NonZeroU64::new(nanos).map_or(Self::START, Self)
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Goes through every number and every instant of a core, for the explorer: states that differ only

@@ -90,6 +90,8 @@ pub(super) struct Release {
     pub(super) freeing_sends: u32,
     /// Its sends do not free the lock but hand it to another owner.
     pub(super) pass: Option<Pass>,
+    /// It began behind an acquire that has no answer: there may be nothing to hand over.
+    pub(super) undoes: bool,
 }
 
 /// A pass that is under way. It occupies both owners: the receiver with an acquire.
@@ -110,6 +112,7 @@ impl Release {
             raced: false,
             freeing_sends: 0,
             pass: None,
+            undoes: false,
         }
     }
 
@@ -303,6 +306,7 @@ impl Op {
                 raced,
                 freeing_sends: _,
                 pass,
+                undoes: _,
             }) => UnderWay::Release {
                 direct: *direct,
                 in_sync: job.as_ref().map(

@@ -158,9 +158,12 @@ impl OwnerState {
             AfterAcquire::Counted if self.tenure.count() == acquire.target => {}
             AfterAcquire::NotExecuted if !acquire.then_release => {}
             AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release_in_background(cx),
-            AfterAcquire::Unknown => {
+            AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.lease_may_be(acquire.lease);
                 self.release_in_background(cx);
+                if let Some(release) = self.op.release_mut() {
+                    release.undoes = after == AfterAcquire::Unknown;
+                }
             }
         }
     }
@@ -262,7 +265,7 @@ impl OwnerState {
     /// Ends what is over by the clock: holds, and a lock that was handed over and not picked up.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
         if self.op.given().is_some_and(|(_, until)| until <= cx.now) {
-            self.end_acquire(AfterAcquire::Unknown, cx);
+            self.end_acquire(AfterAcquire::Unwanted, cx);
         }
         let losses = self.tenure.expire(cx.now);
         if losses.is_empty() {
@@ -311,6 +314,7 @@ impl OwnerState {
     }
 }
 
+#[cfg(any(debug_assertions, feature = "test-util"))]
 impl OwnerState {
     pub(super) fn check(&self) {
         if let Some(release) = self.op.release() {
@@ -357,6 +361,8 @@ pub struct OwnerView {
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.
     Counted,
+    /// The same, and it is too late for it, or nobody wants it any more.
+    Unwanted,
     /// It is what it was before.
     NotExecuted,
     /// It is one of these two, or will be.

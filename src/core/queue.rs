@@ -2,12 +2,12 @@
 //!
 //! Nothing in here looks through all waiters. Whoever may be able to go on is woken by its id.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
 use super::ids::{ThreadId, Time, WaiterId};
+use crate::few::{Few, FewKeys};
 
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,21 +79,36 @@ pub(super) struct Row {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
-    waiters: BTreeMap<WaiterId, Waiter>,
+    waiters: Few<WaiterId, Box<Waiter>>,
     /// Those that queue, in order.
-    queued: BTreeSet<WaiterId>,
-    by_owner: BTreeMap<ThreadId, OwnWaiters>,
+    queued: FewKeys<WaiterId>,
+    /// All of them again, by owner.
+    owned: FewKeys<Owned>,
     /// Attempts at once that let the head of the queue go first.
-    yielding: BTreeSet<WaiterId>,
+    yielding: FewKeys<WaiterId>,
 }
 
-/// The waiters of one owner.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct OwnWaiters {
-    /// All but those that are behind their own.
-    free: BTreeSet<WaiterId>,
-    /// Those that wait for an operation of their owner; they are served in their order.
-    behind: BTreeSet<(Order, WaiterId)>,
+/// A waiter as one of its owner's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Owned {
+    owner: ThreadId,
+    /// `None`: it does not wait for an operation of its owner. Those that do are served in this order.
+    behind: Option<Order>,
+    id: WaiterId,
+}
+
+impl Owned {
+    fn new(owner: ThreadId, behind: Option<Order>, id: WaiterId) -> Self {
+        Self { owner, behind, id }
+    }
+
+    fn of(waiter: &Waiter, id: WaiterId) -> Self {
+        Self::new(waiter.owner, waiter.behind_own.then_some(waiter.order), id)
+    }
+
+    fn first(owner: ThreadId, behind: Option<Order>) -> Self {
+        Self::new(owner, behind, WaiterId(0))
+    }
 }
 
 impl Queue {
@@ -118,10 +133,10 @@ impl Queue {
             behind_own: false,
             absent: false,
         };
-        self.waiters.insert(id, waiter);
-        self.by_owner.entry(owner).or_default().free.insert(id);
+        self.owned.insert(Owned::of(&waiter, id), ());
+        self.waiters.insert(id, Box::new(waiter));
         if order == Order::Queued {
-            self.queued.insert(id);
+            self.queued.insert(id, ());
         }
     }
 
@@ -129,18 +144,12 @@ impl Queue {
         let waiter = self.waiters.remove(&id)?;
         self.queued.remove(&id);
         self.yielding.remove(&id);
-        if let Some(own) = self.by_owner.get_mut(&waiter.owner) {
-            own.free.remove(&id);
-            own.behind.remove(&(waiter.order, id));
-            if own.free.is_empty() && own.behind.is_empty() {
-                self.by_owner.remove(&waiter.owner);
-            }
-        }
-        Some(waiter)
+        self.owned.remove(&Owned::of(&waiter, id));
+        Some(*waiter)
     }
 
     pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
-        self.waiters.get(&id)
+        self.waiters.get(&id).map(|waiter| &**waiter)
     }
 
     pub(super) fn set_field(&mut self, id: WaiterId, field: &Arc<str>) {
@@ -160,29 +169,24 @@ impl Queue {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return false;
         };
+        let before = Owned::of(waiter, id);
         let was = std::mem::replace(&mut waiter.behind_own, behind);
-        if was != behind
-            && let Some(own) = self.by_owner.get_mut(&waiter.owner)
-        {
-            let key = (waiter.order, id);
-            if behind {
-                own.free.remove(&id);
-                own.behind.insert(key);
-            } else {
-                own.behind.remove(&key);
-                own.free.insert(id);
-            }
+        if was != behind {
+            let after = Owned::of(waiter, id);
+            self.owned.remove(&before);
+            self.owned.insert(after, ());
         }
         was
     }
 
     /// Has an attempt at once let the head go first.
     pub(super) fn set_yielding(&mut self, id: WaiterId) {
-        self.yielding.insert(id);
+        self.yielding.insert(id, ());
     }
 
-    pub(super) fn take_yielding(&mut self) -> BTreeSet<WaiterId> {
-        std::mem::take(&mut self.yielding)
+    pub(super) fn take_yielding(&mut self) -> impl Iterator<Item = WaiterId> + use<> {
+        let yielding = std::mem::take(&mut self.yielding);
+        yielding.into_iter().map(|(id, ())| id)
     }
 
     /// The first waiter that queues.
@@ -195,28 +199,34 @@ impl Queue {
         self.first_behind(owner).is_some_and(|first| first < id)
     }
 
-    /// Whether other calls of this owner want the lock too.
-    pub(super) fn has_others(&self, owner: ThreadId) -> bool {
-        self.by_owner
-            .get(&owner)
-            .is_some_and(|own| own.free.len() + own.behind.len() > 1)
+    /// Whether other calls of this owner than that one want the lock too.
+    pub(super) fn has_others(&self, owner: ThreadId, id: WaiterId) -> bool {
+        let others = [None, Some(Order::AtOnce), Some(Order::Queued)].map(|behind| {
+            let first = self.first_owned(Owned::first(owner, behind))?;
+            let after = WaiterId(first.0 + u64::from(first == id));
+            self.first_owned(Owned::new(owner, behind, after))
+        });
+        others.into_iter().flatten().next().is_some()
     }
 
     /// The first of those that wait for an operation of this owner.
     pub(super) fn first_behind(&self, owner: ThreadId) -> Option<WaiterId> {
-        let behind = &self.by_owner.get(&owner)?.behind;
-        let queued = behind.range((Order::Queued, WaiterId(0))..).next();
-        [behind.first(), queued]
-            .into_iter()
-            .flatten()
-            .map(|(_, id)| *id)
-            .min()
+        let behind = [Order::AtOnce, Order::Queued];
+        let firsts = behind.map(|order| self.first_owned(Owned::first(owner, Some(order))));
+        firsts.into_iter().flatten().min()
     }
 
     /// The first waiter of this owner that is not behind another one. None of them is making an attempt
     /// while nothing is under way for the owner.
     pub(super) fn first_free(&self, owner: ThreadId) -> Option<WaiterId> {
-        self.by_owner.get(&owner)?.free.first().copied()
+        self.first_owned(Owned::first(owner, None))
+    }
+
+    /// The first from there on, of the same owner and kind.
+    fn first_owned(&self, from: Owned) -> Option<WaiterId> {
+        let found = self.owned.first_from(from)?;
+        let is_same = (found.owner, found.behind) == (from.owner, from.behind);
+        is_same.then_some(found.id)
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = WaiterId> + '_ {
@@ -226,30 +236,22 @@ impl Queue {
     /// What is kept twice agrees.
     #[cfg(feature = "test-util")]
     pub(super) fn check(&self) {
-        let mut owners = 0;
-        for (owner, own) in &self.by_owner {
-            owners += own.free.len() + own.behind.len();
-            for id in own.free.iter().chain(own.behind.iter().map(|(_, id)| id)) {
-                assert_eq!(
-                    self.waiters[id].owner, *owner,
-                    "{id:?} is listed under its owner"
-                );
-            }
-        }
-        assert_eq!(owners, self.waiters.len(), "every waiter is listed once");
+        let waiters = self.waiters.iter();
+        let owned = waiters.map(|(id, waiter)| (Owned::of(waiter, *id), ()));
+        assert_eq!(self.owned, owned.collect(), "every waiter is its owner's");
         let queued = self
             .waiters
             .iter()
             .filter(|(_, waiter)| waiter.order == Order::Queued);
         assert!(
-            queued.map(|(id, _)| id).eq(self.queued.iter()),
+            queued.map(|(id, _)| id).eq(self.queued.keys()),
             "those that queue are in the queue"
         );
-        assert!(
-            self.yielding
-                .iter()
-                .all(|id| self.waiters[id].order == Order::AtOnce)
-        );
+        assert!(self.yielding.keys().all(|id| {
+            self.waiters
+                .get(id)
+                .is_some_and(|waiter| waiter.order == Order::AtOnce)
+        }));
     }
 }
 
@@ -260,23 +262,23 @@ impl Queue {
             id.visit(visitor);
             id
         };
-        self.queued = self.queued.iter().map(|id| visited(*id)).collect();
-        self.yielding = self.yielding.iter().map(|id| visited(*id)).collect();
-        for own in self.by_owner.values_mut() {
-            own.free = own.free.iter().map(|id| visited(*id)).collect();
-            own.behind = own
-                .behind
-                .iter()
-                .map(|(order, id)| (*order, visited(*id)))
-                .collect();
+        for ids in [&mut self.queued, &mut self.yielding] {
+            *ids = ids.keys().map(|id| (visited(*id), ())).collect();
         }
-        let waiters = std::mem::take(&mut self.waiters);
-        self.waiters = waiters
-            .into_iter()
-            .map(|(id, waiter)| (visited(id), waiter))
-            .collect();
-        self.waiters
-            .values_mut()
-            .for_each(|waiter| visitor.time(&mut waiter.since));
+        let owned = std::mem::take(&mut self.owned).into_iter();
+        let owned = owned.map(|(own, ())| {
+            (
+                Owned {
+                    id: visited(own.id),
+                    ..own
+                },
+                (),
+            )
+        });
+        self.owned = owned.collect();
+        let waiters = std::mem::take(&mut self.waiters).into_iter();
+        self.waiters = waiters.map(|(id, waiter)| (visited(id), waiter)).collect();
+        let waiters = self.waiters.values_mut();
+        waiters.for_each(|waiter| visitor.time(&mut waiter.since));
     }
 }

@@ -124,7 +124,7 @@ impl LockCore {
             let detached = core
                 .owners
                 .iter()
-                .map(|(owner, own)| (*owner, own.tenure.detached()));
+                .map(|(owner, own)| (owner, own.tenure.detached()));
             let detached: Vec<_> = detached.collect();
             for (owner, hold) in detached
                 .iter()
@@ -158,7 +158,7 @@ impl LockCore {
     /// Has jobs go on with unlocks whose callers have not polled them for longer than a command may
     /// take: others wait for them.
     pub(super) fn take_over_stuck(&mut self, now: Time, out: &mut Effects) {
-        while let Some(&(since, owner)) = self.marked.unlocks.first() {
+        while let Some((since, owner)) = self.owners.first_unlock() {
             if since + self.rules.command_timeout > now {
                 return;
             }
@@ -169,17 +169,13 @@ impl LockCore {
 
     /// Whether a job has taken this unlock over: a send would not be in order with its own any more.
     pub fn is_taken_over(&self, unlock: &Unlock) -> bool {
-        let release = self
-            .owners
-            .get(&unlock.owner)
-            .and_then(|own| own.op.release());
-        release.is_none_or(|release| release.id != unlock.op)
+        !self.is_at_release(unlock.owner, unlock.op)
     }
 
     /// The count that a release of this owner goes to.
     #[cfg(feature = "test-util")]
     pub fn release_target(&self, owner: ThreadId) -> u32 {
-        self.owners.get(&owner).map_or(0, |own| own.tenure.target())
+        self.owners.get(owner).map_or(0, |own| own.tenure.target())
     }
 
     /// An unlock was answered. `Err`: the hold had ended before.
@@ -193,7 +189,7 @@ impl LockCore {
         // Another send that said 0 may have freed the lock: an earlier one of this unlock, or one of
         // another release of the same owner. Then it is no loss. If a job has taken the unlock over,
         // there is nobody left to ask.
-        let own = self.owners.get(&unlock.owner);
+        let own = self.owners.get(unlock.owner);
         let may_be_freed = own
             .and_then(|own| own.op.release())
             .filter(|release| release.id == unlock.op)
@@ -295,8 +291,7 @@ impl LockCore {
         out: &mut Effects,
     ) {
         self.step(now, out, |core, out| {
-            let release = core.owners.get(&owner).and_then(|own| own.op.release());
-            if release.is_some_and(|release| release.id == job) {
+            if core.is_at_release(owner, job) {
                 core.end_send(now, owner, Some(answer), out, |own, cx| {
                     own.apply(answer, cx)
                 });

@@ -25,7 +25,7 @@ impl LockCore {
         owner: ThreadId,
         out: &mut Effects,
     ) -> Option<RenewalRequest> {
-        let rules = self.rules;
+        let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 // It is gone from the registry, so it is set again whenever it is due next.
@@ -56,7 +56,7 @@ impl LockCore {
         outcome: RenewOutcome,
         out: &mut Effects,
     ) {
-        let rules = self.rules;
+        let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 if own.generation != generation || !own.tenure.is_held() {
@@ -100,7 +100,7 @@ impl LockCore {
         lease: Duration,
         out: &mut Effects,
     ) {
-        let rules = self.rules;
+        let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
                 own.tenure.extended(hold, sent_at, lease, &rules);

@@ -309,6 +309,7 @@ impl Tenure {
         }
     }
 
+    #[cfg(any(debug_assertions, feature = "test-util"))]
     pub(super) fn needs_timer(&self) -> bool {
         self.is_held() && self.renewal != RenewalState::InFlight
     }

@@ -100,10 +100,28 @@ impl Fixture {
     }
 
     pub(super) fn release_sent(&mut self, owner: ThreadId) -> u32 {
-        match self.step(|core, now, out| core.release_sent(now, owner, true, out)) {
+        match self.sends_release(owner, true) {
             ReleaseSend::Count { target, .. } => target,
             ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
         }
+    }
+
+    /// What the release of an owner that is under way says.
+    pub(super) fn sends_release(&mut self, owner: ThreadId, may_pass: bool) -> ReleaseSend {
+        let op = self.release_of(owner);
+        self.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))
+            .expect("under way")
+    }
+
+    /// The count that a release would go to.
+    pub(super) fn target(&self, owner: ThreadId) -> u32 {
+        let own = self.core.owners.get(owner);
+        own.map_or(0, |own| own.tenure.target())
+    }
+
+    pub(super) fn release_of(&self, owner: ThreadId) -> OpId {
+        let own = self.core.owners.get(owner).expect("known");
+        own.op.release().expect("under way").id
     }
 
     pub(super) fn unlocked(
@@ -274,7 +292,8 @@ fn a_release_that_was_not_executed_is_no_reason_for_a_gone_field() {
     let (first, second) = (fixture.unlock(A, inner), fixture.unlock(A, outer));
     let target = fixture.release_sent(A);
     fixture.release_sent(A);
-    fixture.step(|core, now, out| core.release_not_executed(now, A, target, out));
+    let op = fixture.release_of(A);
+    fixture.step(|core, now, out| core.release_not_executed(now, A, op, target, out));
     fixture.step(|core, now, out| core.not_unlocked(now, &first, NoReply::GoOn, out));
     assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
-use crate::entry::{Entry, HoldStatus};
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::event::event;
+use crate::hold_status::HoldStatus;
 use crate::owner::{Origin, Owner};
 use crate::script::{self, Acquired, CallError};
 use crate::server_error;
@@ -37,17 +38,18 @@ pub(crate) async fn acquire(
         let permit = match waiter.next(deadline).await? {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
-                let permit = AcquirePermit::new(Arc::clone(entry), permit);
+                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
                 return permit.taken(sent_at).map(Some);
             }
             None => return Ok(None),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_ref().map_or(0, Subscription::version);
-        let left = match AcquirePermit::new(Arc::clone(entry), permit)
-            .attempt(owner)
-            .await?
-        {
+        let attempt = {
+            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+            permit.attempt(owner).await?
+        };
+        let left = match attempt {
             Attempt::Taken(taken) => return Ok(Some(taken)),
             Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
             Attempt::Busy { left } => left,
@@ -62,6 +64,7 @@ pub(crate) async fn acquire(
             match Box::pin(subscribe(entry, &waiter, deadline)).await? {
                 Subscribed::Confirmed(confirmed) => subscription = Some(confirmed),
                 Subscribed::NotNeeded => {}
+                Subscribed::TooLate if waiter.is_given() => {}
                 Subscribed::TooLate => return Ok(None),
             }
             continue;
@@ -71,7 +74,8 @@ pub(crate) async fn acquire(
         let again = Instant::now() + lease_over.min(watchdog_timeout);
         let limit = deadline.map_or(again, |deadline| deadline.min(again));
         waiter.until_retry(listening, seen, limit).await;
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if is_late && !waiter.is_given() {
             return Ok(None);
         }
     }
@@ -154,7 +158,7 @@ impl AcquirePermit {
     }
 
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
-    async fn attempt(mut self, owner: &Owner) -> Result<Attempt, Error> {
+    async fn attempt(&mut self, owner: &Owner) -> Result<Attempt, Error> {
         let entry = Arc::clone(&self.entry);
         let shared = entry.shared();
         if self.permit.target > 1 && owner.origin() == Origin::Task {
@@ -169,7 +173,7 @@ impl AcquirePermit {
                 terms,
                 ..
             } = &self.permit;
-            let call = || script::acquire(&entry.name, field, *target, terms.lease);
+            let call = || Some(script::acquire(&entry.name, field, *target, terms.lease));
             let answer =
                 script::call_noting(entry.route(), "acquiring", shared.retry(), &self.sent, call)
                     .await;
@@ -213,7 +217,7 @@ impl AcquirePermit {
         }
     }
 
-    fn taken(mut self, sent_at: Time) -> Result<Taken, Error> {
+    fn taken(&mut self, sent_at: Time) -> Result<Taken, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
@@ -256,7 +260,10 @@ fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
 async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();
     let field: Arc<str> = holder.into();
-    let call = || script::release(&entry.name, &field, 0, Duration::from_millis(1));
+    let call = || {
+        let lease = Duration::from_millis(1);
+        Some(script::release(&entry.name, &field, 0, lease))
+    };
     let released = script::call(entry.route(), "releasing", shared.retry(), call)
         .await
         .is_ok();

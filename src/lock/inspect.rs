@@ -1,6 +1,7 @@
 //! The methods that inspect a lock from outside, and `force_unlock`.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
@@ -45,7 +46,7 @@ impl Lock {
                         // A field of this client is text.
                         let text = std::str::from_utf8(&field).ok();
                         meant = text.and_then(|field| entry.read(|core, _| core.owner_of(field)));
-                        script::force_unlock(&entry.name, &field)
+                        Some(script::force_unlock(&entry.name, &field))
                     };
                     let retry = shared.no_retry();
                     let forced = script::call(entry.route(), "forcing", retry, call).await;
@@ -144,7 +145,7 @@ impl Lock {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
                 let own = entry.read(|core, _| core.field(owner.id()));
-                let own = own.unwrap_or_else(|| owner.field());
+                let own = own.unwrap_or_else(|| Arc::clone(owner.field()));
                 Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
@@ -219,7 +220,7 @@ impl Lock {
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let call = || script::inspect(&entry.name);
+        let call = || Some(script::inspect(&entry.name));
         let answer = script::call(entry.route(), "inspecting", shared.retry(), call).await;
         let inspected = answer.map_err(|failed| failed.error)?.value;
         match inspected {

@@ -18,9 +18,10 @@ use tokio::time::Instant;
 use crate::core::{
     Ending, HoldId, JobStep, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId, Unlock,
 };
-use crate::entry::{Entry, HoldStatus, UnlockStart};
+use crate::entry::{Entry, UnlockStart};
 use crate::error::{Error, LossReason};
 use crate::event::event;
+use crate::hold_status::HoldStatus;
 use crate::redis::Bulk;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::Totals;
@@ -127,13 +128,8 @@ impl OpenUnlock {
     async fn send(mut self) -> Result<(), Error> {
         let entry = Arc::clone(&self.entry);
         let (owner, field) = (self.unlock.owner, Arc::clone(&self.unlock.field));
-        let sending = pin!(send(
-            &entry,
-            owner,
-            &field,
-            "unlocking",
-            entry.shared().retry()
-        ));
+        let (op, retry) = (self.unlock.op, entry.shared().retry());
+        let sending = pin!(send(&entry, (owner, op), &field, "unlocking", retry));
         let Some(answer) = self.unless_taken_over(sending).await else {
             let source = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
             return Err(Error::no_answer("unlocking", source));
@@ -189,26 +185,30 @@ impl Drop for OpenUnlock {
     }
 }
 
-/// Runs `release.lua` for an owner, each send with the count of its moment; or `pass.lua`, if another
-/// caller of this client gets the lock. A pass that is refused has changed nothing, and becomes the
-/// release that it replaced.
+/// Runs `release.lua` for one release of an owner, each send with the count of its moment; or
+/// `pass.lua`, if another caller of this client gets the lock. A pass that is refused has moved nothing,
+/// and becomes the release that it replaced, in the time that is left.
 async fn send(
     entry: &Arc<Entry>,
-    owner: ThreadId,
+    (owner, op): (ThreadId, OpId),
     field: &Arc<str>,
     doing: &'static str,
     retry: RetryPolicy,
 ) -> Result<ReleaseAnswer, CallError> {
     let (route, shared) = (entry.route(), entry.shared());
+    let limit = Instant::now() + retry.timeout;
     let mut may_pass = true;
     loop {
+        let timeout = limit.saturating_duration_since(Instant::now());
+        let retry = RetryPolicy { timeout, ..retry };
         let (mut target, mut passes) = (0, false);
         let call = || {
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
+            let may_pass = may_pass && safe;
             let said =
-                entry.step(|core, now, out| core.release_sent(now, owner, may_pass && safe, out));
+                entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
             passes = matches!(said, ReleaseSend::Pass { .. });
-            match said {
+            Some(match said {
                 ReleaseSend::Count {
                     target: count,
                     lease,
@@ -217,7 +217,7 @@ async fn send(
                     script::release(&entry.name, field, count, lease)
                 }
                 ReleaseSend::Pass { to, lease } => script::pass(&entry.name, field, &to, lease),
-            }
+            })
         };
         let error = match script::call(route, doing, retry, call).await {
             Ok(answer) => return Ok(release_answer(entry, target, passes, &answer)),
@@ -237,12 +237,14 @@ async fn send(
         if error.maybe_executed {
             return Err(error);
         }
-        entry.step(|core, now, out| core.release_not_executed(now, owner, target, out));
-        match error.error {
-            Error::PermissionDenied { .. } if passes => {
-                if !shared.cannot_pass.swap(true, Ordering::Relaxed) {
-                    let error = &error.error;
-                    event!(WARN, %error, "locks are not handed over inside this client any more: the permission is missing");
+        entry.step(|core, now, out| core.release_not_executed(now, owner, op, target, out));
+        match &error.error {
+            Error::PermissionDenied { permission, .. } if passes => {
+                // What every release needs is missed by the release as well.
+                if PASS_NEEDS.contains(&permission.as_str())
+                    && !shared.cannot_pass.swap(true, Ordering::Relaxed)
+                {
+                    event!(WARN, %permission, "locks are not handed over inside this client any more: the permission is missing");
                 }
             }
             Error::Refused { .. } | Error::UnexpectedReply { .. } if passes => {}
@@ -327,7 +329,8 @@ impl ReleaseJob {
                 no_place = Some(Error::no_answer("releasing", source));
                 continue;
             };
-            let answer = send(&self.entry, owner, &field, "releasing", shared.no_retry()).await;
+            let retry = shared.no_retry();
+            let answer = send(&self.entry, (owner, id), &field, "releasing", retry).await;
             drop(permit);
             let error = match answer {
                 Ok(answer) => {
@@ -373,6 +376,9 @@ impl Drop for ReleaseJob {
         }
     }
 }
+
+/// What a pass calls and a release does not.
+const PASS_NEEDS: [&str; 2] = ["+hdel", "+hexists"];
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

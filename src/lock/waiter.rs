@@ -20,7 +20,6 @@ pub(super) struct Waiter {
     /// Notified when it may be able to go on.
     notify: Arc<Notify>,
     owner: Owner,
-    field: Arc<str>,
     since: Instant,
     warned: bool,
 }
@@ -28,13 +27,11 @@ pub(super) struct Waiter {
 impl Waiter {
     pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, order: Order) -> Self {
         let (id, notify) = entry.enqueue(owner.id(), order, terms);
-        let (entry, field) = (Arc::clone(entry), owner.field());
         Self {
-            entry,
+            entry: Arc::clone(entry),
             id,
             notify,
             owner: owner.clone(),
-            field,
             since: Instant::now(),
             warned: false,
         }
@@ -79,7 +76,7 @@ impl Waiter {
         let shared = self.entry.shared();
         let unfenced = self.entry.route().unfenced() > 0;
         let own = unfenced.then(|| wire::field(&shared.client_id, next_own_id()));
-        let field = own.as_ref().unwrap_or(&self.field);
+        let field = own.as_ref().unwrap_or_else(|| self.owner.field());
         let admission = self
             .entry
             .step(|core, now, out| core.admit(now, self.id, field, out));
@@ -89,12 +86,12 @@ impl Waiter {
     /// Waits until something changed in this process, or one of the limits is reached.
     async fn notified(&mut self, limits: [Option<Instant>; 2]) {
         let long = self.since + self.entry.shared().watchdog_timeout();
-        let limit = limits.into_iter().flatten().min();
+        let long = Some(long).filter(|_| !self.warned);
+        let limits = limits.into_iter().chain([long]);
         tokio::select! {
             biased;
             () = self.notify.notified() => {}
-            () = sleep_until(limit) => {}
-            () = tokio::time::sleep_until(long), if !self.warned => self.warn_long_wait(),
+            () = sleep_until(limits.flatten().min()) => self.warn_long_wait(),
         }
     }
 
@@ -111,14 +108,18 @@ impl Waiter {
             let stuck = self
                 .entry
                 .read(|core, _| core.next_stuck())
-                .map(|at| clock.instant(at));
+                .map_or(limit, |at| clock.instant(at).min(limit));
             tokio::select! {
                 biased;
                 () = subscription.changed_since(before) => return,
-                () = tokio::time::sleep_until(limit) => break,
                 // An unlock of this client is not polled any more; asking has the background take
                 // it over.
-                () = sleep_until(stuck) => return,
+                () = tokio::time::sleep_until(stuck) => {
+                    if limit <= Instant::now() {
+                        break;
+                    }
+                    return;
+                }
                 // Woken without a reason it looks anew for what is stuck.
                 () = self.notify.notified() => {
                     // Its own attempts are among what it is woken for; they are no news.
@@ -136,6 +137,11 @@ impl Waiter {
         while !self.has_reason_to_retry() {
             self.notify.notified().await;
         }
+    }
+
+    /// Whether it only has to take what another caller of this client has handed over.
+    pub(super) fn is_given(&self) -> bool {
+        self.entry.read(|core, _| core.is_given(self.id))
     }
 
     fn has_reason_to_retry(&self) -> bool {

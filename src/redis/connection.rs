@@ -20,9 +20,9 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::settings::{Settings, Target};
-use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
 #[cfg(feature = "test-util")]
-use super::transport::{BoxFuture, TransportConnection};
+use super::transport::TransportConnection;
+use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
 use crate::error::Error;
 use crate::server_error;
 
@@ -30,7 +30,7 @@ use crate::server_error;
 pub(super) enum Connection {
     Fred(Client),
     #[cfg(feature = "test-util")]
-    Custom(Box<dyn TransportConnection>),
+    Custom(Arc<dyn TransportConnection>),
 }
 
 impl Connection {
@@ -49,7 +49,7 @@ impl Connection {
             Target::Custom(transport) => {
                 let connection = transport.open(role, settings.command_timeout).await?;
                 let task = Task(Some(Driver::Custom(connection.closed())));
-                Ok((Self::Custom(connection), task))
+                Ok((Self::Custom(connection.into()), task))
             }
         }
     }
@@ -57,22 +57,31 @@ impl Connection {
     /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on
     /// it is executed even if this future is dropped. If it is not written by the timeout, it is
     /// not written later either.
-    pub(super) async fn command(
+    ///
+    /// On the heap: fred's future would make those of all callers many times larger, also while they
+    /// only wait for the lock.
+    pub(super) fn command(
         &self,
         name: &'static str,
         args: Vec<Arg>,
         timeout: Duration,
-    ) -> Result<Reply, ConnectionError> {
+    ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
         match self {
             Self::Fred(client) => {
-                let args: Vec<Value> = args.into_iter().map(value).collect();
-                let options = options(timeout);
-                let command = CustomCommand::new_static(name, None::<u16>, false);
-                let answer: Value = client.with_options(&options).custom(command, args).await?;
-                Ok(answer.into())
+                let client = client.clone();
+                Box::pin(async move {
+                    let args: Vec<Value> = args.into_iter().map(value).collect();
+                    let options = options(timeout);
+                    let command = CustomCommand::new_static(name, None::<u16>, false);
+                    let answer: Value = client.with_options(&options).custom(command, args).await?;
+                    Ok(answer.into())
+                })
             }
             #[cfg(feature = "test-util")]
-            Self::Custom(connection) => connection.command(name, args, timeout).await,
+            Self::Custom(connection) => {
+                let connection = Arc::clone(connection);
+                Box::pin(async move { connection.command(name, args, timeout).await })
+            }
         }
     }
 

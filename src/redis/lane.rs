@@ -74,7 +74,7 @@ impl Lane {
         if let Some(link) = self.current.now() {
             return link;
         }
-        tokio::time::timeout_at(limit, self.current.wait())
+        Box::pin(tokio::time::timeout_at(limit, self.current.wait()))
             .await
             .unwrap_or_else(|_| {
                 Err(match &*self.current.state.lock() {

@@ -1,7 +1,6 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -161,7 +160,7 @@ impl Link {
             // fred treats zero as no timeout.
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
-        let mut answer = pin!(self.connection.command(command, args, timeout));
+        let mut answer = self.connection.command(command, args, timeout);
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = Instant::now() + limit.silence;
         let answer = loop {

@@ -10,6 +10,8 @@
 )]
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::error;
@@ -69,6 +71,9 @@ impl Reply {
         })
     }
 }
+
+/// A future on the heap.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,20 +138,15 @@ impl fmt::Display for ConnectionError {
 }
 
 #[cfg(feature = "test-util")]
-pub use custom::{BoxFuture, Transport, TransportConnection};
+pub use custom::{Transport, TransportConnection};
 
 #[cfg(feature = "test-util")]
 mod custom {
-    use std::future::Future;
-    use std::pin::Pin;
     use std::time::Duration;
 
     use tokio::sync::mpsc::UnboundedReceiver;
 
-    use super::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
-
-    /// A future of a transport.
-    pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+    use super::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
 
     /// Makes the connections of a client in the place of fred.
     pub trait Transport: Send + Sync + 'static {

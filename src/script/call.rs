@@ -38,24 +38,37 @@ pub(crate) struct RetryPolicy {
 /// Runs a script and waits for its reply; a send lost with its connection is repeated while the retry
 /// policy allows it.
 ///
-/// Each send is built when it goes out, from the state at that moment.
+/// Each send is built when it goes out, from the state at that moment. `None`: there is no reason for it
+/// any more.
 pub(crate) async fn call<T>(
     route: Route<'_>,
     while_doing: &'static str,
     retry: RetryPolicy,
-    build: impl FnMut() -> Call<T>,
+    build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
     call_noting(route, while_doing, retry, &AtomicBool::new(false), build).await
 }
 
 /// The same, for a caller that must know when its future is dropped whether anything was sent: `sent`
 /// is set before the first send is handed to the connection. From then on it will be executed.
+///
+/// On the heap: a caller that only waits for a lock would keep the room for it.
 pub(crate) async fn call_noting<T>(
     route: Route<'_>,
     while_doing: &'static str,
     retry: RetryPolicy,
     sent: &AtomicBool,
-    mut build: impl FnMut() -> Call<T>,
+    build: impl FnMut() -> Option<Call<T>>,
+) -> Result<Answer<T>, CallError> {
+    Box::pin(repeat(route, while_doing, retry, sent, build)).await
+}
+
+async fn repeat<T>(
+    route: Route<'_>,
+    while_doing: &'static str,
+    retry: RetryPolicy,
+    sent: &AtomicBool,
+    mut build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
     let mut first_sent_at = None;
@@ -67,15 +80,19 @@ pub(crate) async fn call_noting<T>(
         silence: retry.timeout / retry.sends,
     };
     loop {
-        let link = route.ready(limit.until).await;
+        let repeated = first_sent_at.is_some();
+        let link = match route.ready(limit.until).await {
+            Ok(link) => link,
+            Err(error) => return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated)),
+        };
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
-        let call = build();
-        let answered = match link {
-            Ok(link) => link.run(&call, limit, sent).await,
-            Err(error) => Err(error),
+        let Some(call) = build() else {
+            let source = "somebody else goes on with it";
+            let error = SendError::NotSent(source.into());
+            return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
-        let error = match answered {
+        let error = match link.run(&call, limit, sent).await {
             Ok((reply, sent_at)) => {
                 let first_sent_at = first_sent_at.unwrap_or(sent_at);
                 return match (call.decode)(&reply) {
@@ -95,13 +112,12 @@ pub(crate) async fn call_noting<T>(
             }
             Err(error) => error,
         };
-        let repeated = first_sent_at.is_some();
         let source = match error {
             SendError::Unknown { source, sent_at } => {
                 first_sent_at.get_or_insert(sent_at);
                 source
             }
-            error => return Err(not_repeated(&call, while_doing, error, repeated)),
+            error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
         };
         if nth == retry.sends || limit.until <= Instant::now() {
             return Err(CallError {
@@ -115,13 +131,14 @@ pub(crate) async fn call_noting<T>(
 
 /// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
 fn not_repeated<T>(
-    call: &Call<T>,
+    call: Option<&Call<T>>,
     while_doing: &'static str,
     error: SendError,
     earlier: bool,
 ) -> CallError {
     let (error, executed) = match error {
         SendError::Refused(text) => {
+            let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
             let key = call.keys.first().map_or("", |key| &**key);
             let error = server_error::of_script(call.script, key, &text);
             let executed = !server_error::is_certain(&error, &text);

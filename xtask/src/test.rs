@@ -149,6 +149,7 @@ const PARTS: [(&str, &[&str]); 4] = [
             "cluster_node",
             "from_fred",
             "events",
+            "path",
         ],
     ),
     ("errors, bad inputs, rights", &["errors", "rights"]),

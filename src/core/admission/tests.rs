@@ -76,7 +76,7 @@ fn the_life_of_the_client_is_looked_at_by_every_call() {
         let mut fixture = Fixture::new();
         let waiter = fixture.call(A, Order::Queued);
         fixture.step(|core, now, out| core.set_life(now, life, out));
-        assert_eq!(fixture.out.woken, [waiter]);
+        assert_eq!(fixture.out.woken[..], [waiter]);
         assert!(fixture.retries(waiter));
         assert_eq!(fixture.rejected(waiter), expected);
     }
@@ -95,7 +95,7 @@ fn a_hold_is_over_at_its_end_and_not_before() {
     fixture.tick();
     assert_eq!(fixture.core.snapshot(fixture.now, A, hold), None);
     let lost = crate::core::Ending::Lost(LossReason::LeaseOver);
-    assert_eq!(fixture.out.ended, [(hold, lost)]);
+    assert_eq!(fixture.out.ended[..], [(hold, lost)]);
     assert!(fixture.out.totals.contains(&(Total::Lost, 1)));
 }
 
@@ -103,13 +103,13 @@ fn a_hold_is_over_at_its_end_and_not_before() {
 fn all_that_is_held_is_lost_at_once_and_counted() {
     let mut fixture = Fixture::new();
     fixture.lock(A);
-    assert_eq!(fixture.out.totals, [], "leaving counts nothing");
+    assert_eq!(fixture.out.totals[..], [], "leaving counts nothing");
     fixture.lock(A);
     let counts = fixture.core.counts();
     assert_eq!((counts.held, counts.guarded), (2, 2));
     let fields = fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
     assert_eq!(fields.len(), 1);
-    assert_eq!(fixture.out.totals, [(Total::Lost, 2)]);
+    assert_eq!(fixture.out.totals[..], [(Total::Lost, 2)]);
     assert_eq!(fixture.out.ended.len(), 2);
     let lost = |event: &Event| matches!(event, Event::Lost { .. });
     assert_eq!(
@@ -369,7 +369,7 @@ fn totals_say_what_happened_and_how_often() {
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
     let hold = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
-    assert_eq!(fixture.out.totals, [(Total::Acquired, 1)]);
+    assert_eq!(fixture.out.totals[..], [(Total::Acquired, 1)]);
     fixture.unlock(A, hold.expect("wanted"));
-    assert_eq!(fixture.out.totals, [(Total::Released, 1)]);
+    assert_eq!(fixture.out.totals[..], [(Total::Released, 1)]);
 }

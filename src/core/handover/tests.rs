@@ -1,19 +1,35 @@
 //! Passes: whom the lock is handed to, what an answer makes of it, and what happens without one.
 
+mod rows;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::LossReason;
 use crate::core::HandOver;
-use crate::core::tests::{A, B, C, Fixture, GONE, RULES};
+use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::core::{
-    Admission, Ending, HoldId, LockCore, NoReply, Order, Permit, ReleaseSend, ThreadId, Total,
-    Unlock, WaiterId,
+    Admission, Ending, HoldId, LockCore, NoReply, Order, Permit, ReleaseSend, Terms, ThreadId,
+    Total, Unlock, Untaken, WaiterId,
 };
+
+fn handing_over(bounds: HandOver) -> Fixture {
+    let mut fixture = Fixture::new();
+    Arc::make_mut(&mut fixture.core.rules).handover = bounds;
+    fixture
+}
+
+fn queues(fixture: &mut Fixture, waiter: WaiterId) {
+    let admission = fixture.admit(waiter);
+    assert!(
+        matches!(admission, Admission::Queued { .. }),
+        "{admission:?}"
+    );
+}
 
 /// `A` holds, and the others wait in this order.
 fn held_by_a(bounds: HandOver, others: &[ThreadId]) -> (Fixture, HoldId, Vec<WaiterId>) {
-    let mut fixture = Fixture::new();
-    fixture.core.rules.handover = bounds;
+    let mut fixture = handing_over(bounds);
     let hold = fixture.lock(A);
     let wait = |owner: &ThreadId| {
         let waiter = fixture.call(*owner, Order::Queued);
@@ -32,7 +48,7 @@ fn passing(fixture: &mut Fixture, hold: HoldId) -> Unlock {
 }
 
 fn sends_pass(fixture: &mut Fixture, owner: ThreadId) -> bool {
-    let said = fixture.step(|core, now, out| core.release_sent(now, owner, true, out));
+    let said = fixture.sends_release(owner, true);
     matches!(said, ReleaseSend::Pass { .. })
 }
 
@@ -51,6 +67,14 @@ fn picks_up(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
     taken.expect("wanted")
 }
 
+/// The call takes the lock by itself, and returns.
+fn takes(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
+    let (permit, sent_at) = (fixture.permit(waiter), fixture.now);
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    leave(fixture, waiter);
+    taken.expect("wanted")
+}
+
 fn leave(fixture: &mut Fixture, waiter: WaiterId) {
     fixture.step(|core, now, out| core.leave(now, waiter, out));
 }
@@ -59,13 +83,10 @@ fn leave(fixture: &mut Fixture, waiter: WaiterId) {
 fn an_unlock_hands_the_lock_to_the_first_that_waits() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
-    assert!(
-        matches!(fixture.admit(waiters[0]), Admission::Queued { .. }),
-        "the answer is not there"
-    );
+    queues(&mut fixture, waiters[0]);
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
-    assert_eq!(fixture.out.woken, [waiters[0]]);
-    assert_eq!(fixture.out.totals, [(Total::Passed, 1)]);
+    assert_eq!(fixture.out.woken[..], [waiters[0]]);
+    assert_eq!(fixture.out.totals[..], [(Total::Passed, 1)]);
     let permit = granted(&mut fixture, waiters[0]);
     assert_eq!((permit.owner, permit.target), (B, 1));
     let sent_at = fixture.now;
@@ -80,15 +101,9 @@ fn an_unlock_hands_the_lock_to_the_first_that_waits() {
 fn nobody_else_attempts_while_the_lock_is_handed_over() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
-    assert!(matches!(
-        fixture.admit(waiters[1]),
-        Admission::Queued { .. }
-    ));
+    queues(&mut fixture, waiters[1]);
     fixture.unlocked(&unlock, 0, None).expect("passed");
-    assert!(matches!(
-        fixture.admit(waiters[1]),
-        Admission::Queued { .. }
-    ));
+    queues(&mut fixture, waiters[1]);
 }
 
 #[test]
@@ -98,7 +113,7 @@ fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
     fixture.step(|core, now, out| core.job_step(now, A, job, out));
     assert!(sends_pass(&mut fixture, A));
     fixture.job_answered(A, job, 0, None);
-    assert_eq!(fixture.out.woken, [waiters[0]]);
+    assert_eq!(fixture.out.woken[..], [waiters[0]]);
     granted(&mut fixture, waiters[0]);
 }
 
@@ -110,10 +125,95 @@ fn an_outer_hold_that_stays_is_not_handed_over() {
     assert_eq!(fixture.release_sent(A), 1);
 }
 
+/// Two sections at once: the one that runs on behind its limit, and the receiver's.
+#[test]
+fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
+    let mut fixture = handing_over(HandOver::default());
+    let limit = Some(Duration::from_secs(1));
+    let outer = fixture.lock_with(A, Terms { limit, ..TERMS });
+    let inner = fixture.lock(A);
+    let waiter = fixture.call(B, Order::Queued);
+    fixture.admit(waiter);
+    fixture.now = fixture.now + Duration::from_secs(1);
+    fixture.step(LockCore::tick);
+    let lost = Ending::Lost(LossReason::MaxHold);
+    assert_eq!(fixture.out.ended[..], [(outer, lost)]);
+    let job = fixture.out.jobs[0].1;
+    assert_eq!(fixture.job_sends(A, job).0, 1);
+    fixture.job_answered(A, job, 1, None);
+    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    let unlock = fixture.unlock(A, inner);
+    assert_eq!(fixture.release_sent(A), 1, "its section may be running");
+    assert_eq!(fixture.unlocked(&unlock, 1, None), Ok(()));
+    // Its guard goes: now it is the receiver's.
+    fixture.drop_hold(A, outer);
+    assert!(sends_pass(&mut fixture, A));
+}
+
+/// Its owner may never have had the lock.
+#[test]
+fn what_undoes_an_attempt_hands_nothing_over() {
+    let mut fixture = handing_over(HandOver::default());
+    let attempt = fixture.call(A, Order::AtOnce);
+    let permit = fixture.permit(attempt);
+    let unknown = Untaken::Unknown;
+    fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
+    let job = fixture.out.jobs[0].1;
+    leave(&mut fixture, attempt);
+    let waiter = fixture.call(B, Order::Queued);
+    fixture.admit(waiter);
+    assert_eq!(fixture.job_sends(A, job).0, 0);
+}
+
+/// While another owner of this client may have the lock, whoever releases has none to hand over.
+#[test]
+fn nothing_is_handed_over_beside_another_owner_that_may_hold() {
+    let mut fixture = handing_over(HandOver::default());
+    let hold = fixture.lock(A);
+    // The lease of A was cut short, and both think that they hold.
+    fixture.lock(B);
+    let waiter = fixture.call(C, Order::Queued);
+    fixture.admit(waiter);
+    fixture.unlock(A, hold);
+    assert_eq!(fixture.release_sent(A), 0);
+}
+
+/// Another task of this client forces the lock open while the answer is on its way to the giver.
+#[test]
+fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    leave(&mut fixture, waiters[0]);
+    let reason = LossReason::Gone;
+    fixture.step(|core, now, out| core.lose_owner(now, B, None, reason, out));
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert_eq!(fixture.out.totals[..], [], "it was handed to nobody");
+    let (owner, job) = fixture.out.jobs[0];
+    assert_eq!(owner, B);
+    fixture.step(|core, now, out| core.job_step(now, B, job, out));
+    assert!(sends_pass(&mut fixture, B), "to the next");
+}
+
+/// An unlock that was taken over, and finds a connection only now.
+#[test]
+fn a_release_that_is_somebody_elses_says_nothing() {
+    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    let unlock = fixture.unlock(A, hold);
+    fixture.now = fixture.now + RULES.command_timeout;
+    let waiter = fixture.call(C, Order::Queued);
+    fixture.admit(waiter);
+    assert!(fixture.core.is_taken_over(&unlock));
+    let op = unlock.op;
+    let said = fixture.step(|core, now, out| core.release_sent(now, A, op, true, out));
+    assert_eq!(said, None);
+    assert!(sends_pass(&mut fixture, A), "the job's");
+    fixture.step(|core, now, out| core.release_not_executed(now, A, op, 0, out));
+    assert!(fixture.core.pass_under_way(A).is_some());
+}
+
 #[test]
 fn a_call_of_the_same_owner_is_not_handed_the_lock() {
-    let mut fixture = Fixture::new();
-    fixture.core.rules.handover = HandOver::default();
+    let mut fixture = handing_over(HandOver::default());
     let hold = fixture.lock(A);
     let own = fixture.call(A, Order::Queued);
     fixture.unlock(A, hold);
@@ -125,7 +225,7 @@ fn a_call_of_the_same_owner_is_not_handed_the_lock() {
 fn without_a_fence_the_lock_is_freed() {
     let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
     fixture.unlock(A, hold);
-    let said = fixture.step(|core, now, out| core.release_sent(now, A, false, out));
+    let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
 }
 
@@ -177,12 +277,10 @@ fn a_field_that_is_gone_is_a_loss_for_the_giver_and_nothing_for_the_receiver() {
 fn a_pass_that_is_refused_becomes_a_release() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
-    fixture.step(|core, now, out| core.release_not_executed(now, A, 0, out));
-    assert!(
-        matches!(fixture.admit(waiters[0]), Admission::Queued { .. }),
-        "A is at it"
-    );
-    let said = fixture.step(|core, now, out| core.release_sent(now, A, false, out));
+    let op = fixture.release_of(A);
+    fixture.step(|core, now, out| core.release_not_executed(now, A, op, 0, out));
+    queues(&mut fixture, waiters[0]);
+    let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
@@ -220,49 +318,10 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
 }
 
 #[test]
-fn passes_in_a_row_are_bounded_by_their_number() {
-    let bounds = HandOver {
-        passes: 1,
-        ..HandOver::default()
-    };
-    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
-    let unlock = fixture.unlock(B, hold);
-    assert_eq!(fixture.release_sent(B), 0, "the second one is a release");
-    let mut answer = fixture.answer(0, None);
-    answer.others_listen = true;
-    fixture
-        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
-        .expect("released");
-    let Admission::Queued { again: Some(again) } = fixture.admit(waiters[1]) else {
-        panic!("others go first");
-    };
-    assert_eq!(again, fixture.now + Duration::from_millis(5));
-    fixture.now = again;
-    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
-}
-
-#[test]
-fn passes_in_a_row_are_bounded_by_their_time() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
-    fixture.now = fixture.now + Duration::from_millis(51);
-    let unlock = fixture.unlock(B, hold);
-    assert_eq!(fixture.release_sent(B), 0);
-    // Nobody else listens: there is nobody to stand back for.
-    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
-    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
-}
-
-#[test]
 fn neither_end_of_a_pass_is_a_loss() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let unlock = fixture.unlock(A, hold);
-    assert_eq!(fixture.out.ended, [(hold, Ending::Released)]);
+    assert_eq!(fixture.out.ended[..], [(hold, Ending::Released)]);
     assert!(sends_pass(&mut fixture, A));
     fixture.unlocked(&unlock, 0, None).expect("passed");
     assert!(fixture.out.events.is_empty());

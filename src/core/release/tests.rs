@@ -33,7 +33,7 @@ fn a_section_that_reached_its_limit_keeps_the_field_until_its_guard_is_gone() {
     fixture.now = fixture.now + Duration::from_secs(5);
     fixture.step(LockCore::tick);
     assert!(fixture.out.jobs.is_empty(), "nothing is freed under it");
-    assert_eq!(fixture.release_sent(A), 1);
+    assert_eq!(fixture.target(A), 1);
     let job = fixture.drop_hold(A, hold);
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
@@ -46,7 +46,7 @@ fn a_detached_hold_that_reached_its_limit_keeps_nothing() {
     fixture.now = fixture.now + Duration::from_secs(5);
     fixture.step(LockCore::tick);
     assert!(!fixture.core.keeps_itself());
-    assert_eq!(fixture.release_sent(A), 0);
+    assert_eq!(fixture.target(A), 0);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
     fixture.step(|core, now, out| core.job_gone(now, A, unknown, out));
     assert!(fixture.core.keeps_itself(), "another one is meant");
     fixture.step(|core, now, out| core.job_gone(now, A, job, out));
-    assert_eq!(fixture.out.totals, [(Total::GaveUp, 1)]);
+    assert_eq!(fixture.out.totals[..], [(Total::GaveUp, 1)]);
     assert!(!fixture.core.keeps_itself());
     let step = fixture.step(|core, now, out| core.job_step(now, A, job, out));
     assert_eq!(step, JobStep::Done);

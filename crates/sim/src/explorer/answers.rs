@@ -91,13 +91,16 @@ impl State {
             Script::Pass { owner, .. } => (owner, 0, true),
             Script::Acquire { .. } | Script::Renew { .. } => return false,
         };
-        if sent.repeats.is_some() {
+        let Some(op) = self
+            .release_of(sent.sender)
+            .filter(|_| sent.repeats.is_none())
+        else {
             return false;
-        }
+        };
         // A part of the step after it, which is noted.
         let rows = self.rows();
         self.run_step(&rows, |core, now, out| {
-            core.release_not_executed(now, owner, target, out);
+            core.release_not_executed(now, owner, op, target, out);
         });
         if passes {
             self.send_release_as(sent.sender, owner, false);
@@ -338,7 +341,7 @@ fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
         },
         first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
         sent_at: sent.sent_at,
-        // In some of the worlds: whoever stands back stands back for everybody.
+        // No world stands back: the time until others have gone first changes nothing but the order.
         others_listen: false,
     }
 }

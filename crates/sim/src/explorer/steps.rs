@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, JobStep, Life, NoReply, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
+    Admission, JobStep, Life, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
@@ -268,10 +268,15 @@ impl State {
 
     pub(super) fn send_release_as(&mut self, sender: Sender, owner: ThreadId, may_pass: bool) {
         // A part of the step before it, which was noted.
-        let rows = self.rows();
+        let (rows, op) = (self.rows(), self.release_of(sender));
+        let op = op.expect("whoever sends is at it");
         let said = self.run_step(&rows, |core, now, out| {
-            core.release_sent(now, owner, may_pass, out)
+            core.release_sent(now, owner, op, may_pass, out)
         });
+        let said = said.expect("nobody else is at it");
+        if matches!(said, ReleaseSend::Pass { .. }) && self.core.release_target(owner) > 0 {
+            self.wrong = Some("a lock is handed over from under a section");
+        }
         self.send(
             sender,
             match said {
@@ -287,6 +292,18 @@ impl State {
                 },
             },
         );
+    }
+
+    /// The release that a sender is at. `None`: it is at none, or has left.
+    pub(super) fn release_of(&self, sender: Sender) -> Option<OpId> {
+        match sender {
+            Sender::Job(_, job) => Some(job),
+            Sender::Caller(nth) => match &self.callers[nth].at {
+                At::Unlocking { unlock } => Some(unlock.op),
+                _ => None,
+            },
+            Sender::Renewal(..) | Sender::Nobody => None,
+        }
     }
 
     pub(super) fn job_sends(&mut self, owner: ThreadId) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redisson_lock::HandOver;
 
-use super::super::Verb::{Drop, Lock, LockFixed, LockWithin, TryLock, Unlock};
+use super::super::Verb::{Drop, Lock, LockFixed, LockLimited, LockWithin, TryLock, Unlock};
 use super::super::{Budget, Verb, World};
 use super::{NOTHING, world};
 
@@ -86,6 +86,14 @@ fn with_trouble() -> Vec<World> {
             },
         ),
         world(
+            "handed over behind a limit",
+            &[(1, &[LockLimited, Lock, Unlock, Drop]), (2, section)],
+            Budget {
+                ticks: 1,
+                ..NOTHING
+            },
+        ),
+        world(
             "handed over to a call that gives up",
             &[(1, section), (2, &[LockWithin])],
             Budget {
@@ -145,6 +153,14 @@ pub(super) fn deep() -> Vec<World> {
         ..NOTHING
     };
     let worlds = vec![
+        world(
+            "handed over beside an attempt at once",
+            &[(1, section), (2, &[Lock]), (3, &[Lock]), (4, &[TryLock])],
+            Budget {
+                cancels: 2,
+                ..NOTHING
+            },
+        ),
         world(
             "handed over, much trouble",
             &[(1, section), (2, section)],

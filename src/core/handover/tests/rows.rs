@@ -1,0 +1,90 @@
+//! Passes in a row: how many, for how long, and when a row ends.
+
+use super::*;
+
+/// A row of passes ends with the lock: a later one has all its passes and all its time.
+#[test]
+fn a_pass_that_moved_nothing_begins_no_row() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    let hold = takes(&mut fixture, waiters[0]);
+    fixture.now = fixture.now + Duration::from_millis(51);
+    fixture.unlock(B, hold);
+    assert!(sends_pass(&mut fixture, B));
+}
+
+#[test]
+fn a_lock_that_is_taken_anew_begins_a_new_row() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let hold = picks_up(&mut fixture, waiters[0]);
+    // Its field is gone, so that nothing is freed.
+    let unlock = fixture.unlock(B, hold);
+    assert!(sends_pass(&mut fixture, B));
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    let hold = takes(&mut fixture, waiters[1]);
+    let last = fixture.call(A, Order::Queued);
+    fixture.admit(last);
+    fixture.now = fixture.now + Duration::from_millis(51);
+    fixture.unlock(C, hold);
+    assert!(sends_pass(&mut fixture, C));
+}
+
+#[test]
+fn a_nested_call_ends_no_row() {
+    let bounds = HandOver {
+        passes: 1,
+        ..HandOver::default()
+    };
+    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let outer = picks_up(&mut fixture, waiters[0]);
+    let inner = fixture.lock(B);
+    let unlock = fixture.unlock(B, inner);
+    assert_eq!(fixture.release_sent(B), 1);
+    fixture.unlocked(&unlock, 1, None).expect("released");
+    fixture.unlock(B, outer);
+    assert_eq!(fixture.release_sent(B), 0);
+}
+
+#[test]
+fn passes_in_a_row_are_bounded_by_their_number() {
+    let bounds = HandOver {
+        passes: 1,
+        ..HandOver::default()
+    };
+    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let hold = picks_up(&mut fixture, waiters[0]);
+    let unlock = fixture.unlock(B, hold);
+    assert_eq!(fixture.release_sent(B), 0, "the second one is a release");
+    let mut answer = fixture.answer(0, None);
+    answer.others_listen = true;
+    fixture
+        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
+        .expect("released");
+    let Admission::Queued { again: Some(again) } = fixture.admit(waiters[1]) else {
+        panic!("others go first");
+    };
+    assert_eq!(again, fixture.now + Duration::from_millis(5));
+    fixture.now = again;
+    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
+}
+
+#[test]
+fn passes_in_a_row_are_bounded_by_their_time() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let hold = picks_up(&mut fixture, waiters[0]);
+    fixture.now = fixture.now + Duration::from_millis(51);
+    let unlock = fixture.unlock(B, hold);
+    assert_eq!(fixture.release_sent(B), 0);
+    // Nobody else listens: there is nobody to stand back for.
+    assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
+    assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
+}

@@ -1,0 +1,179 @@
+//! The owners of one lock, and by what they are looked for.
+
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+
+use super::ids::{ThreadId, Time};
+use super::owner_state::{Marks, OwnerState};
+use crate::few::Few;
+
+/// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is
+/// looked for one by one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Owners {
+    states: Few<ThreadId, OwnerState>,
+    /// While there is more than one, and until all are gone. A single one is looked at itself.
+    marked: Option<Box<Marked>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Marked {
+    expires: BTreeSet<(Time, ThreadId)>,
+    blocks: usize,
+    unlocks: BTreeSet<(Time, ThreadId)>,
+    frees: BTreeSet<(Time, ThreadId)>,
+}
+
+impl Marked {
+    fn of(states: &Few<ThreadId, OwnerState>) -> Self {
+        let mut marked = Self::default();
+        for (owner, state) in states.iter() {
+            marked.add(*owner, state.marks());
+        }
+        marked
+    }
+
+    fn add(&mut self, owner: ThreadId, marks: Marks) {
+        self.expires.extend(marks.expires.map(|at| (at, owner)));
+        self.blocks += usize::from(marks.blocks);
+        self.unlocks.extend(marks.unlocks.map(|at| (at, owner)));
+        self.frees.extend(marks.frees.map(|at| (at, owner)));
+    }
+
+    fn remove(&mut self, owner: ThreadId, marks: Marks) {
+        marks.expires.map(|at| self.expires.remove(&(at, owner)));
+        self.blocks -= usize::from(marks.blocks);
+        marks.unlocks.map(|at| self.unlocks.remove(&(at, owner)));
+        marks.frees.map(|at| self.frees.remove(&(at, owner)));
+    }
+}
+
+impl Owners {
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    pub(super) fn get(&self, owner: ThreadId) -> Option<&OwnerState> {
+        self.states.get(&owner)
+    }
+
+    /// For [`LockCore::change`](super::LockCore::change), which has [`changed`](Self::changed) follow.
+    pub(super) fn get_mut(&mut self, owner: ThreadId) -> Option<&mut OwnerState> {
+        self.states.get_mut(&owner)
+    }
+
+    /// Puts an owner in, if it is not there.
+    pub(super) fn ensure(&mut self, owner: ThreadId, make: impl FnOnce() -> OwnerState) {
+        self.states.get_or_insert_with(owner, make);
+        if self.marked.is_none() && self.states.len() > 1 {
+            self.marked = Some(Box::new(Marked::of(&self.states)));
+        }
+    }
+
+    /// An owner that had these marks may have others now, or there may be nothing left of it.
+    pub(super) fn changed(&mut self, owner: ThreadId, before: Marks) {
+        let Some(state) = self.states.get(&owner) else {
+            return;
+        };
+        if let Some(marked) = &mut self.marked {
+            marked.remove(owner, before);
+            marked.add(owner, state.marks());
+        }
+        if state.is_spent() {
+            self.states.remove(&owner);
+        }
+        if self.states.is_empty() {
+            self.marked = None;
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ThreadId, &OwnerState)> {
+        self.states.iter().map(|(owner, state)| (*owner, state))
+    }
+
+    /// When the next of them has something that is over by the clock.
+    pub(super) fn first_expiry(&self) -> Option<(Time, ThreadId)> {
+        match &self.marked {
+            Some(marked) => marked.expires.first().copied(),
+            None => self.single(|marks| marks.expires),
+        }
+    }
+
+    /// Whether any of them keeps the head of the queue from attempting.
+    pub(super) fn block(&self) -> bool {
+        match &self.marked {
+            Some(marked) => marked.blocks > 0,
+            None => self.states.values().any(|state| state.marks().blocks),
+        }
+    }
+
+    /// Whether another one than that does so.
+    pub(super) fn others_block(&self, owner: ThreadId) -> bool {
+        let own = self.get(owner).is_some_and(|state| state.marks().blocks);
+        match &self.marked {
+            Some(marked) => marked.blocks > usize::from(own),
+            None => self.block() && !own,
+        }
+    }
+
+    /// Whose unlocks have been under way for longest.
+    pub(super) fn first_unlock(&self) -> Option<(Time, ThreadId)> {
+        match &self.marked {
+            Some(marked) => marked.unlocks.first().copied(),
+            None => self.single(|marks| marks.unlocks),
+        }
+    }
+
+    /// Since when the latest release has been under way of another owner that holds nothing any more.
+    pub(super) fn last_free(&self, except: Option<ThreadId>) -> Option<Time> {
+        let is_other = |(_, owner): &(Time, ThreadId)| Some(*owner) != except;
+        let last = match &self.marked {
+            Some(marked) => marked.frees.iter().rev().copied().find(is_other),
+            None => self.single(|marks| marks.frees).filter(is_other),
+        };
+        last.map(|(since, _)| since)
+    }
+
+    fn single(&self, mark: impl Fn(Marks) -> Option<Time>) -> Option<(Time, ThreadId)> {
+        let (owner, state) = self.states.iter().next()?;
+        Some((mark(state.marks())?, *owner))
+    }
+}
+
+// What is kept twice follows from the owners themselves.
+impl PartialEq for Owners {
+    fn eq(&self, other: &Self) -> bool {
+        self.states == other.states
+    }
+}
+
+impl Eq for Owners {}
+
+impl Hash for Owners {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.states.hash(state);
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Owners {
+    /// What is kept twice agrees.
+    pub(super) fn check(&self) {
+        match &self.marked {
+            Some(marked) => assert_eq!(**marked, Marked::of(&self.states)),
+            None => assert!(self.states.len() <= 1, "more than one is marked"),
+        }
+    }
+
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        let states = self.states.values_mut();
+        states.for_each(|state| state.visit(visitor));
+        if let Some(marked) = &mut self.marked {
+            **marked = Marked::of(&self.states);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! An ordered map for what is nearly always one: the owner of a lock, its caller, its hold.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+/// An ordered map that keeps a single entry in place, without an allocation, and any number beyond
+/// that in a tree: a lock with ten thousand waiters stays as fast as one with ten.
+#[derive(Debug, Clone)]
+pub(crate) struct Few<K, V>(Inner<K, V>);
+
+/// An ordered set of the same kind.
+pub(crate) type FewKeys<K> = Few<K, ()>;
+
+#[derive(Debug, Clone)]
+enum Inner<K, V> {
+    Empty,
+    One(K, V),
+    /// Apart, so that the one in place needs no more room than itself.
+    #[allow(
+        clippy::box_collection,
+        reason = "a tree takes as much room as the one entry"
+    )]
+    Many(Box<BTreeMap<K, V>>),
+}
+
+impl<K, V> Default for Few<K, V> {
+    fn default() -> Self {
+        Self(Inner::Empty)
+    }
+}
+
+impl<K: Ord, V> Few<K, V> {
+    pub(crate) fn len(&self) -> usize {
+        match &self.0 {
+            Inner::Empty => 0,
+            Inner::One(..) => 1,
+            Inner::Many(many) => many.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        match &self.0 {
+            Inner::One(one, value) if one.borrow() == key => Some(value),
+            Inner::Many(many) => many.get(key),
+            Inner::Empty | Inner::One(..) => None,
+        }
+    }
+
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        match &mut self.0 {
+            Inner::One(one, value) if (*one).borrow() == key => Some(value),
+            Inner::Many(many) => many.get_mut(key),
+            Inner::Empty | Inner::One(..) => None,
+        }
+    }
+
+    /// Puts an entry in; answers with what had this key before.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match &mut self.0 {
+            Inner::One(one, before) if *one == key => Some(std::mem::replace(before, value)),
+            Inner::Many(many) => many.insert(key, value),
+            Inner::Empty => {
+                self.0 = Inner::One(key, value);
+                None
+            }
+            Inner::One(..) => {
+                let before = std::mem::replace(&mut self.0, Inner::Empty);
+                let mut many = BTreeMap::from([(key, value)]);
+                if let Inner::One(one, value) = before {
+                    many.insert(one, value);
+                }
+                self.0 = Inner::Many(Box::new(many));
+                None
+            }
+        }
+    }
+
+    /// The value of this key, made if there is none.
+    pub(crate) fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V
+    where
+        K: Copy,
+    {
+        if self.get(&key).is_none() {
+            self.insert(key, make());
+        }
+        self.get_mut(&key)
+            .unwrap_or_else(|| unreachable!("it was put in above"))
+    }
+
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        match &mut self.0 {
+            Inner::Empty => None,
+            Inner::Many(many) => {
+                let removed = many.remove(key);
+                if many.is_empty() {
+                    self.0 = Inner::Empty;
+                }
+                removed
+            }
+            Inner::One(one, _) if (*one).borrow() != key => None,
+            Inner::One(..) => match std::mem::replace(&mut self.0, Inner::Empty) {
+                Inner::One(_, value) => Some(value),
+                Inner::Empty | Inner::Many(_) => None,
+            },
+        }
+    }
+
+    /// The smallest key.
+    pub(crate) fn first(&self) -> Option<&K> {
+        match &self.0 {
+            Inner::Empty => None,
+            Inner::One(one, _) => Some(one),
+            Inner::Many(many) => many.first_key_value().map(|(key, _)| key),
+        }
+    }
+
+    /// The smallest key that is not less than `from`.
+    pub(crate) fn first_from(&self, from: K) -> Option<&K> {
+        match &self.0 {
+            Inner::Empty => None,
+            Inner::One(one, _) => Some(one).filter(|one| **one >= from),
+            Inner::Many(many) => many.range(from..).next().map(|(key, _)| key),
+        }
+    }
+
+    /// In the order of the keys.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+        let (one, many) = match &self.0 {
+            Inner::Empty => (None, None),
+            Inner::One(key, value) => (Some((key, value)), None),
+            Inner::Many(many) => (None, Some(many.iter())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
+        self.iter().map(|(_, value)| value)
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        let (one, many) = match &mut self.0 {
+            Inner::Empty => (None, None),
+            Inner::One(_, value) => (Some(value), None),
+            Inner::Many(many) => (None, Some(many.values_mut())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut few = Self::default();
+        for (key, value) in entries {
+            few.insert(key, value);
+        }
+        few
+    }
+}
+
+impl<K, V> IntoIterator for Few<K, V> {
+    type Item = (K, V);
+    type IntoIter = std::iter::Chain<
+        std::option::IntoIter<(K, V)>,
+        std::iter::Flatten<std::option::IntoIter<BTreeMap<K, V>>>,
+    >;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (one, many) = match self.0 {
+            Inner::Empty => (None, None),
+            Inner::One(key, value) => (Some((key, value)), None),
+            Inner::Many(many) => (None, Some(*many)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
+// By what is in it: one entry may be in place, or left of many.
+impl<K: Ord, V: PartialEq> PartialEq for Few<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl<K: Ord, V: Eq> Eq for Few<K, V> {}
+
+impl<K: Ord + Hash, V: Hash> Hash for Few<K, V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.len().hash(state);
+        self.iter().for_each(|entry| entry.hash(state));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that it does, beside a tree that does the same.
+    #[test]
+    fn it_is_a_map_whatever_the_number_of_entries() {
+        let mut random = 1_u64;
+        let (mut few, mut tree) = (Few::default(), BTreeMap::new());
+        let mut sizes = [0; 4];
+        for step in 0..20_000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let key = (random >> 60) % 4;
+            match (random >> 40) % 4 {
+                0 => assert_eq!(few.insert(key, step), tree.insert(key, step)),
+                1 => assert_eq!(
+                    few.get_or_insert_with(key, || step),
+                    tree.entry(key).or_insert(step)
+                ),
+                _ => assert_eq!(few.remove(&key), tree.remove(&key)),
+            }
+            assert_eq!(few.get(&key), tree.get(&key));
+            assert_eq!(few.get_mut(&key), tree.get_mut(&key));
+            assert_eq!((few.len(), few.is_empty()), (tree.len(), tree.is_empty()));
+            assert_eq!(few.first(), tree.keys().next());
+            assert_eq!(
+                few.first_from(key),
+                tree.range(key..).next().map(|(key, _)| key)
+            );
+            assert!(few.iter().eq(tree.iter()) && few.iter().rev().eq(tree.iter().rev()));
+            assert!(few.keys().eq(tree.keys()) && few.values().eq(tree.values()));
+            assert!(few.clone().into_iter().eq(tree.clone()));
+            let made: Few<_, _> = tree.clone().into_iter().collect();
+            assert_eq!(few, made);
+            assert_eq!(hash(&few), hash(&made));
+            sizes[few.len().min(3)] += 1;
+        }
+        assert!(sizes.iter().all(|times| *times > 1_000), "{sizes:?}");
+    }
+
+    fn hash(few: &Few<u64, i32>) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        few.hash(&mut hasher);
+        hasher.finish()
+    }
+}
