@@ -145,7 +145,9 @@ fn quoted_command(text: &str) -> Option<String> {
 fn command_at(script: &Script, text: &str) -> Option<String> {
     let line = match text.rsplit_once("@user_script:") {
         Some((_, rest)) => {
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            // Up to Redis 6.2 the place is said twice, once with a space.
+            let digits = rest.trim_start().chars();
+            let digits: String = digits.take_while(char::is_ascii_digit).collect();
             script
                 .source
                 .lines()
@@ -196,6 +198,29 @@ mod tests {
     use super::*;
     use crate::script;
     use crate::wire::LockName;
+
+    #[test]
+    fn a_command_that_a_script_may_not_call_is_named() {
+        let name = LockName::new("", "a").expect("a name");
+        let field = "f".into();
+        let script = script::pass(&name, &field, &field, std::time::Duration::from_secs(1)).script;
+        let line = script.source.lines().position(|line| line.contains("hdel"));
+        let line = line.expect("it deletes") + 1;
+        let why = "The user executing the script can't run this command or subcommand";
+        for text in [
+            // Redis 6.2, and 7.0 or later.
+            format!(
+                "ERR Error running script (call to f_0): @user_script:{line}: @user_script: {line}: {why}"
+            ),
+            format!("ERR {why} script: 0, on @user_script:{line}."),
+        ] {
+            let error = of_script(script, "a", &text);
+            assert!(
+                matches!(&error, Error::PermissionDenied { permission, .. } if permission == "+hdel"),
+                "{error:?}"
+            );
+        }
+    }
 
     #[test]
     fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) totals: Totals,
     pub(crate) tally: Tally,
-    /// The user of the connection lacks a permission that a pass needs.
+    /// The user of the connection lacks a permission that a pass needs and a release does not.
     pub(crate) cannot_pass: AtomicBool,
     life: AtomicU8,
     /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.

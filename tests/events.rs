@@ -218,6 +218,20 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     assert_eq!(denied.stats().given_up_total, 1);
     control.run(&["DEL", "denied"]);
 
+    // A pass that may not be, behind which the release goes through.
+    control.run(&["ACL", "SETUSER", "u", "+@all", "-hdel"]);
+    let guard = denied.lock("passed").lock().await.expect("free");
+    let lock = denied.lock("passed");
+    let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
+    eventually("it waits", ms(2000), || denied.stats().waiting == 1).await;
+    guard.unlock().await.expect("held");
+    waiter.await.expect("no panic").expect("held");
+    let refused =
+        "locks are not handed over inside this client any more: the permission is missing";
+    events
+        .comes(Level::WARN, &format!("{refused} permission=+hdel"))
+        .await;
+
     behind.close(Duration::ZERO).await;
     proxy.stop().await;
     server.finish([client, patient, off, denied]).await;

@@ -273,23 +273,88 @@ async fn whatever_ends_a_hold_hands_the_lock_over() {
 
 #[tokio::test]
 async fn without_the_right_locks_are_freed_for_everybody() {
-    let server = TestServer::new();
-    let mut control = server.control();
-    control.run(&[
-        "ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-hdel",
-    ]);
-    let client = LockClient::connect(&format!("redis://u:p@127.0.0.1:{}", server.port))
-        .await
-        .expect("the server answers");
+    let mut pair = ProxiedPair::as_user("v:p@").await;
+    let before = pair.control.calls("hdel");
     for _ in 0..3 {
-        let guard = client.lock("a").lock().await.expect("free");
-        let waiter = Waiter::of(&client).await;
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        let waiter = Waiter::of(&pair.ours).await;
         guard.unlock().await.expect("held");
         waiter.gets_it().await;
     }
-    assert_eq!(client.stats().passes_total, 0);
-    assert_eq!(control.calls("hdel"), 0);
-    server.finish([client]).await;
+    assert_eq!(pair.ours.stats().passes_total, 0);
+    assert_eq!(pair.calls(PASS), 1, "it is not tried again");
+    assert_eq!(pair.control.calls("hdel"), before);
+    pair.finish().await;
+}
+
+/// What the release needs as well says nothing about passes.
+#[tokio::test]
+async fn another_right_that_is_missing_for_a_while_does_not_end_the_hand_over() {
+    let mut pair = ProxiedPair::as_user("v:p@").await;
+    pair.control.run(&["ACL", "SETUSER", "v", "+hdel"]);
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    pair.control.run(&["ACL", "SETUSER", "v", "-evalsha"]);
+    let denied = guard.unlock().await;
+    assert!(
+        matches!(denied, Err(Error::PermissionDenied { .. })),
+        "{denied:?}"
+    );
+    pair.control.run(&["ACL", "SETUSER", "v", "+evalsha"]);
+    pair.control.run(&["DEL", "a"]);
+    waiter.gets_it().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let waiter = Waiter::of(&pair.ours).await;
+    guard.unlock().await.expect("held");
+    waiter.gets_it().await;
+    assert_eq!(pair.ours.stats().passes_total, 1);
+    pair.finish().await;
+}
+
+/// A release whose outcome is not known, and which then finds no connection: it may have freed the
+/// lock, so nothing of it is handed over.
+#[tokio::test]
+async fn a_release_that_may_have_freed_the_lock_hands_nothing_over() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(400))).await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    pair.proxy
+        .rule(Fate::LoseReply, 1, |words| is_script(words, RELEASE));
+    pair.proxy.refuse(true);
+    let unlocked = guard.unlock().await;
+    assert!(
+        matches!(unlocked, Err(Error::NoAnswer { .. })),
+        "{unlocked:?}"
+    );
+    let waiter = Waiter::of(&pair.ours).await;
+    // The job looks for a connection for so long each time.
+    tokio::time::sleep(ms(1_200)).await;
+    pair.proxy.refuse(false);
+    waiter.gets_it().await;
+    assert_eq!(pair.calls(PASS), 0);
+    pair.finish().await;
+}
+
+/// Its call was not polled between the hand-over and its deadline.
+#[tokio::test]
+async fn a_lock_that_was_handed_over_before_the_deadline_is_taken() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let theirs = other.lock("a").lock().await.expect("free");
+    let (waits, passes) = (client.owner(), client.owner());
+    let lock = client.lock("a").owned_by(&waits);
+    let mut waiting = std::pin::pin!(lock.try_lock_for(ms(1_500)));
+    let begin = Instant::now();
+    let early = tokio::time::timeout(ms(500), &mut waiting).await;
+    assert!(early.is_err(), "others have it");
+    theirs.unlock().await.expect("held");
+    let lock = client.lock("a").owned_by(&passes);
+    let guard = lock.try_lock().await.expect("asked").expect("free");
+    guard.unlock().await.expect("held");
+    assert_eq!(client.stats().passes_total, 1);
+    tokio::time::sleep(ms(1_600).saturating_sub(begin.elapsed())).await;
+    let guard = waiting.await.expect("asked").expect("it is there");
+    guard.unlock().await.expect("held");
+    server.finish([client, other]).await;
 }
 
 #[tokio::test]

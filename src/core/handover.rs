@@ -126,21 +126,20 @@ impl LockCore {
         let release = own.op.release().filter(|release| release.is_first_send())?;
         debug_assert!(release.pass.is_none());
         let bounds = self.rules.handover;
-        if own.tenure.target() > 0
-            || release.undoes
-            || self.life != Life::Open
-            || bounds.passes == 0
-            || self.owners.others_block(owner)
-        {
+        if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
-        let (head, waiter) = self.receiver()?;
+        let head = self.queue.head()?;
         if let Some(row) = &mut self.row
             && (row.passes >= bounds.passes || row.since + bounds.for_at_most < now)
         {
             row.over = true;
             return None;
         }
+        if release.undoes || self.owners.others_block(owner) {
+            return None;
+        }
+        let waiter = self.receiver(head)?;
         let (to, lease) = (waiter.owner, waiter.terms.lease);
         let field = waiter.field?;
         let generation = self.ids.generation();
@@ -157,14 +156,13 @@ impl LockCore {
 
     /// Who gets the lock when its owner has no use for it any more: not that owner, whose release is
     /// under way.
-    fn receiver(&self) -> Option<(WaiterId, Waiter)> {
-        let head = self.queue.head()?;
+    fn receiver(&self, head: WaiterId) -> Option<Waiter> {
         let waiter = self.queue.get(head).filter(|waiter| waiter.is_ready())?;
         let own = self.owners.get(waiter.owner);
         let is_free = own.is_none_or(|own| {
             own.op.is_idle() && !own.tenure.is_held() && own.tenure.lost().is_none()
         });
-        is_free.then(|| (head, waiter.clone()))
+        is_free.then(|| waiter.clone())
     }
 
     /// The pass of an owner, if one is under way: it is over now. Its receiver is told by `end_pass`.
@@ -300,7 +298,10 @@ impl OwnerState {
             return;
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease));
-        if acquire.then_release || until <= cx.now {
+        let grant = acquire.grant.as_ref().map(|grant| grant.state);
+        if grant == Some(GrantState::Forced) {
+            self.end_acquire(AfterAcquire::NotExecuted, cx);
+        } else if acquire.then_release || until <= cx.now {
             self.end_acquire(AfterAcquire::Unwanted, cx);
         } else if let Some(grant) = &mut acquire.grant {
             grant.state = GrantState::Given { sent_at, until };
@@ -309,12 +310,27 @@ impl OwnerState {
         }
     }
 
+    /// The lock that is handed to this owner was taken away before its call has it.
+    pub(super) fn lose_grant(&mut self, cx: &mut Context<'_>) {
+        let Some(grant) = self.op.acquire_mut().and_then(|own| own.grant.as_mut()) else {
+            return;
+        };
+        match grant.state {
+            GrantState::Awaited => grant.state = GrantState::Forced,
+            GrantState::Given { .. } => {
+                cx.out.wake(grant.waiter);
+                self.end_acquire(AfterAcquire::NotExecuted, cx);
+            }
+            GrantState::Forced | GrantState::PickedUp => {}
+        }
+    }
+
     /// The lock that was handed to this call of the owner, or is being handed to it.
     pub(super) fn pick_up(&mut self, id: WaiterId) -> Option<PickUp> {
         let acquire = self.op.acquire_mut()?;
         let grant = acquire.grant.as_mut().filter(|grant| grant.waiter == id)?;
         match grant.state {
-            GrantState::Awaited => Some(PickUp::Awaited),
+            GrantState::Awaited | GrantState::Forced => Some(PickUp::Awaited),
             GrantState::Given { sent_at, .. } => {
                 grant.state = GrantState::PickedUp;
                 Some(PickUp::Given(acquire.id, sent_at))
@@ -330,7 +346,7 @@ impl OwnerState {
         };
         match acquire.grant.as_ref().filter(|grant| grant.waiter == id) {
             Some(Grant {
-                state: GrantState::Awaited,
+                state: GrantState::Awaited | GrantState::Forced,
                 ..
             }) => acquire.then_release = true,
             Some(Grant {

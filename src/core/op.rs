@@ -67,6 +67,8 @@ pub(super) struct Grant {
 pub(super) enum GrantState {
     /// The pass has no answer yet.
     Awaited,
+    /// It has none, and the field that it has moved was taken away again.
+    Forced,
     /// The field is there. Whoever has not picked it up by `until` does not poll its call.
     Given {
         sent_at: Time,
@@ -182,7 +184,7 @@ impl Op {
         let grant = self.acquire()?.grant.as_ref()?;
         match grant.state {
             GrantState::Given { until, .. } => Some((grant.waiter, until)),
-            GrantState::Awaited | GrantState::PickedUp => None,
+            GrantState::Awaited | GrantState::Forced | GrantState::PickedUp => None,
         }
     }
 
@@ -294,7 +296,7 @@ impl Op {
                 target: *target,
                 then_release: *then_release,
                 grant: grant.as_ref().map(|grant| match grant.state {
-                    GrantState::Awaited => Granted::Awaited,
+                    GrantState::Awaited | GrantState::Forced => Granted::Awaited,
                     GrantState::Given { .. } => Granted::Given,
                     GrantState::PickedUp => Granted::PickedUp,
                 }),

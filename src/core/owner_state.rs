@@ -156,7 +156,8 @@ impl OwnerState {
         self.moved_at = cx.now;
         match after {
             AfterAcquire::Counted if self.tenure.count() == acquire.target => {}
-            AfterAcquire::NotExecuted if !acquire.then_release => {}
+            // Who is handed a lock holds nothing else.
+            AfterAcquire::NotExecuted if !acquire.then_release || acquire.grant.is_some() => {}
             AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release_in_background(cx),
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.lease_may_be(acquire.lease);
@@ -252,6 +253,7 @@ impl OwnerState {
         if let Op::Acquire(acquire) = &mut self.op {
             acquire.then_release = false;
         }
+        self.lose_grant(cx);
         if !losses.is_empty() {
             cx.out.events.push(Event::Lost {
                 field: Arc::clone(&self.field),
@@ -361,7 +363,7 @@ pub struct OwnerView {
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.
     Counted,
-    /// The same, and it is too late for it, or nobody wants it any more.
+    /// The same as far as is known, and it is too late for it, or nobody wants it any more.
     Unwanted,
     /// It is what it was before.
     NotExecuted,

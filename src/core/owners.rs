@@ -49,6 +49,7 @@ impl Marked {
 }
 
 impl Owners {
+    #[cfg(all(debug_assertions, feature = "test-util"))]
     pub(super) fn len(&self) -> usize {
         self.states.len()
     }

@@ -54,32 +54,34 @@ pub(crate) async fn acquire(
             Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
             Attempt::Busy { left } => left,
         };
-        let Some(listening) = subscription
-            .as_ref()
-            .filter(|listening| !listening.is_refused())
-        else {
-            // Attempt again after subscribing: an unlock between the attempt above and the
-            // subscription was announced to nobody.
-            Totals::add(&shared.totals.contended, 1);
-            match Box::pin(subscribe(entry, &waiter, deadline)).await? {
-                Subscribed::Confirmed(confirmed) => subscription = Some(confirmed),
-                Subscribed::NotNeeded => {}
-                Subscribed::TooLate if waiter.is_given() => {}
-                Subscribed::TooLate => return Ok(None),
+        match subscription.as_ref().filter(|found| !found.is_refused()) {
+            Some(listening) => {
+                let watchdog_timeout = shared.watchdog_timeout();
+                let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
+                let again = Instant::now() + lease_over.min(watchdog_timeout);
+                let limit = deadline.map_or(again, |deadline| deadline.min(again));
+                waiter.until_retry(listening, seen, limit).await;
             }
-            continue;
-        };
-        let watchdog_timeout = shared.watchdog_timeout();
-        let lease_over = left.map_or(watchdog_timeout, |left| left + Duration::from_millis(1));
-        let again = Instant::now() + lease_over.min(watchdog_timeout);
-        let limit = deadline.map_or(again, |deadline| deadline.min(again));
-        waiter.until_retry(listening, seen, limit).await;
+            None => {
+                // Attempt again after subscribing: an unlock between the attempt above and the
+                // subscription was announced to nobody.
+                Totals::add(&shared.totals.contended, 1);
+                match Box::pin(subscribe(entry, &waiter, deadline)).await? {
+                    Subscribed::Confirmed(confirmed) => subscription = Some(confirmed),
+                    Subscribed::NotNeeded | Subscribed::TooLate => {}
+                }
+            }
+        }
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        // What was handed over meanwhile only has to be taken.
         if is_late && !waiter.is_given() {
             return Ok(None);
         }
     }
 }
+
+/// A lease that the server says in whole milliseconds is over with the next one.
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]

@@ -24,7 +24,7 @@ use crate::event::event;
 use crate::hold_status::HoldStatus;
 use crate::redis::Bulk;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
-use crate::shared::Totals;
+use crate::shared::{Shared, Totals};
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
 /// background.
@@ -197,17 +197,17 @@ async fn send(
 ) -> Result<ReleaseAnswer, CallError> {
     let (route, shared) = (entry.route(), entry.shared());
     let limit = Instant::now() + retry.timeout;
-    let mut may_pass = true;
+    let (mut may_pass, mut denied) = (true, None::<String>);
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let (mut target, mut passes) = (0, false);
+        let (mut target, mut passes, mut built) = (0, false, false);
         let call = || {
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
             let may_pass = may_pass && safe;
             let said =
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
-            passes = matches!(said, ReleaseSend::Pass { .. });
+            (passes, built) = (matches!(said, ReleaseSend::Pass { .. }), true);
             Some(match said {
                 ReleaseSend::Count {
                     target: count,
@@ -220,7 +220,12 @@ async fn send(
             })
         };
         let error = match script::call(route, doing, retry, call).await {
-            Ok(answer) => return Ok(release_answer(entry, target, passes, &answer)),
+            Ok(answer) => {
+                if let Some(permission) = denied {
+                    never_passes_again(shared, &permission);
+                }
+                return Ok(release_answer(entry, target, passes, &answer));
+            }
             Err(error) => error,
         };
         if matches!(error.error, Error::NotALock { .. }) {
@@ -237,20 +242,25 @@ async fn send(
         if error.maybe_executed {
             return Err(error);
         }
-        entry.step(|core, now, out| core.release_not_executed(now, owner, op, target, out));
+        // What was never built has nothing to be undone, and is none of the sends that were.
+        if built {
+            entry.step(|core, now, out| core.release_not_executed(now, owner, op, target, out));
+        }
         match &error.error {
             Error::PermissionDenied { permission, .. } if passes => {
-                // What every release needs is missed by the release as well.
-                if PASS_NEEDS.contains(&permission.as_str())
-                    && !shared.cannot_pass.swap(true, Ordering::Relaxed)
-                {
-                    event!(WARN, %permission, "locks are not handed over inside this client any more: the permission is missing");
-                }
+                denied = Some(permission.clone());
             }
             Error::Refused { .. } | Error::UnexpectedReply { .. } if passes => {}
             _ => return Err(error),
         }
         may_pass = false;
+    }
+}
+
+/// A pass lacks a permission, and the release behind it did not: that will be so each time.
+fn never_passes_again(shared: &Shared, permission: &str) {
+    if !shared.cannot_pass.swap(true, Ordering::Relaxed) {
+        event!(WARN, %permission, "locks are not handed over inside this client any more: the permission is missing");
     }
 }
 
@@ -376,9 +386,6 @@ impl Drop for ReleaseJob {
         }
     }
 }
-
-/// What a pass calls and a release does not.
-const PASS_NEEDS: [&str; 2] = ["+hdel", "+hexists"];
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

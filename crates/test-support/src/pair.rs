@@ -21,7 +21,7 @@ impl ProxiedPair {
     }
 
     /// Our client connects as `user:password@`; there is a user `u:p@` that may not kill
-    /// connections.
+    /// connections, and `v:p@` that may not call HDEL.
     pub async fn as_user(user: &str) -> Self {
         Self::set(user, |builder| builder).await
     }
@@ -34,17 +34,12 @@ impl ProxiedPair {
     async fn set(user: &str, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
         let server = TestServer::with(&["--enable-debug-command", "yes"]);
         let mut control = server.control();
-        control.run(&[
-            "ACL",
-            "SETUSER",
-            "u",
-            "on",
-            ">p",
-            "~*",
-            "&*",
-            "+@all",
-            "-client|kill",
-        ]);
+        for (name, right) in [("u", "-client|kill"), ("v", "-hdel")] {
+            let user = [
+                "ACL", "SETUSER", name, "on", ">p", "~*", "&*", "+@all", right,
+            ];
+            control.run(&user);
+        }
         let proxy = Proxy::start(server.port).await;
         let url = format!("redis://{user}127.0.0.1:{}", proxy.port);
         let ours = set(LockClient::builder())

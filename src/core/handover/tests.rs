@@ -194,6 +194,40 @@ fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() 
     assert!(sends_pass(&mut fixture, B), "to the next");
 }
 
+/// Another task of this client forces the lock open that this call is about to pick up.
+#[test]
+fn a_lock_that_is_forced_open_is_not_picked_up() {
+    for forced_first in [true, false] {
+        let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+        let unlock = passing(&mut fixture, hold);
+        let force = |fixture: &mut Fixture| {
+            let reason = LossReason::Gone;
+            fixture.step(|core, now, out| core.lose_owner(now, B, None, reason, out));
+        };
+        if forced_first {
+            force(&mut fixture);
+            queues(&mut fixture, waiters[0]);
+            fixture.unlocked(&unlock, 0, None).expect("passed");
+        } else {
+            fixture.unlocked(&unlock, 0, None).expect("passed");
+            force(&mut fixture);
+        }
+        assert!(fixture.out.woken.contains(&waiters[0]));
+        assert!(fixture.out.events.is_empty() && fixture.out.jobs.is_empty());
+        fixture.permit(waiters[0]);
+    }
+}
+
+#[test]
+fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    leave(&mut fixture, waiters[0]);
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
+    assert!(!fixture.core.keeps_itself());
+}
+
 /// An unlock that was taken over, and finds a connection only now.
 #[test]
 fn a_release_that_is_somebody_elses_says_nothing() {

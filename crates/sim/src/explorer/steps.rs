@@ -152,7 +152,7 @@ impl State {
                 let reason = woken && self.core.has_reason_to_retry(waiter);
                 let over = limit <= self.now || self.has_stuck();
                 if reason || self.callers[nth].received || over {
-                    if self.gives_up(nth) {
+                    if self.gives_up(nth) && !self.core.is_given(waiter) {
                         return self.leave(nth);
                     }
                     self.admit(nth);

@@ -88,3 +88,29 @@ fn passes_in_a_row_are_bounded_by_their_time() {
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
 }
+
+/// Whatever keeps the last release of a row from being a pass: others go first behind it.
+#[test]
+fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
+    let bounds = HandOver {
+        passes: 1,
+        ..HandOver::default()
+    };
+    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let hold = picks_up(&mut fixture, waiters[0]);
+    let attempt = fixture.call(A, Order::AtOnce);
+    let permit = fixture.permit(attempt);
+    let unknown = Untaken::Unknown;
+    fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
+    let unlock = fixture.unlock(B, hold);
+    assert_eq!(fixture.release_sent(B), 0);
+    let mut answer = fixture.answer(0, None);
+    answer.others_listen = true;
+    fixture
+        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
+        .expect("released");
+    let after = fixture.now + Duration::from_millis(5);
+    assert_eq!(fixture.core.stands_back_until, Some(after));
+}
