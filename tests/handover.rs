@@ -206,7 +206,9 @@ async fn a_pass_that_is_refused_late_leaves_its_unlock_no_more_time() {
         .rule(Fate::Silence, 2, |words| is_script(words, RELEASE));
     let start = Instant::now();
     let unlock = tokio::spawn(guard.unlock());
-    tokio::time::sleep(ms(900)).await;
+    eventually("it is held back", ms(500), || pair.proxy.stuck() == 1).await;
+    // The time that it has lost then is what this is about.
+    tokio::time::sleep(ms(900).saturating_sub(start.elapsed())).await;
     pair.proxy.let_commands_go();
     let unlocked = unlock.await.expect("no panic");
     let took = start.elapsed();
@@ -326,7 +328,7 @@ async fn a_release_that_may_have_freed_the_lock_hands_nothing_over() {
         "{unlocked:?}"
     );
     let waiter = Waiter::of(&pair.ours).await;
-    // The job looks for a connection for so long each time.
+    // The job has given up on a connection at least once when two command timeouts have passed.
     tokio::time::sleep(ms(1_200)).await;
     pair.proxy.refuse(false);
     waiter.gets_it().await;
@@ -351,6 +353,7 @@ async fn a_lock_that_was_handed_over_before_the_deadline_is_taken() {
     let guard = lock.try_lock().await.expect("asked").expect("free");
     guard.unlock().await.expect("held");
     assert_eq!(client.stats().passes_total, 1);
+    // Nobody polls it until its deadline is over.
     tokio::time::sleep(ms(1_600).saturating_sub(begin.elapsed())).await;
     let guard = waiting.await.expect("asked").expect("it is there");
     guard.unlock().await.expect("held");

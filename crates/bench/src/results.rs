@@ -57,7 +57,7 @@ impl Outcome {
     }
 
     /// Ours divided by the other, in each round by itself.
-    fn ratios(&self, other: &Row, figure: &str) -> Vec<f64> {
+    pub fn ratios(&self, other: &Row, figure: &str) -> Vec<f64> {
         let Some(ours) = self.row(OURS).filter(|ours| ours.system != other.system) else {
             return Vec::new();
         };

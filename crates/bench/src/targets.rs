@@ -9,7 +9,7 @@ use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
 use crate::scenarios::{FRED, FRED_DEFAULT, OURS};
 
-/// One figure of one system, alone or divided by that of another one.
+/// One figure of one system, or ours divided by that of another one.
 struct Target {
     scenario: &'static str,
     text: &'static str,
@@ -29,23 +29,6 @@ enum Bound {
 use Bound::{AtLeast, AtMost};
 
 impl Target {
-    const fn ratio(
-        scenario: &'static str,
-        text: &'static str,
-        figure: &'static str,
-        to: &'static str,
-        bound: Bound,
-    ) -> Self {
-        Self {
-            scenario,
-            text,
-            figure,
-            of: OURS,
-            to: Some(to),
-            bound,
-        }
-    }
-
     const fn own(
         scenario: &'static str,
         text: &'static str,
@@ -62,6 +45,20 @@ impl Target {
         }
     }
 
+    const fn ratio(
+        scenario: &'static str,
+        text: &'static str,
+        figure: &'static str,
+        to: &'static str,
+        bound: Bound,
+    ) -> Self {
+        let own = Self::own(scenario, text, figure, bound);
+        Self {
+            to: Some(to),
+            ..own
+        }
+    }
+
     const fn of(self, of: &'static str) -> Self {
         Self { of, ..self }
     }
@@ -70,16 +67,11 @@ impl Target {
         let outcome = outcomes
             .iter()
             .find(|outcome| outcome.scenario.name == self.scenario)?;
-        let own = outcome.row(self.of)?;
-        let Some(to) = self.to else {
-            return Some(own.spread(self.figure)?.median);
+        let spread = match self.to {
+            None => outcome.row(self.of)?.spread(self.figure),
+            Some(to) => Spread::of(outcome.ratios(outcome.row(to)?, self.figure)),
         };
-        let other = outcome.row(to)?;
-        let rounds = own.rounds.iter().zip(&other.rounds);
-        let ratios = rounds.filter_map(|(own, other)| {
-            Some(own.figures.get(self.figure)? / other.figures.get(self.figure)?)
-        });
-        Some(Spread::of(ratios)?.median)
+        Some(spread?.median)
     }
 }
 

@@ -11,6 +11,16 @@ use super::coverage::{Input as I, Row as R};
 /// Each pair of one of these rows and one of these inputs, and the reason.
 pub(super) type Unreached = (&'static [R], &'static [I], &'static str);
 
+/// The owner has no hold, open or lost, and gives none up.
+const WITHOUT_HOLD: &[R] = &[
+    R::Nothing,
+    R::Acquire,
+    R::AtOnce,
+    R::Receives,
+    R::ReceivesThenRelease,
+    R::Given,
+];
+
 /// What cannot be, here or in the client.
 const CANNOT_BE: &[Unreached] = &[
     (
@@ -111,14 +121,7 @@ const CANNOT_BE: &[Unreached] = &[
         "no job is under way",
     ),
     (
-        &[
-            R::Nothing,
-            R::Acquire,
-            R::AtOnce,
-            R::Receives,
-            R::ReceivesThenRelease,
-            R::Given,
-        ],
+        WITHOUT_HOLD,
         &[
             I::Unlock,
             I::UnlockLost,
@@ -148,14 +151,7 @@ const CANNOT_BE: &[Unreached] = &[
         "the owner has no hold, open or lost",
     ),
     (
-        &[
-            R::Nothing,
-            R::Acquire,
-            R::AtOnce,
-            R::Receives,
-            R::ReceivesThenRelease,
-            R::Given,
-        ],
+        WITHOUT_HOLD,
         &[I::RenewHeld, I::RenewLost, I::RenewUnknown],
         "it would be of an earlier hold",
     ),

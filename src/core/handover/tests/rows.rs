@@ -2,6 +2,28 @@
 
 use super::*;
 
+const ONCE: HandOver = HandOver {
+    passes: 1,
+    for_at_most: Duration::from_millis(50),
+};
+
+/// `A` had the lock, `B` has it now, and `C` waits.
+fn passed_to_b(bounds: HandOver) -> (Fixture, HoldId, Vec<WaiterId>) {
+    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let hold = picks_up(&mut fixture, waiters[0]);
+    (fixture, hold, waiters)
+}
+
+fn is_released_beside_listeners(fixture: &mut Fixture, unlock: &Unlock) {
+    let mut answer = fixture.answer(0, None);
+    answer.others_listen = true;
+    fixture
+        .step(|core, now, out| core.unlocked(now, unlock, answer, out))
+        .expect("released");
+}
+
 /// A row of passes ends with the lock: a later one has all its passes and all its time.
 #[test]
 fn a_pass_that_moved_nothing_begins_no_row() {
@@ -16,10 +38,7 @@ fn a_pass_that_moved_nothing_begins_no_row() {
 
 #[test]
 fn a_lock_that_is_taken_anew_begins_a_new_row() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
+    let (mut fixture, hold, waiters) = passed_to_b(HandOver::default());
     // Its field is gone, so that nothing is freed.
     let unlock = fixture.unlock(B, hold);
     assert!(sends_pass(&mut fixture, B));
@@ -34,14 +53,7 @@ fn a_lock_that_is_taken_anew_begins_a_new_row() {
 
 #[test]
 fn a_nested_call_ends_no_row() {
-    let bounds = HandOver {
-        passes: 1,
-        ..HandOver::default()
-    };
-    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let outer = picks_up(&mut fixture, waiters[0]);
+    let (mut fixture, outer, _) = passed_to_b(ONCE);
     let inner = fixture.lock(B);
     let unlock = fixture.unlock(B, inner);
     assert_eq!(fixture.release_sent(B), 1);
@@ -52,21 +64,10 @@ fn a_nested_call_ends_no_row() {
 
 #[test]
 fn passes_in_a_row_are_bounded_by_their_number() {
-    let bounds = HandOver {
-        passes: 1,
-        ..HandOver::default()
-    };
-    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
+    let (mut fixture, hold, waiters) = passed_to_b(ONCE);
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0, "the second one is a release");
-    let mut answer = fixture.answer(0, None);
-    answer.others_listen = true;
-    fixture
-        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
-        .expect("released");
+    is_released_beside_listeners(&mut fixture, &unlock);
     let Admission::Queued { again: Some(again) } = fixture.admit(waiters[1]) else {
         panic!("others go first");
     };
@@ -77,10 +78,7 @@ fn passes_in_a_row_are_bounded_by_their_number() {
 
 #[test]
 fn passes_in_a_row_are_bounded_by_their_time() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
+    let (mut fixture, hold, waiters) = passed_to_b(HandOver::default());
     fixture.now = fixture.now + Duration::from_millis(51);
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0);
@@ -92,25 +90,14 @@ fn passes_in_a_row_are_bounded_by_their_time() {
 /// Whatever keeps the last release of a row from being a pass: others go first behind it.
 #[test]
 fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
-    let bounds = HandOver {
-        passes: 1,
-        ..HandOver::default()
-    };
-    let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.unlocked(&unlock, 0, None).expect("passed");
-    let hold = picks_up(&mut fixture, waiters[0]);
+    let (mut fixture, hold, _) = passed_to_b(ONCE);
     let attempt = fixture.call(A, Order::AtOnce);
     let permit = fixture.permit(attempt);
     let unknown = Untaken::Unknown;
     fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0);
-    let mut answer = fixture.answer(0, None);
-    answer.others_listen = true;
-    fixture
-        .step(|core, now, out| core.unlocked(now, &unlock, answer, out))
-        .expect("released");
+    is_released_beside_listeners(&mut fixture, &unlock);
     let after = fixture.now + Duration::from_millis(5);
     assert_eq!(fixture.core.stands_back_until, Some(after));
 }
