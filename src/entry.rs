@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::core::{
-    Counts, Effects, Event, HoldId, Life, LockCore, OpId, Order, ReleaseStart, Terms, ThreadId,
-    Time, Unlock, WaiterId,
+    Admission, Counts, Effects, Event, HoldId, Life, LockCore, OpId, Order, Rejected, ReleaseStart,
+    Terms, ThreadId, Time, Unlock, WaiterId,
 };
 use crate::error::LossReason;
 use crate::event::{event, isolated};
@@ -149,28 +149,26 @@ impl Entry {
     }
 
     fn step_with<T>(self: &Arc<Self>, run: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
-        let mut effects = Effects::default();
-        let (answer, deferred) = {
+        // Written in place and never moved: it is large, and a pair of lock and unlock takes several
+        // steps.
+        let mut deferred = Deferred::default();
+        let answer = {
             let mut state = self.state.lock();
             // Read here and not before: a step that waited for the mutex is later than the one that
             // had it.
             let now = self.shared().clock.now();
             let counted = state.core.counts();
-            let answer = run(&mut state, now, &mut effects);
-            (answer, self.write_down(&mut state, counted, effects))
+            let answer = run(&mut state, now, &mut deferred.effects);
+            self.write_down(&mut state, counted, &mut deferred);
+            answer
         };
-        self.apply(deferred);
+        self.apply(&mut deferred);
         answer
     }
 
     /// The facts of a step, and the cells that its effects are about.
-    fn write_down(
-        self: &Arc<Self>,
-        state: &mut State,
-        counted: Counts,
-        effects: Effects,
-    ) -> Deferred {
-        let mut deferred = Deferred::default();
+    fn write_down(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
+        let effects = &deferred.effects;
         for (hold, ending) in &effects.ended {
             if let Some(status) = state.holds.remove(hold) {
                 status.set_ending(*ending);
@@ -196,13 +194,11 @@ impl Entry {
         } else if state.itself.is_none() {
             state.itself = Some(Arc::clone(self));
         }
-        deferred.effects = effects;
-        deferred
     }
 
     /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
     /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
-    fn apply(self: &Arc<Self>, deferred: Deferred) {
+    fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
         #[cfg(feature = "test-util")]
         crate::test_util::before_effects();
         let Deferred {
@@ -214,7 +210,7 @@ impl Entry {
             itself,
         } = deferred;
         let shared = self.shared();
-        for owner in effects.timers {
+        for owner in effects.timers.drain(..) {
             self.set_timer(owner);
         }
         ended.iter().for_each(|status| isolated(|| status.wake()));
@@ -224,19 +220,19 @@ impl Entry {
         acquires
             .iter()
             .for_each(|ended| isolated(|| ended.notify_waiters()));
-        if progress {
+        if *progress {
             isolated(|| shared.tally.announce());
         }
-        for (owner, job) in effects.jobs {
+        for (owner, job) in effects.jobs.drain(..) {
             (self.locks.start_job)(Arc::clone(self), owner, job);
         }
-        for event in effects.events {
-            self.log(&event);
+        for event in &effects.events {
+            self.log(event);
         }
-        for (total, amount) in effects.totals {
+        for (total, amount) in effects.totals.drain(..) {
             shared.totals.count(total, amount);
         }
-        drop(itself);
+        itself.take();
     }
 
     fn set_timer(self: &Arc<Self>, owner: ThreadId) {
@@ -270,20 +266,21 @@ impl Entry {
         read(&self.state.lock().core, self.shared().clock.now())
     }
 
-    /// Joins the queue.
+    /// Joins the queue, and asks at once whether to go on: nearly every call finds nobody there.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         owner: ThreadId,
         order: Order,
         terms: Terms,
-    ) -> (WaiterId, Arc<Notify>) {
+        field: &Arc<str>,
+    ) -> (WaiterId, Arc<Notify>, Result<Admission, Rejected>) {
         let notify = Arc::new(Notify::new());
-        let id = self.step_with(|state, now, out| {
+        let (id, admission) = self.step_with(|state, now, out| {
             let id = state.core.enqueue(now, owner, order, terms, out);
             state.waiters.insert(id, Arc::clone(&notify));
-            id
+            (id, state.core.admit(now, id, field, out))
         });
-        (id, notify)
+        (id, notify, admission)
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
@@ -294,17 +291,27 @@ impl Entry {
         });
     }
 
-    /// A step that may begin a hold. Its status is there before anything can end it.
+    /// A step that may begin a hold, with which its waiter leaves the queue. Its status is there
+    /// before anything can end it.
     pub(crate) fn step_to_hold<E>(
         self: &Arc<Self>,
+        waiter: WaiterId,
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<HoldId, E>,
     ) -> Result<(HoldId, Arc<HoldStatus>), E> {
-        self.step_with(|state, now, out| {
-            let hold = run(&mut state.core, now, out)?;
-            let status = Arc::<HoldStatus>::default();
-            state.holds.insert(hold, Arc::clone(&status));
-            Ok((hold, status))
-        })
+        // What the waiter leaves behind is dropped when the mutex is free.
+        let (taken, _left) = self.step_with(|state, now, out| {
+            let taken = run(&mut state.core, now, out).map(|hold| {
+                let status = Arc::<HoldStatus>::default();
+                state.holds.insert(hold, Arc::clone(&status));
+                (hold, status)
+            });
+            let left = taken.is_ok().then(|| {
+                state.core.leave(now, waiter, out);
+                state.waiters.remove(&waiter)
+            });
+            (taken, left)
+        });
+        taken
     }
 
     /// Begins an unlock, or waits for its turn. If an acquire of the owner is under way, its end is registered for before

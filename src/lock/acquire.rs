@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
+use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken, WaiterId};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::event::event;
@@ -38,19 +38,24 @@ pub(crate) async fn acquire(
         let permit = match waiter.next(deadline).await? {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
-                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-                return permit.taken(sent_at).map(Some);
+                let mut permit = AcquirePermit::new(Arc::clone(entry), permit, waiter.id());
+                let taken = permit.taken(sent_at)?;
+                waiter.has_left();
+                return Ok(Some(taken));
             }
             None => return Ok(None),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_ref().map_or(0, Subscription::version);
         let attempt = {
-            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+            let mut permit = AcquirePermit::new(Arc::clone(entry), permit, waiter.id());
             permit.attempt(owner).await?
         };
         let left = match attempt {
-            Attempt::Taken(taken) => return Ok(Some(taken)),
+            Attempt::Taken(taken) => {
+                waiter.has_left();
+                return Ok(Some(taken));
+            }
             Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
             Attempt::Busy { left } => left,
         };
@@ -140,6 +145,7 @@ pub(crate) fn terms(
 struct AcquirePermit {
     entry: Arc<Entry>,
     permit: Permit,
+    waiter: WaiterId,
     sent: AtomicBool,
     open: bool,
 }
@@ -150,10 +156,11 @@ enum Attempt {
 }
 
 impl AcquirePermit {
-    fn new(entry: Arc<Entry>, permit: Permit) -> Self {
+    fn new(entry: Arc<Entry>, permit: Permit, waiter: WaiterId) -> Self {
         Self {
             entry,
             permit,
+            waiter,
             sent: AtomicBool::new(false),
             open: true,
         }
@@ -222,7 +229,9 @@ impl AcquirePermit {
     fn taken(&mut self, sent_at: Time) -> Result<Taken, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
+        let taken = entry.step_to_hold(self.waiter, |core, now, out| {
+            core.taken(now, permit, sent_at, out)
+        });
         taken.map_err(|rejected| rejection(entry, rejected))
     }
 

@@ -17,6 +17,10 @@ use crate::wire;
 pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
+    /// What it was told when it joined the queue, until it looks.
+    first: Option<Result<Admission, Rejected>>,
+    /// It has the lock, and is not in the queue any more.
+    has_left: bool,
     /// Notified when it may be able to go on.
     notify: Arc<Notify>,
     owner: Owner,
@@ -26,10 +30,13 @@ pub(super) struct Waiter {
 
 impl Waiter {
     pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, order: Order) -> Self {
-        let (id, notify) = entry.enqueue(owner.id(), order, terms);
+        let field = field(entry, owner);
+        let (id, notify, first) = entry.enqueue(owner.id(), order, terms, &field);
         Self {
             entry: Arc::clone(entry),
             id,
+            first: Some(first),
+            has_left: false,
             notify,
             owner: owner.clone(),
             since: Instant::now(),
@@ -70,17 +77,22 @@ impl Waiter {
         }
     }
 
-    fn admit(&self) -> Result<Admission, Error> {
-        // After a reconnect without a fence a late send of an earlier hold may still be executed, so
-        // every hold begun since then has a field of its own.
-        let shared = self.entry.shared();
-        let unfenced = self.entry.route().unfenced() > 0;
-        let own = unfenced.then(|| wire::field(&shared.client_id, next_own_id()));
-        let field = own.as_ref().unwrap_or_else(|| self.owner.field());
-        let admission = self
-            .entry
-            .step(|core, now, out| core.admit(now, self.id, field, out));
+    fn admit(&mut self) -> Result<Admission, Error> {
+        let admission = self.first.take().unwrap_or_else(|| {
+            let field = field(&self.entry, &self.owner);
+            self.entry
+                .step(|core, now, out| core.admit(now, self.id, &field, out))
+        });
         admission.map_err(|rejected| rejection(&self.entry, rejected))
+    }
+
+    pub(super) fn id(&self) -> WaiterId {
+        self.id
+    }
+
+    /// It has left the queue with the step in which it took the lock.
+    pub(super) fn has_left(&mut self) {
+        self.has_left = true;
     }
 
     /// Waits until something changed in this process, or one of the limits is reached.
@@ -168,7 +180,21 @@ pub(super) enum Next {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.entry.leave(self.id);
+        if !self.has_left {
+            self.entry.leave(self.id);
+        }
+    }
+}
+
+/// The field under which a hold of this owner would appear in Redis.
+///
+/// After a reconnect without a fence a late send of an earlier hold may still be executed, so every
+/// hold begun since then has a field of its own.
+fn field(entry: &Entry, owner: &Owner) -> Arc<str> {
+    if entry.route().unfenced() > 0 {
+        wire::field(&entry.shared().client_id, next_own_id())
+    } else {
+        Arc::clone(owner.field())
     }
 }
 

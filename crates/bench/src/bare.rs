@@ -58,22 +58,26 @@ pub struct BareFred {
 impl BareFred {
     /// With the settings of `src/redis/settings.rs`.
     pub async fn connect(context: &Context) -> Arc<Self> {
+        Self::connect_to(context, &context.server.url()).await
+    }
+
+    pub async fn connect_to(context: &Context, url: &str) -> Arc<Self> {
         let tcp = TcpConfig {
             nodelay: Some(true),
             keepalive: Some(TcpKeepalive::new().with_time(KEEPALIVE)),
             user_timeout: Some(TIMEOUT),
             ..TcpConfig::default()
         };
-        Self::open(context, tcp).await
+        Self::open(context, url, tcp).await
     }
 
     /// With fred's own settings of the socket, where small writes may wait for each other.
-    pub async fn connect_with_defaults(context: &Context) -> Arc<Self> {
-        Self::open(context, TcpConfig::default()).await
+    pub async fn connect_with_defaults(context: &Context, url: &str) -> Arc<Self> {
+        Self::open(context, url, TcpConfig::default()).await
     }
 
-    async fn open(context: &Context, tcp: TcpConfig) -> Arc<Self> {
-        let config = Config::from_url(&context.server.url()).expect("a valid address");
+    async fn open(context: &Context, url: &str, tcp: TcpConfig) -> Arc<Self> {
+        let config = Config::from_url(url).expect("a valid address");
         let mut builder = Builder::from_config(config);
         builder
             .with_connection_config(|connection| {

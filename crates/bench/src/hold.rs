@@ -13,8 +13,9 @@ use test_support::{Control, ms};
 use tokio::process::Command;
 
 use crate::context::{Amount, Context, Played, System, script_calls};
+use crate::process::{self, Cpu};
 use crate::sample::{self, Sample};
-use crate::{heap, jvm, process};
+use crate::{heap, jvm};
 
 /// What is held, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -73,14 +74,10 @@ struct Kept {
 
 /// Lets the holder renew for that long.
 async fn keep(control: &mut Control, holder: u32, time: Duration) -> Kept {
-    let (cpu, calls, begin) = (
-        process::cpu_ms(holder),
-        script_calls(control),
-        Instant::now(),
-    );
+    let (cpu, calls, begin) = (Cpu::of(holder).sum(), script_calls(control), Instant::now());
     tokio::time::sleep(time).await;
     Kept {
-        cpu_ms: process::cpu_ms(holder) - cpu,
+        cpu_ms: Cpu::of(holder).sum() - cpu,
         calls: script_calls(control) - calls,
         seconds: begin.elapsed().as_secs_f64(),
         keys: control.number(&["DBSIZE"]),

@@ -8,6 +8,8 @@
 mod bare;
 mod beside;
 mod context;
+mod far;
+mod foreign;
 mod handoff;
 mod heap;
 mod herd;

@@ -1,14 +1,18 @@
-//! What is written: `target/bench/results.json` after every run, `docs/benchmarks.md` with its
-//! plots after a full one.
+//! What is written: `target/bench/results.json` after every run; after a full one `docs/benchmarks.md`
+//! with its plots, and the table in the README.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::context::{Context, Form};
+use crate::handoff;
+use crate::herd::PASS_FRED;
+use crate::jvm;
 use crate::plots;
-use crate::results::{self, Outcome};
-use crate::scenarios::SCENARIOS;
+use crate::results::{self, Outcome, number};
+use crate::sample::{self, Spread};
+use crate::scenarios::{FRED, OURS, SCENARIOS};
 use crate::sweeps::{self, Sweep};
 use crate::targets;
 
@@ -42,6 +46,105 @@ pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
     let written = fs::write(&file, text(outcomes, &drawn, run));
     written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     println!("written: {}", file.display());
+    let file = root().join("README.md");
+    let readme = fs::read_to_string(&file).expect("it is there");
+    let written = fs::write(&file, with_table(&readme, &short(outcomes)));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("written: {}", file.display());
+}
+
+/// A text with another table between its two marks.
+fn with_table(text: &str, table: &str) -> String {
+    let part = |mark: &str| {
+        let at = text.find(mark);
+        at.unwrap_or_else(|| panic!("the README has no line {mark}"))
+    };
+    let (begin, end) = (part(BEGIN) + BEGIN.len(), part(END));
+    format!("{}\n\n{table}\n{}", &text[..begin], &text[end..])
+}
+
+const BEGIN: &str = "<!-- Written by `cargo xtask bench`: do not edit the table. -->";
+const END: &str = "<!-- End of the table. -->";
+
+/// A scenario in one line: how it is called, its figure, and the floor that it is compared with.
+type Line = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+);
+
+const SHORT: [Line; 8] = [
+    (
+        "solo",
+        "one task, one lock: pairs per second",
+        sample::PER_SECOND,
+        Some(FRED),
+    ),
+    (
+        "spread64",
+        "64 tasks, a lock each: pairs per second",
+        sample::PER_SECOND,
+        Some(FRED),
+    ),
+    (
+        "contend16",
+        "16 tasks, one lock: acquisitions per second",
+        sample::PER_SECOND,
+        Some(PASS_FRED),
+    ),
+    (
+        "contend4x4",
+        "4 clients with 4 tasks each, one lock: acquisitions per second",
+        sample::PER_SECOND,
+        None,
+    ),
+    (
+        "handoff",
+        "from unlock in one client to lock in another: p50 in µs",
+        sample::P50,
+        Some(handoff::BARE),
+    ),
+    (
+        "herd1000",
+        "1,000 waiters of one lock: acquisitions per second",
+        sample::PER_SECOND,
+        Some(PASS_FRED),
+    ),
+    (
+        "hold10k",
+        "10,000 locks held: ms of CPU per second",
+        sample::CPU,
+        None,
+    ),
+    (
+        "hold10k",
+        "the same: bytes of heap per lock",
+        sample::HEAP,
+        None,
+    ),
+];
+
+/// The table of the README.
+fn short(outcomes: &[Outcome]) -> String {
+    let mut table =
+        "| | ours | ours / Redisson 4.7.0 | ours / floor |\n|---|---:|---:|---:|\n".to_owned();
+    for (scenario, text, figure, floor) in SHORT {
+        let Some(outcome) = outcomes.iter().find(|one| one.scenario.name == scenario) else {
+            continue;
+        };
+        let ours = outcome.row(OURS).and_then(|row| row.spread(figure));
+        let Some(ours) = ours else { continue };
+        let ratio = |other: Option<&str>| {
+            let ratios = outcome.ratios(outcome.row(other?)?, figure);
+            Some(format!("{:.2}", Spread::of(ratios)?.median))
+        };
+        let [redisson, floor] =
+            [ratio(Some(jvm::NAME)), ratio(floor)].map(Option::unwrap_or_default);
+        let ours = number(ours.median, 0);
+        let _ = writeln!(table, "| {text} | {ours} | {redisson} | {floor} |");
+    }
+    table
 }
 
 fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
@@ -87,6 +190,10 @@ const READING: &str = "\
   at one lock means little without it: a lock that one task keeps is fast.
 - *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
   not counted.
+- *client*, *kernel* and *server*: processor time per acquisition, of the client's program, of the kernel for it (sockets
+  and wake-ups), and of the server with its kernel; *cores*: all three by the second. Where nearly all cores are busy, the
+  sum is what limits the rate. A JVM's is not read.
+- `far8` has a proxy in between that delivers everything half a millisecond late, in both directions.
 - Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
   round has a new process, and a new JVM.
 - The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
@@ -98,6 +205,16 @@ const READING: &str = "\
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_of_the_readme_is_replaced_and_nothing_else() {
+        let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
+        let once = with_table(&readme, "| a |\n");
+        assert_eq!(with_table(&once, "| b |\n"), once.replace("| a |", "| b |"));
+        let before = readme.split(BEGIN).next().expect("a part");
+        let behind = readme.split(END).nth(1).expect("a part");
+        assert!(once.starts_with(before) && once.ends_with(behind));
+    }
 
     #[test]
     fn the_page_names_its_run_its_scenarios_and_its_plots() {

@@ -79,8 +79,61 @@ fn slower_than(nanos: &[u64]) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// A sweep, its figure, the file, its title, the axes, and the figure's unit.
+type Lines = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    [&'static str; 2],
+    f64,
+);
+
+const LINES: [Lines; 5] = [
+    (
+        sweeps::TASKS,
+        sample::PER_SECOND,
+        "tasks.svg",
+        "Tasks with a lock of their own",
+        ["tasks", "lock and unlock per second"],
+        1.0,
+    ),
+    (
+        sweeps::WAITERS,
+        sample::PER_SECOND,
+        "waiters.svg",
+        "Waiters of one lock, each of which gets it once",
+        ["waiters", "acquisitions per second"],
+        1.0,
+    ),
+    (
+        sweeps::HELD,
+        sample::CPU,
+        "held-cpu.svg",
+        "Processor time of a client that only holds locks",
+        ["held locks", "ms of CPU per second"],
+        1.0,
+    ),
+    (
+        sweeps::HELD,
+        sample::HEAP,
+        "held-memory.svg",
+        "Live heap of all held locks together",
+        ["held locks", "KiB"],
+        1024.0,
+    ),
+    (
+        sweeps::PASSES,
+        sample::P99,
+        "passes.svg",
+        "How long a lock is waited for that one client hands over among eight callers",
+        ["passes in a row", "p99 of a wait, ms"],
+        1000.0,
+    ),
+];
+
 fn lines(sweeps: &[Sweep]) -> Vec<Plot<'static>> {
-    let plot = |name, figure, file, title, across, upwards, unit: f64| {
+    let plot = |(name, figure, file, title, [across, upwards], unit): Lines| {
         let sweep = sweeps.iter().find(|sweep| sweep.name == name)?;
         let scaled = |(size, value): (f64, f64)| (size, value / unit);
         let lines = sweep
@@ -102,45 +155,7 @@ fn lines(sweeps: &[Sweep]) -> Vec<Plot<'static>> {
             lines,
         })
     };
-    let plots = [
-        plot(
-            sweeps::TASKS,
-            sample::PER_SECOND,
-            "tasks.svg",
-            "Tasks with a lock of their own",
-            "tasks",
-            "lock and unlock per second",
-            1.0,
-        ),
-        plot(
-            sweeps::WAITERS,
-            sample::PER_SECOND,
-            "waiters.svg",
-            "Waiters of one lock, each of which gets it once",
-            "waiters",
-            "acquisitions per second",
-            1.0,
-        ),
-        plot(
-            sweeps::HELD,
-            sample::CPU,
-            "held-cpu.svg",
-            "Processor time of a client that only holds locks",
-            "held locks",
-            "ms of CPU per second",
-            1.0,
-        ),
-        plot(
-            sweeps::HELD,
-            sample::HEAP,
-            "held-memory.svg",
-            "Live heap of all held locks together",
-            "held locks",
-            "KiB",
-            1024.0,
-        ),
-    ];
-    plots.into_iter().flatten().collect()
+    LINES.into_iter().filter_map(plot).collect()
 }
 
 impl Plot<'_> {
@@ -225,6 +240,8 @@ fn colour(system: &str) -> RGBColor {
     match system {
         crate::scenarios::OURS => RGBColor(0, 114, 178),
         crate::jvm::NAME => RGBColor(213, 94, 0),
+        crate::foreign::OTHER => RGBColor(213, 94, 0),
+        crate::foreign::TOGETHER => RGBColor(0, 114, 178),
         name if name.starts_with("rslock") => RGBColor(0, 158, 115),
         name if name.contains("default") => RGBColor(204, 121, 167),
         name if name.contains("redis-rs") => RGBColor(150, 110, 0),
@@ -332,12 +349,13 @@ mod tests {
             scenario,
             rows: rows(1),
         });
-        let sweeps = [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD].map(|name| Sweep {
-            name,
-            points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
-        });
+        let sweeps =
+            [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD, sweeps::PASSES].map(|name| Sweep {
+                name,
+                points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
+            });
         let drawn = draw(&folder, &outcomes, &sweeps).expect("drawn");
-        assert_eq!(drawn.len(), 6);
+        assert_eq!(drawn.len(), 7);
         for (file, _) in drawn {
             let text = std::fs::read_to_string(folder.join(file)).expect("written");
             let background = "width=\"860\" height=\"558\" opacity=\"1\" fill=\"#FFFFFF\"";

@@ -2,19 +2,44 @@
 
 use std::fs;
 
-/// Processor time of a process so far, in milliseconds; Linux counts it in steps of ten.
-pub fn cpu_ms(process: u32) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux, and it runs");
-    // The name of the program is in parentheses and may contain anything.
-    let after_name = text.rsplit(')').next().unwrap_or_default();
-    let mut fields = after_name.split_whitespace().skip(11);
-    let mut ticks = || -> f64 {
-        fields
-            .next()
-            .and_then(|field| field.parse().ok())
-            .expect("a number of ticks")
-    };
-    (ticks() + ticks()) * MS_PER_TICK
+/// Processor time of a process, in milliseconds; Linux counts it in steps of ten.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    pub user: f64,
+    /// In the kernel, for this process.
+    pub system: f64,
+}
+
+impl Cpu {
+    /// So far.
+    pub fn of(process: u32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux, and it runs");
+        // The name of the program is in parentheses and may contain anything.
+        let after_name = text.rsplit(')').next().unwrap_or_default();
+        let mut fields = after_name.split_whitespace().skip(11);
+        let mut ticks = || -> f64 {
+            fields
+                .next()
+                .and_then(|field| field.parse().ok())
+                .expect("a number of ticks")
+        };
+        let (user, system) = (ticks(), ticks());
+        Self {
+            user: user * MS_PER_TICK,
+            system: system * MS_PER_TICK,
+        }
+    }
+
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user - before.user,
+            system: self.system - before.system,
+        }
+    }
+
+    pub fn sum(self) -> f64 {
+        self.user + self.system
+    }
 }
 
 /// Memory of a process that is in RAM, in bytes.

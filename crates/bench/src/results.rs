@@ -115,13 +115,17 @@ pub fn json(outcomes: &[Outcome], sweeps: Value, form: Form, run: &str) -> Value
 /// A column: its head, the figure, and how many digits follow the point.
 type Column = (&'static str, &'static str, usize);
 
-const TAKEN: [Column; 6] = [
+const TAKEN: [Column; 10] = [
     ("per second", sample::PER_SECOND, 0),
     ("p50 µs", sample::P50, 0),
     ("p99 µs", sample::P99, 0),
     ("longest ms", sample::LONGEST, 1),
     ("fairness", sample::FAIRNESS, 2),
     ("scripts each", sample::SCRIPTS, 2),
+    ("client µs", sample::CLIENT, 1),
+    ("kernel µs", sample::KERNEL, 1),
+    ("server µs", sample::SERVER, 1),
+    ("cores", sample::CORES, 2),
 ];
 
 const KEPT: [Column; 6] = [
@@ -169,7 +173,7 @@ fn part(outcomes: &[&Outcome], columns: &[Column]) -> Option<String> {
 fn compared(outcome: &Outcome, row: &Row) -> String {
     let ratios = outcome.scenario.compared.iter().filter_map(|figure| {
         let ratio = Spread::of(outcome.ratios(row, figure))?;
-        let name = [TAKEN, KEPT]
+        let name = [&TAKEN[..], &KEPT[..]]
             .concat()
             .into_iter()
             .find(|column| column.1 == *figure)?;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::process::Cpu;
+
 pub const ACQUISITIONS: &str = "acquisitions";
 pub const PER_SECOND: &str = "per_second";
 pub const P50: &str = "p50_us";
@@ -17,6 +19,10 @@ pub const HEAP: &str = "heap_bytes_per_lock";
 pub const RSS: &str = "resident_bytes_per_lock";
 pub const LOST: &str = "lost";
 pub const TAKE: &str = "seconds_to_take_all";
+pub const CLIENT: &str = "client_us_per_acquisition";
+pub const KERNEL: &str = "client_kernel_us_per_acquisition";
+pub const SERVER: &str = "server_us_per_acquisition";
+pub const CORES: &str = "busy_cores";
 
 /// One system in one round.
 #[derive(Debug, Clone, Default)]
@@ -53,6 +59,19 @@ impl Sample {
     pub fn with_scripts(mut self, calls: i64) -> Self {
         let total = self.figures.get(ACQUISITIONS).copied().unwrap_or(0.0);
         self.figures.insert(SCRIPTS, calls as f64 / total);
+        self
+    }
+
+    /// Adds the processor time of the round, of the client and of the server.
+    pub fn with_cpu(mut self, client: Cpu, server: Cpu, took: Duration) -> Self {
+        let total = self.figures.get(ACQUISITIONS).copied().unwrap_or(0.0);
+        let all = (client.sum() + server.sum()) / 1e3;
+        self.figures.extend([
+            (CLIENT, client.user * 1e3 / total),
+            (KERNEL, client.system * 1e3 / total),
+            (SERVER, server.sum() * 1e3 / total),
+            (CORES, all / took.as_secs_f64()),
+        ]);
         self
     }
 
@@ -144,5 +163,16 @@ mod tests {
         assert_eq!((figure(P50), figure(LONGEST)), (2.0, 4.0));
         assert_eq!(figure(LONGEST_TO_MEAN), 4_000.0 / (4_006.0 / 4.0));
         assert_eq!((figure(FAIRNESS), figure(SCRIPTS)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn processor_time_is_by_the_acquisition_and_by_the_second() {
+        let cpu = |user, system| Cpu { user, system };
+        let took = Duration::from_secs(2);
+        let sample = Sample::of_tasks(vec![vec![1_000; 100]], took);
+        let sample = sample.with_cpu(cpu(10.0, 20.0), cpu(500.0, 470.0), took);
+        let figure = |name: &str| sample.figures[name];
+        assert_eq!((figure(CLIENT), figure(KERNEL)), (100.0, 200.0));
+        assert_eq!((figure(SERVER), figure(CORES)), (9_700.0, 0.5));
     }
 }

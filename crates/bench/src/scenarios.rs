@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redisson_lock::LockClient;
 use test_support::ms;
 
 use crate::bare::{BareFred, BareRedis};
@@ -14,7 +15,7 @@ use crate::looping::Looping;
 use crate::results::{Outcome, Row};
 use crate::sample::{self, Sample};
 use crate::workers::{self, BarePair, Pass, Rslock, connect};
-use crate::{handoff, herd};
+use crate::{far, handoff, herd};
 
 pub const OURS: &str = "redisson-lock";
 const RSLOCK: &str = "rslock 0.10";
@@ -34,7 +35,7 @@ const RATES: &[&str] = &[sample::PER_SECOND, sample::P50];
 /// At one lock the middle says little: whoever keeps the lock does not wait.
 const SHARED: &[&str] = &[sample::PER_SECOND, sample::P99];
 
-pub const SCENARIOS: [Scenario; 9] = [
+pub const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "solo",
         text: "one task, one lock: lock, unlock, again",
@@ -43,6 +44,11 @@ pub const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "spread64",
         text: "64 tasks, each with a lock of its own",
+        compared: RATES,
+    },
+    Scenario {
+        name: "far8",
+        text: "8 tasks, each with a lock of its own, at a server that is a millisecond away",
         compared: RATES,
     },
     Scenario {
@@ -82,6 +88,11 @@ pub const SCENARIOS: [Scenario; 9] = [
     },
 ];
 
+const MORE_CONNECTIONS: [(usize, &str); 2] = [
+    (2, "redisson-lock, 2 connections"),
+    (4, "redisson-lock, 4 connections"),
+];
+
 const HELD: &[&str] = &[sample::CPU, sample::HEAP, sample::RSS];
 
 /// How much each system does in a round.
@@ -109,7 +120,14 @@ fn held(count: usize, form: Form) -> Plan {
 async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
     match scenario {
         "solo" => spread(context, "solo", 1).await,
-        "spread64" => spread(context, "spread", 64).await,
+        "spread64" => {
+            let mut systems = spread(context, "spread", 64).await;
+            for (connections, name) in MORE_CONNECTIONS {
+                systems.push(several(context, 64, connections, name).await);
+            }
+            systems
+        }
+        "far8" => far(context, 8).await,
         "contend16" => contend16(context).await,
         "contend4x4" => contend4x4(context).await,
         "beside-jvm" => Beside::open(context).await.into_iter().collect(),
@@ -145,13 +163,49 @@ pub async fn spread(context: &Context, name: &'static str, tasks: usize) -> Vec<
     let pairs = (0..tasks).map(|task| BarePair::new(&fred, key(task), task));
     systems.push(Looping::apart(FRED, pairs.collect()));
     if tasks > 1 {
-        let fred = BareFred::connect_with_defaults(context).await;
+        let fred = BareFred::connect_with_defaults(context, &context.server.url()).await;
         let pairs = (0..tasks).map(|task| BarePair::new(&fred, key(task), task));
         systems.push(Looping::apart(FRED_DEFAULT, pairs.collect()));
     }
     let redis = BareRedis::connect(context).await;
     let pairs = (0..tasks).map(|task| BarePair::new(&redis, key(task), task));
     systems.push(Looping::apart(REDIS, pairs.collect()));
+    systems
+}
+
+/// Locks of their own over several connections.
+async fn several(
+    context: &Context,
+    tasks: usize,
+    connections: usize,
+    name: &'static str,
+) -> Box<dyn System> {
+    let builder = LockClient::builder().connections(connections);
+    let client = builder.connect(&context.server.url()).await;
+    let client = client.expect("the server answers");
+    let ours = (0..tasks).map(|task| workers::Ours(client.lock(format!("spread:{task}"))));
+    Looping::apart(name, ours.collect())
+}
+
+/// Locks of their own at a server that is far away.
+async fn far(context: &Context, tasks: usize) -> Vec<Box<dyn System>> {
+    let key = |task: usize| format!("far:{task}");
+    let port = far::away(context.server.port, ms(1));
+    let url = format!("redis://127.0.0.1:{port}");
+    let client = connect(&url).await;
+    let ours = (0..tasks).map(|task| workers::Ours(client.lock(key(task))));
+    let mut systems = vec![Looping::apart(OURS, ours.collect())];
+    let floors = [
+        (FRED, BareFred::connect_to(context, &url).await),
+        (
+            FRED_DEFAULT,
+            BareFred::connect_with_defaults(context, &url).await,
+        ),
+    ];
+    for (name, fred) in floors {
+        let pairs = (0..tasks).map(|task| BarePair::new(&fred, key(task), task));
+        systems.push(Looping::apart(name, pairs.collect()));
+    }
     systems
 }
 

@@ -62,6 +62,10 @@ impl Server {
         assert!(self.answers(), "a port that was free a moment ago is taken");
     }
 
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn pause(&self) {
         self.signal("-STOP");
     }
