@@ -1,21 +1,24 @@
--- pass.lua: hand the lock from its holder to another owner of the same client, without a message.
+-- pass.lua: hand the lock from its holder to another owner of the same client.
 --
--- KEYS[1]  lock   hash: owner -> hold count
--- ARGV[1]  from   "clientId:threadId" of the holder
--- ARGV[2]  to     "clientId:threadId" of the receiver, which holds nothing yet; its hold count becomes 1
--- ARGV[3]  lease  milliseconds of the receiver's lease, at least 1
+-- KEYS[1]  lock     hash: owner -> hold count
+-- ARGV[1]  from     "clientId:threadId" of the holder
+-- ARGV[2]  to       "clientId:threadId" of the receiver, which holds nothing yet; its hold count becomes 1
+-- ARGV[3]  lease    milliseconds of the receiver's lease, at least 1
+-- ARGV[4]  channel  the unlock channel of the lock; there is a message only if the lease becomes shorter
 --
 -- Returns
 --    1  passed: the receiver holds the lock, now or since an earlier copy of this call
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
 
-local lock, from, to, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local lock, from, to, lease_ms, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if redis.call('hexists', lock, from) == 1 then
   -- Changes nothing, the receiver has no field: a missing permission fails here and not when both have one.
   -- And a server that is out of memory lets a script continue after its first write.
   redis.call('hdel', lock, to)
+  -- Who waits was told the longer lease, and would sleep until its end although the key may be gone before.
+  if redis.call('pttl', lock) > tonumber(lease_ms) then redis.call('publish', channel, '0') end
   -- The receiver's own lease, shorter perhaps: what was promised to the holder's holds is over.
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, to, 1)

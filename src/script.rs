@@ -152,7 +152,7 @@ pub(crate) fn pass(
     Call {
         script: &PASS,
         keys: vec![Arc::clone(name.key())],
-        args: vec![text(from), text(to), millis(lease)],
+        args: vec![text(from), text(to), millis(lease), text(name.channel())],
         decode: released,
     }
 }

@@ -438,3 +438,35 @@ async fn another_process_gets_its_turn_beside_a_row_of_passes() {
     }
     server.finish([ours, theirs]).await;
 }
+
+/// A foreign waiter sleeps until the end of the lease that it was told. A pass to a shorter one that
+/// runs out in silence left it asleep beside a free lock.
+#[tokio::test]
+async fn a_foreign_waiter_hears_of_a_lease_that_became_shorter() {
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let mut control = server.control();
+    let first = ours.lock("a").owned_by(&ours.owner()).lock().await;
+    let first = first.expect("free");
+    let attempts = control.calls("evalsha") + 2;
+    let waiting = theirs.lock("a");
+    let foreign = tokio::spawn(async move { waiting.lock().await });
+    eventually("it knows the lease, and is subscribed", ms(5_000), || {
+        control.calls("evalsha") >= attempts
+    })
+    .await;
+    let next = ours.lock("a").owned_by(&ours.owner()).max_hold(ms(600));
+    let next = tokio::spawn(async move { next.lock().await });
+    eventually("one more waits", ms(5_000), || ours.stats().waiting == 1).await;
+    first.unlock().await.expect("held");
+    // Kept beyond its limit: nothing is unlocked under a running section.
+    let kept = next.await.expect("no panic").expect("handed over");
+    assert_eq!(ours.stats().passes_total, 1);
+    let foreign = tokio::time::timeout(Duration::from_secs(8), foreign).await;
+    let guard = foreign.expect("before the first lease is over");
+    let guard = guard.expect("no panic").expect("free");
+    assert_eq!(kept.lost().await, LossReason::MaxHold);
+    drop(kept);
+    guard.unlock().await.expect("held");
+    server.finish([ours, theirs]).await;
+}

@@ -160,7 +160,7 @@ fn pass_moves_the_hold_with_a_lease_of_its_own_also_when_sent_twice() {
     let server = Server::start();
     let control = &mut server.control();
     let pass = |control: &mut Control, to: &str, lease: &str| {
-        shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", to, lease]))
+        shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", to, lease, "c"]))
     };
     // state, receiver, lease in ms, answer, state after
     let table = [
@@ -176,8 +176,16 @@ fn pass_moves_the_hold_with_a_lease_of_its_own_also_when_sent_twice() {
     for (state, to, lease, answer, after) in table {
         for copies in 1..=2 {
             state.set(control);
+            let messages = control.calls("publish");
             let answers: Vec<_> = (0..copies).map(|_| pass(control, to, lease)).collect();
             let what = format!("{state:?} passed to {to}, sent {copies} times");
+            // Told once: to those who wait for the end of a longer lease.
+            let shorter = matches!(state, State::Ours(_)) && lease == "5000";
+            assert_eq!(
+                control.calls("publish") - messages,
+                i64::from(shorter),
+                "{what}"
+            );
             assert_eq!(answers, vec![answer; copies], "{what}");
             assert_eq!(seen(control), after, "{what}");
         }
@@ -196,7 +204,7 @@ fn pass_works_on_a_server_that_is_out_of_memory() {
     control.run(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = shown(control.try_run(&["HSET", "other", "field", "1"]));
     assert!(refused.contains("OOM"), "{refused}");
-    let answer = shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", "me:2", "5000"]));
+    let answer = shown(control.try_run(&["EVAL", PASS, "1", "k", "me:1", "me:2", "5000", "c"]));
     assert_eq!((answer.as_str(), seen(control).as_str()), ("1", "me:2 1 5"));
 }
 

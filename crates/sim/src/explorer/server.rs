@@ -108,8 +108,11 @@ impl Server {
                 (Reply::Done, false)
             }
             (Script::Pass { to, lease, .. }, lock) => {
+                let shorter = lock
+                    .as_ref()
+                    .is_some_and(|(_, _, until)| *until > now + lease);
                 *lock = Some((Holder::Ours(to), 1, now + lease));
-                (Reply::Done, false)
+                (Reply::Done, shorter)
             }
             (Script::Release { target: 0, .. }, lock) => {
                 *lock = None;
