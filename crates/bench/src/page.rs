@@ -1,11 +1,11 @@
 //! What is written: `target/bench/results.json` after every run; after a full one `docs/benchmarks.md`
-//! with its plots, and the table in the README.
+//! with its plots, and a part of the README.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::context::{Context, Form};
+use crate::context::{Context, Form, REDISSON};
 use crate::handoff;
 use crate::herd::PASS_FRED;
 use crate::jvm;
@@ -48,23 +48,23 @@ pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
     println!("written: {}", file.display());
     let file = root().join("README.md");
     let readme = fs::read_to_string(&file).expect("it is there");
-    let written = fs::write(&file, with_table(&readme, &short(outcomes)));
+    let written = fs::write(&file, with_part(&readme, &short(outcomes)));
     written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     println!("written: {}", file.display());
 }
 
-/// A text with another table between its two marks.
-fn with_table(text: &str, table: &str) -> String {
+/// A text with another part between the two marks.
+fn with_part(text: &str, new: &str) -> String {
     let part = |mark: &str| {
         let at = text.find(mark);
         at.unwrap_or_else(|| panic!("the README has no line {mark}"))
     };
     let (begin, end) = (part(BEGIN) + BEGIN.len(), part(END));
-    format!("{}\n\n{table}\n{}", &text[..begin], &text[end..])
+    format!("{}\n\n{new}\n{}", &text[..begin], &text[end..])
 }
 
-const BEGIN: &str = "<!-- Written by `cargo xtask bench`: do not edit the table. -->";
-const END: &str = "<!-- End of the table. -->";
+const BEGIN: &str = "<!-- Written by `cargo xtask bench`: do not edit this part. -->";
+const END: &str = "<!-- End of the part. -->";
 
 /// A scenario in one line: how it is called, its figure, and the floor that it is compared with.
 type Line = (
@@ -125,10 +125,21 @@ const SHORT: [Line; 8] = [
     ),
 ];
 
-/// The table of the README.
+const SHORT_HEAD: &str = "\
+## How fast it is
+
+Rates and times of one run on one machine, client and server together; the ratios are medians of five rounds in which all
+took turns. A *floor* is the same script calls on a bare client, without a lock around them: no lock can do better. For
+times, CPU and heap less is better. [`docs/benchmarks.md`](docs/benchmarks.md) has all systems, spreads, plots, and what
+limits each; `cargo xtask bench` makes it anew.
+
+";
+
+/// The part of the README.
 fn short(outcomes: &[Outcome]) -> String {
-    let mut table =
-        "| | ours | ours / Redisson 4.7.0 | ours / floor |\n|---|---:|---:|---:|\n".to_owned();
+    let mut table = format!(
+        "{SHORT_HEAD}| | ours | ours / Redisson {REDISSON} | ours / floor |\n|---|---:|---:|---:|\n"
+    );
     for (scenario, text, figure, floor) in SHORT {
         let Some(outcome) = outcomes.iter().find(|one| one.scenario.name == scenario) else {
             continue;
@@ -207,10 +218,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_the_readme_is_replaced_and_nothing_else() {
+    fn a_part_of_the_readme_is_replaced_and_nothing_else() {
         let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
-        let once = with_table(&readme, "| a |\n");
-        assert_eq!(with_table(&once, "| b |\n"), once.replace("| a |", "| b |"));
+        let once = with_part(&readme, "| a |\n");
+        assert_eq!(with_part(&once, "| b |\n"), once.replace("| a |", "| b |"));
         let before = readme.split(BEGIN).next().expect("a part");
         let behind = readme.split(END).nth(1).expect("a part");
         assert!(once.starts_with(before) && once.ends_with(behind));
