@@ -162,7 +162,7 @@ impl Entry {
             self.write_down(&mut state, counted, &mut deferred);
             answer
         };
-        self.apply(&mut deferred);
+        self.apply(&deferred);
         answer
     }
 
@@ -198,7 +198,7 @@ impl Entry {
 
     /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
     /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
-    fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
+    fn apply(self: &Arc<Self>, deferred: &Deferred) {
         #[cfg(feature = "test-util")]
         crate::test_util::before_effects();
         let Deferred {
@@ -207,11 +207,11 @@ impl Entry {
             woken,
             acquires,
             progress,
-            itself,
+            itself: _,
         } = deferred;
         let shared = self.shared();
-        for owner in effects.timers.drain(..) {
-            self.set_timer(owner);
+        for owner in &effects.timers {
+            self.set_timer(*owner);
         }
         ended.iter().for_each(|status| isolated(|| status.wake()));
         woken
@@ -223,16 +223,15 @@ impl Entry {
         if *progress {
             isolated(|| shared.tally.announce());
         }
-        for (owner, job) in effects.jobs.drain(..) {
-            (self.locks.start_job)(Arc::clone(self), owner, job);
+        for (owner, job) in &effects.jobs {
+            (self.locks.start_job)(Arc::clone(self), *owner, *job);
         }
         for event in &effects.events {
             self.log(event);
         }
-        for (total, amount) in effects.totals.drain(..) {
-            shared.totals.count(total, amount);
+        for (total, amount) in &effects.totals {
+            shared.totals.count(*total, *amount);
         }
-        itself.take();
     }
 
     fn set_timer(self: &Arc<Self>, owner: ThreadId) {

@@ -40,7 +40,7 @@ pub(crate) async fn acquire(
             Some(Next::Granted(permit, sent_at)) => {
                 let mut permit = AcquirePermit::new(Arc::clone(entry), permit, waiter.id());
                 let taken = permit.taken(sent_at)?;
-                waiter.has_left();
+                waiter.note_left();
                 return Ok(Some(taken));
             }
             None => return Ok(None),
@@ -53,7 +53,7 @@ pub(crate) async fn acquire(
         };
         let left = match attempt {
             Attempt::Taken(taken) => {
-                waiter.has_left();
+                waiter.note_left();
                 return Ok(Some(taken));
             }
             Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),

@@ -91,7 +91,7 @@ impl Waiter {
     }
 
     /// It has left the queue with the step in which it took the lock.
-    pub(super) fn has_left(&mut self) {
+    pub(super) fn note_left(&mut self) {
         self.has_left = true;
     }
 
