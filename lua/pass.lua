@@ -17,8 +17,11 @@ if redis.call('hexists', lock, from) == 1 then
   -- Changes nothing, the receiver has no field: a missing permission fails here and not when both have one.
   -- And a server that is out of memory lets a script continue after its first write.
   redis.call('hdel', lock, to)
-  -- Who waits was told the longer lease, and would sleep until its end although the key may be gone before.
-  if redis.call('pttl', lock) > tonumber(lease_ms) then redis.call('publish', channel, '0') end
+  -- Who waits was told the longer lease, or that there is none, and would sleep beside a key that may be gone before.
+  local left = redis.call('pttl', lock)
+  if left < 0 or left > tonumber(lease_ms) then
+    redis.call('publish', channel, '0')
+  end
   -- The receiver's own lease, shorter perhaps: what was promised to the holder's holds is over.
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, to, 1)

@@ -1,7 +1,7 @@
 //! One lock of a client: the core under its mutex, and what its effects are applied to.
 //!
-//! Every change goes through [`Entry::step`]. Under the mutex it reads the clock, runs one step of the
-//! core, and writes down the facts: which holds have ended, and the client's tally. Everything else a
+//! Every change goes through [`Entry::step`] and its like. Under the mutex it reads the clock, runs a step
+//! of the core, or two where nothing can come in between, and writes down the facts: which holds have ended, and the client's tally. Everything else a
 //! step asks for is done when the mutex is free: wakers are called, jobs spawned, events logged. That
 //! code is not all ours. It may call back into this client, and it may panic.
 //!

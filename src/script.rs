@@ -109,7 +109,7 @@ pub(crate) fn acquire(
 pub(crate) enum Released {
     /// The count is the target now, or was already; or the receiver has the lock.
     Done {
-        /// How many connections have got the message.
+        /// How many connections have heard that the lock is free; 0 for a pass.
         receivers: u32,
     },
     /// There is no lock any more.

@@ -103,7 +103,11 @@ async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
     let guard = client.lock("a").lock().await.expect("free");
     theirs.quit().await.expect("quit");
     let _ = task.await;
-    tokio::time::sleep(ms(1200)).await;
+    let before = client.stats().renewed_total;
+    eventually("it is renewed again and again", ms(5_000), || {
+        client.stats().renewed_total >= before + 4
+    })
+    .await;
     assert_eq!(
         guard.state(),
         redisson_lock::HoldState::Held,

@@ -195,6 +195,19 @@ fn pass_moves_the_hold_with_a_lease_of_its_own_also_when_sent_twice() {
     assert!(pass(control, "me:2", "5000").contains("WRONGTYPE"));
 }
 
+/// A key that somebody else has made to last: its waiters were told that it has no end.
+#[test]
+fn pass_tells_of_a_lease_where_there_was_none() {
+    let server = Server::start();
+    let control = &mut server.control();
+    State::Ours(1).set(control);
+    control.run(&["PERSIST", "k"]);
+    let messages = control.calls("publish");
+    control.run(&["EVAL", PASS, "1", "k", "me:1", "me:2", "5000", CHANNEL]);
+    assert_eq!(seen(control), "me:2 1 5");
+    assert_eq!(control.calls("publish") - messages, 1);
+}
+
 /// The first command writes nothing, and counts as a write all the same.
 #[test]
 fn pass_works_on_a_server_that_is_out_of_memory() {
@@ -318,14 +331,15 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
         "hexists", "hdel",
     ];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
-    let scripts: [(&str, Vec<&str>); 11] = [
+    let scripts: [(&str, Vec<&str>); 12] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
         (ACQUIRE, vec!["me:1", "2", "30000"]),
         (ACQUIRE, vec!["me:1", "2", "5000"]),
         (RELEASE, vec!["me:1", "0", "1", CHANNEL]),
         (RELEASE, vec!["me:1", "1", "30000", CHANNEL]),
-        (PASS, vec!["me:1", "me:2", "30000"]),
-        (PASS, vec!["me:1", "you:1", "30000"]),
+        (PASS, vec!["me:1", "me:2", "30000", CHANNEL]),
+        (PASS, vec!["me:1", "me:2", "5000", CHANNEL]),
+        (PASS, vec!["me:1", "you:1", "30000", CHANNEL]),
         (RENEW, vec!["me:1", "30000"]),
         (RENEW, vec!["me:1", "0"]),
         (FORCE_UNLOCK, vec!["me:1", CHANNEL]),

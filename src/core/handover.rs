@@ -8,7 +8,7 @@
 //! fields is there goes, and no send of the pass comes later, because all of them went over the same
 //! connection before.
 //!
-//! Other processes hear nothing of a pass, so passes in a row are bounded by number and time. Behind
+//! Other processes hear nothing of a pass (but of a lease that it shortens), so passes in a row are bounded by number and time. Behind
 //! the last a real release announces the lock as free, and if others listen, the head of this client's
 //! queue lets them go first for a moment.
 

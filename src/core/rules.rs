@@ -16,8 +16,8 @@ pub struct Rules {
 /// How often in a row a client hands a lock from one of its callers to the next, before it frees the
 /// lock for everybody.
 ///
-/// Each pass saves a script call, a message and a wake-up, and lets the other processes wait a little
-/// longer. Whichever bound is reached first ends the row: the next release announces the lock as free,
+/// Each pass saves a script call, a wake-up and, unless the next caller's lease is shorter, a message,
+/// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the next release announces the lock as free,
 /// and if other processes listen, this client's queue stands back for up to 5 ms.
 ///
 /// # Examples

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken, WaiterId};
+use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::event::event;
@@ -38,7 +38,7 @@ pub(crate) async fn acquire(
         let permit = match waiter.next(deadline).await? {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
-                let mut permit = AcquirePermit::new(Arc::clone(entry), permit, waiter.id());
+                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
                 let taken = permit.taken(sent_at)?;
                 waiter.note_left();
                 return Ok(Some(taken));
@@ -48,7 +48,7 @@ pub(crate) async fn acquire(
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_ref().map_or(0, Subscription::version);
         let attempt = {
-            let mut permit = AcquirePermit::new(Arc::clone(entry), permit, waiter.id());
+            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
             permit.attempt(owner).await?
         };
         let left = match attempt {
@@ -145,7 +145,6 @@ pub(crate) fn terms(
 struct AcquirePermit {
     entry: Arc<Entry>,
     permit: Permit,
-    waiter: WaiterId,
     sent: AtomicBool,
     open: bool,
 }
@@ -156,11 +155,10 @@ enum Attempt {
 }
 
 impl AcquirePermit {
-    fn new(entry: Arc<Entry>, permit: Permit, waiter: WaiterId) -> Self {
+    fn new(entry: Arc<Entry>, permit: Permit) -> Self {
         Self {
             entry,
             permit,
-            waiter,
             sent: AtomicBool::new(false),
             open: true,
         }
@@ -229,7 +227,7 @@ impl AcquirePermit {
     fn taken(&mut self, sent_at: Time) -> Result<Taken, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold(self.waiter, |core, now, out| {
+        let taken = entry.step_to_hold(permit.waiter, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
         taken.map_err(|rejected| rejection(entry, rejected))

@@ -13,11 +13,12 @@ use crate::owner::{Owner, next_own_id};
 use crate::wait::Subscription;
 use crate::wire;
 
-/// A call that wants the lock; it leaves the queue when it is dropped.
+/// A call that wants the lock; it leaves the queue when it has it, or when it is dropped.
 pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
-    /// What it was told when it joined the queue, until it looks.
+    /// What it was told when it joined the queue, until it looks. That is in the same poll: a permit in
+    /// here that is dropped would keep its owner busy for ever.
     first: Option<Result<Admission, Rejected>>,
     /// It has the lock, and is not in the queue any more.
     has_left: bool,
@@ -84,10 +85,6 @@ impl Waiter {
                 .step(|core, now, out| core.admit(now, self.id, &field, out))
         });
         admission.map_err(|rejected| rejection(&self.entry, rejected))
-    }
-
-    pub(super) fn id(&self) -> WaiterId {
-        self.id
     }
 
     /// It has left the queue with the step in which it took the lock.
@@ -180,6 +177,10 @@ pub(super) enum Next {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
+        debug_assert!(
+            !matches!(self.first, Some(Ok(Admission::Permit(_)))) || std::thread::panicking(),
+            "a permit that nobody looked at"
+        );
         if !self.has_left {
             self.entry.leave(self.id);
         }

@@ -50,7 +50,10 @@ pub struct Executed {
     pub script: Arc<str>,
     pub keys: Vec<String>,
     pub args: Vec<String>,
+    /// Of each key.
     pub before: Vec<Option<(String, i64)>>,
+    /// When each key was to run out before.
+    pub expiries: Vec<Option<u64>>,
     pub reply: Result<Reply, String>,
     pub published: Vec<String>,
 }
@@ -293,7 +296,7 @@ impl Server {
             return None;
         }
         let client = state.wires[&serial].client;
-        let before = self.with_keyspace(|keyspace| {
+        let (before, expiries) = self.with_keyspace(|keyspace| {
             keyspace.denied = state
                 .denied
                 .get(&client)
@@ -302,11 +305,11 @@ impl Server {
             keyspace.listeners = state.listeners(&args);
             keys.iter()
                 .map(|key| {
-                    keyspace
-                        .holder(key)
-                        .map(|(field, count)| (field.to_owned(), count))
+                    let holder = keyspace.holder(key);
+                    let holder = holder.map(|(field, count)| (field.to_owned(), count));
+                    (holder, keyspace.expires_at(key))
                 })
-                .collect()
+                .unzip()
         });
         let reply = state.lua.run(sha, &keys, &args);
         let published = std::mem::take(&mut self.keyspace.lock().published);
@@ -321,6 +324,7 @@ impl Server {
             keys,
             args,
             before,
+            expiries,
             reply,
             published: published.into_iter().map(|(channel, _)| channel).collect(),
         })

@@ -27,6 +27,7 @@ impl Observer for Oracle {
         for (key, before) in executed.keys.iter().zip(&executed.before) {
             self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
         }
+        self.compare_expiries(&mut state, executed, keyspace);
     }
 
     /// What everybody believes, against what is.
@@ -108,6 +109,17 @@ impl Oracle {
             );
         } else {
             *newest = wire.max(*newest);
+        }
+    }
+
+    /// Who waits for a lock sleeps until the expiry that it was told: an earlier one is announced.
+    fn compare_expiries(&self, state: &mut State, executed: &Executed, keyspace: &Keyspace) {
+        for (key, before) in executed.keys.iter().zip(&executed.expiries) {
+            let after = keyspace.expires_at(key);
+            if after.is_some() && after < *before && executed.published.is_empty() {
+                let problem = format!("{} shortened {key} and told nobody", executed.script);
+                state.violated(self.start, problem);
+            }
         }
     }
 
