@@ -89,7 +89,7 @@ impl Bare {
             waiter: BareFred::connect(context).await,
             messages: BareFred::connect(context).await,
         };
-        let subscribed = bare.messages.client.subscribe(channel(NAME)).await;
+        let subscribed = bare.messages.client.subscribe(channel(BARE_NAME)).await;
         subscribed.expect("subscribed");
         Box::new(bare)
     }
@@ -97,15 +97,15 @@ impl Bare {
     async fn acquire(client: &BareFred, task: usize) {
         let owner = owner(task);
         let arguments = [text(&owner), Argument::Number(1), LEASE_MS];
-        let answer = client.call(Which::Acquire, NAME, &arguments).await;
+        let answer = client.call(Which::Acquire, BARE_NAME, &arguments).await;
         assert_eq!(answer, 1, "free");
     }
 
     async fn release(client: &BareFred, task: usize) {
-        let (owner, channel) = (owner(task), channel(NAME));
+        let (owner, channel) = (owner(task), channel(BARE_NAME));
         let (zero, one) = (Argument::Number(0), Argument::Number(1));
         let arguments = [text(&owner), zero, one, text(&channel)];
-        let answer = client.call(Which::Release, NAME, &arguments).await;
+        let answer = client.call(Which::Release, BARE_NAME, &arguments).await;
         // One more than have heard the message.
         assert!(answer >= 1, "held");
     }
@@ -150,7 +150,7 @@ impl InJvm {
         let values = vec![
             ("work", "handoff".to_owned()),
             ("clients", "1,2".to_owned()),
-            ("name", NAME.to_owned()),
+            ("name", jvm::own(NAME)),
             ("asleep", ASLEEP.as_millis().to_string()),
         ];
         Some(Box::new(Self(Redisson {
@@ -181,4 +181,5 @@ impl System for InJvm {
 }
 
 const NAME: &str = "handoff";
+const BARE_NAME: &str = "handoff-bare";
 pub const BARE: &str = "floor: publish, message, script (fred)";

@@ -82,9 +82,7 @@ pub async fn all(context: &Context) -> Vec<Sweep> {
     let mut points = Vec::new();
     for waiters in [1, 3, 10, 30, 100, 300, 1_000] {
         let systems = herd::systems(context, waiters).await;
-        // One of a few waiters is over in a moment.
-        let often = (300 / waiters).clamp(ROUNDS, 30);
-        let rows = rounds(context, &systems, Amount::time(SECOND), often).await;
+        let rows = rounds(context, &systems, Amount::time(SECOND), ROUNDS).await;
         points.push((waiters, rows));
     }
     sweeps.push(finished(WAITERS, points, begin));
