@@ -85,10 +85,11 @@ pub struct LockCore {
     latest: Time,
 }
 
-/// What the waiters look at that are not about to do anything for an owner of their own.
+/// What the waiters look at that are not about to do anything for an owner of their own. Without a head
+/// of the queue nobody looks, and nothing lets it go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Front {
-    head: Option<WaiterId>,
+    head: WaiterId,
     head_may_contend: bool,
     freed: bool,
     next_stuck: Option<Time>,
@@ -185,8 +186,9 @@ impl LockCore {
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
     ) -> Option<T> {
+        let marks = self.owners.marks(owner);
         let state = self.owners.get_mut(owner)?;
-        let (seen, marks, counts) = (state.seen(), state.marks(), state.counts());
+        let (seen, counts) = (state.seen(), state.counts());
         let life = self.life;
         let mut cx = Context {
             now,
@@ -227,25 +229,31 @@ impl LockCore {
         }
     }
 
-    fn front(&self) -> Front {
-        Front {
-            head: self.queue.head(),
+    fn front(&self) -> Option<Front> {
+        Some(Front {
+            head: self.queue.head()?,
             head_may_contend: !self.owners.block(),
             freed: self.freed_at.is_some(),
             next_stuck: self.next_stuck(),
             yield_until: self.yield_until(None),
-        }
+        })
     }
 
-    fn wake_front(&mut self, before: Front, after: Front, out: &mut Effects) {
-        let head_may_go_on = after.head != before.head
-            || after.head_may_contend && !before.head_may_contend
-            || after.freed && !before.freed
-            || after.next_stuck.is_some() && after.next_stuck != before.next_stuck;
-        if let Some(head) = after.head.filter(|_| head_may_go_on) {
-            out.wake(head);
+    fn wake_front(&mut self, before: Option<Front>, after: Option<Front>, out: &mut Effects) {
+        let same_head =
+            before.filter(|before| after.is_some_and(|after| after.head == before.head));
+        if let Some(after) = after {
+            let head_may_go_on = same_head.is_none_or(|before| {
+                after.head_may_contend && !before.head_may_contend
+                    || after.freed && !before.freed
+                    || after.next_stuck.is_some() && after.next_stuck != before.next_stuck
+            });
+            if head_may_go_on {
+                out.wake(after.head);
+            }
         }
-        if after.head != before.head || after.yield_until != before.yield_until {
+        let yield_until = |front: Option<Front>| front.map(|front| (front.head, front.yield_until));
+        if yield_until(after) != yield_until(before) {
             for waiter in self.queue.take_yielding() {
                 out.wake(waiter);
             }

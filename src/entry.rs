@@ -175,16 +175,16 @@ impl Entry {
                 deferred.ended.push(status);
             }
         }
-        let woken = effects
-            .woken
-            .iter()
-            .filter_map(|waiter| state.waiters.get(waiter));
-        deferred.woken.extend(woken.cloned());
-        let acquires = effects
-            .acquires_ended
-            .iter()
-            .filter_map(|owner| state.acquires.remove(owner));
-        deferred.acquires.extend(acquires);
+        for waiter in &effects.woken {
+            if let Some(woken) = state.waiters.get(waiter) {
+                deferred.woken.push(Arc::clone(woken));
+            }
+        }
+        for owner in &effects.acquires_ended {
+            if let Some(ended) = state.acquires.remove(owner) {
+                deferred.acquires.push(ended);
+            }
+        }
         let counts = state.core.counts();
         if counts != counted {
             deferred.progress = self.shared().tally.change(counted, counts);
@@ -263,6 +263,11 @@ impl Entry {
     /// Reads the core, and changes nothing.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&LockCore, Time) -> T) -> T {
         read(&self.state.lock().core, self.shared().clock.now())
+    }
+
+    /// The same, for what does not depend on the time.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&LockCore) -> T) -> T {
+        look(&self.state.lock().core)
     }
 
     /// Joins the queue, and asks at once whether to go on: nearly every call finds nobody there.
@@ -352,7 +357,7 @@ impl Entry {
     /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
-        let due = self.read(|core, _| core.timer(owner));
+        let due = self.look(|core| core.timer(owner));
         let set = self.locks.timers.due(self.id, owner);
         let set = set.map(|at| self.shared().clock.time(at));
         // The queue of the timers counts in milliseconds.

@@ -119,6 +119,15 @@ impl<K: Ord, V> Few<K, V> {
         }
     }
 
+    /// The first entry: the only one, where there cannot be two.
+    pub(crate) fn single(&self) -> Option<(&K, &V)> {
+        match &self.0 {
+            Inner::Empty => None,
+            Inner::One(one, value) => Some((one, value)),
+            Inner::Many(many) => many.first_key_value(),
+        }
+    }
+
     /// The smallest key.
     pub(crate) fn first(&self) -> Option<&K> {
         match &self.0 {
@@ -149,10 +158,6 @@ impl<K: Ord, V> Few<K, V> {
 
     pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
         self.iter().map(|(key, _)| key)
-    }
-
-    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
-        self.iter().map(|(_, value)| value)
     }
 
     #[cfg(feature = "test-util")]
@@ -236,12 +241,13 @@ mod tests {
             assert_eq!(few.get_mut(&key), tree.get_mut(&key));
             assert_eq!((few.len(), few.is_empty()), (tree.len(), tree.is_empty()));
             assert_eq!(few.first(), tree.keys().next());
+            assert_eq!(few.single(), tree.iter().next());
             assert_eq!(
                 few.first_from(key),
                 tree.range(key..).next().map(|(key, _)| key)
             );
             assert!(few.iter().eq(tree.iter()) && few.iter().rev().eq(tree.iter().rev()));
-            assert!(few.keys().eq(tree.keys()) && few.values().eq(tree.values()));
+            assert!(few.keys().eq(tree.keys()));
             assert!(few.clone().into_iter().eq(tree.clone()));
             let made: Few<_, _> = tree.clone().into_iter().collect();
             assert_eq!(few, made);

@@ -1,6 +1,7 @@
 //! Everything that exists once for each name, for as long as somebody refers to it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -31,25 +32,23 @@ impl<T> Table<T> {
     pub(crate) fn get_or_insert_with(&self, name: &Arc<str>, make: impl FnOnce() -> T) -> Arc<T> {
         self.count_look_up();
         let mut by_name = self.by_name.lock();
+        let weak = by_name.entry(Arc::clone(name)).or_default();
         // One whose last reference is being dropped right now is replaced; it then finds that the
         // name is not its own any more.
-        if let Some(found) = by_name.get(name).and_then(Weak::upgrade) {
-            return found;
-        }
-        let made = Arc::new(make());
-        by_name.insert(Arc::clone(name), Arc::downgrade(&made));
-        made
+        weak.upgrade().unwrap_or_else(|| {
+            let made = Arc::new(make());
+            *weak = Arc::downgrade(&made);
+            made
+        })
     }
 
     /// Forgets one that is being dropped.
-    pub(crate) fn remove(&self, name: &str, dropped: *const T) {
+    pub(crate) fn remove(&self, name: &Arc<str>, dropped: *const T) {
         self.count_look_up();
-        let mut by_name = self.by_name.lock();
-        if by_name
-            .get(name)
-            .is_some_and(|weak| std::ptr::eq(weak.as_ptr(), dropped))
+        if let Entry::Occupied(found) = self.by_name.lock().entry(Arc::clone(name))
+            && std::ptr::eq(found.get().as_ptr(), dropped)
         {
-            by_name.remove(name);
+            found.remove();
         }
     }
 
@@ -104,10 +103,10 @@ mod tests {
         drop(first);
         let second = table.get_or_insert_with(&name(), || 2);
         assert_ne!(dropped, Arc::as_ptr(&second));
-        table.remove("a", dropped);
+        table.remove(&name(), dropped);
         let found = table.get_or_insert_with(&name(), || unreachable!("there is one"));
         assert!(Arc::ptr_eq(&second, &found));
-        table.remove("a", Arc::as_ptr(&second));
+        table.remove(&name(), Arc::as_ptr(&second));
         assert_eq!(table.len(), 0);
     }
 }

@@ -97,7 +97,9 @@ impl LockCore {
                 return;
             };
             let owner = waiter.owner;
-            core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
+            if core.owners.get(owner).is_some_and(OwnerState::is_granted) {
+                core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
+            }
             // Being woken for its owner came too late for this one, and must not end here.
             if core
                 .owners

@@ -172,6 +172,7 @@ impl LockCore {
         owner: ThreadId,
         out: &mut Effects,
     ) -> Option<Pass> {
+        self.owners.get(owner)?.op.release()?.pass.as_ref()?;
         self.change(now, owner, out, |own, _| own.op.release_mut()?.pass.take())
             .flatten()
     }
@@ -340,6 +341,12 @@ impl OwnerState {
     }
 
     /// The call that the lock was handed to has left.
+    /// Whether it is handed the lock, or will be.
+    pub(super) fn is_granted(&self) -> bool {
+        let acquire = self.op.acquire();
+        acquire.is_some_and(|acquire| acquire.grant.is_some())
+    }
+
     pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
         let Some(acquire) = self.op.acquire_mut() else {
             return;

@@ -85,21 +85,29 @@ impl OwnerState {
     }
 
     pub(super) fn marks(&self) -> Marks {
-        let held = self.tenure.is_held();
-        let unlocking = self
-            .op
-            .release()
-            .is_some_and(|release| release.job.is_none());
         Marks {
             expires: self.expires_at(),
-            blocks: held || !(self.op.is_idle() || self.op.is_attempt_at_once()),
-            unlocks: unlocking.then_some(self.moved_at),
-            frees: (!held && self.op.releases()).then_some(self.moved_at),
+            blocks: self.blocks(),
+            unlocks: self.unlocks_since(),
+            frees: self.frees_since(),
         }
     }
 
+    pub(super) fn blocks(&self) -> bool {
+        self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
+    }
+
+    pub(super) fn unlocks_since(&self) -> Option<Time> {
+        let release = self.op.release()?;
+        release.job.is_none().then_some(self.moved_at)
+    }
+
+    pub(super) fn frees_since(&self) -> Option<Time> {
+        (self.op.releases() && !self.tenure.is_held()).then_some(self.moved_at)
+    }
+
     /// When a hold is over by the clock, or a lock that was handed over and not picked up.
-    fn expires_at(&self) -> Option<Time> {
+    pub(super) fn expires_at(&self) -> Option<Time> {
         let given = self.op.given().map(|(_, until)| until);
         [self.tenure.expires_at(), given]
             .into_iter()

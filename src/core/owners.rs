@@ -75,12 +75,18 @@ impl Owners {
         }
     }
 
+    /// What [`changed`](Self::changed) will ask for. `None`: nobody is marked.
+    pub(super) fn marks(&self, owner: ThreadId) -> Option<Marks> {
+        self.marked.as_ref()?;
+        self.get(owner).map(OwnerState::marks)
+    }
+
     /// An owner that had these marks may have others now, or there may be nothing left of it.
-    pub(super) fn changed(&mut self, owner: ThreadId, before: Marks) {
+    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<Marks>) {
         let Some(state) = self.states.get(&owner) else {
             return;
         };
-        if let Some(marked) = &mut self.marked {
+        if let (Some(marked), Some(before)) = (&mut self.marked, before) {
             marked.remove(owner, before);
             marked.add(owner, state.marks());
         }
@@ -100,7 +106,7 @@ impl Owners {
     pub(super) fn first_expiry(&self) -> Option<(Time, ThreadId)> {
         match &self.marked {
             Some(marked) => marked.expires.first().copied(),
-            None => self.single(|marks| marks.expires),
+            None => self.single(OwnerState::expires_at),
         }
     }
 
@@ -108,13 +114,16 @@ impl Owners {
     pub(super) fn block(&self) -> bool {
         match &self.marked {
             Some(marked) => marked.blocks > 0,
-            None => self.states.values().any(|state| state.marks().blocks),
+            None => self
+                .states
+                .single()
+                .is_some_and(|(_, state)| state.blocks()),
         }
     }
 
     /// Whether another one than that does so.
     pub(super) fn others_block(&self, owner: ThreadId) -> bool {
-        let own = self.get(owner).is_some_and(|state| state.marks().blocks);
+        let own = self.get(owner).is_some_and(OwnerState::blocks);
         match &self.marked {
             Some(marked) => marked.blocks > usize::from(own),
             None => self.block() && !own,
@@ -125,7 +134,7 @@ impl Owners {
     pub(super) fn first_unlock(&self) -> Option<(Time, ThreadId)> {
         match &self.marked {
             Some(marked) => marked.unlocks.first().copied(),
-            None => self.single(|marks| marks.unlocks),
+            None => self.single(OwnerState::unlocks_since),
         }
     }
 
@@ -134,14 +143,14 @@ impl Owners {
         let is_other = |(_, owner): &(Time, ThreadId)| Some(*owner) != except;
         let last = match &self.marked {
             Some(marked) => marked.frees.iter().rev().copied().find(is_other),
-            None => self.single(|marks| marks.frees).filter(is_other),
+            None => self.single(OwnerState::frees_since).filter(is_other),
         };
         last.map(|(since, _)| since)
     }
 
-    fn single(&self, mark: impl Fn(Marks) -> Option<Time>) -> Option<(Time, ThreadId)> {
-        let (owner, state) = self.states.iter().next()?;
-        Some((mark(state.marks())?, *owner))
+    fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, ThreadId)> {
+        let (owner, state) = self.states.single()?;
+        Some((mark(state)?, *owner))
     }
 }
 

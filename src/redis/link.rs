@@ -128,7 +128,7 @@ impl Link {
                 sent_at,
             })
         };
-        match self.exchange(command, args, limit).await {
+        match self.exchange(command, args, sent_at, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
                 let fatal = server_error::may_end_the_connection(&text);
@@ -153,16 +153,17 @@ impl Link {
         &self,
         command: &'static str,
         args: Vec<Arg>,
+        start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
-        let timeout = limit.until.saturating_duration_since(Instant::now());
+        let timeout = limit.until.saturating_duration_since(start);
         if timeout.is_zero() {
             // fred treats zero as no timeout.
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
         let mut answer = self.connection.command(command, args, timeout);
         let mut replies = self.replies.load(Ordering::Relaxed);
-        let mut doubt_at = Instant::now() + limit.silence;
+        let mut doubt_at = start + limit.silence;
         let answer = loop {
             tokio::select! {
                 biased;
@@ -204,7 +205,9 @@ impl Link {
 
     /// Whether the connection still answers. A refusal is an answer.
     async fn is_alive(&self, limit: Limit) -> bool {
-        let ping = self.exchange("PING", Vec::new(), limit).await;
+        let ping = self
+            .exchange("PING", Vec::new(), Instant::now(), limit)
+            .await;
         matches!(ping, Ok(_) | Err(ConnectionError::Refused(_)))
     }
 }
