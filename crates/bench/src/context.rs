@@ -9,6 +9,7 @@ use std::time::Duration;
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, eventually, ms};
 
+use crate::process::Cpu;
 use crate::sample::Sample;
 
 /// How much is done.
@@ -142,6 +143,16 @@ impl Context {
     /// The script calls that the server has had.
     pub fn scripts(&self) -> i64 {
         self.with_control(script_calls)
+    }
+
+    /// The processor time so far, of this process and of the server's.
+    pub fn cpu(&self) -> [Cpu; 2] {
+        [std::process::id(), self.server.process()].map(Cpu::of)
+    }
+
+    pub fn cpu_since(&self, before: [Cpu; 2]) -> [Cpu; 2] {
+        let [client, server] = self.cpu();
+        [client.since(before[0]), server.since(before[1])]
     }
 
     /// Waits until no key is left: whoever took a lock has given it back.

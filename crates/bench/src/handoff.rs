@@ -10,6 +10,7 @@ use test_support::{eventually, ms};
 use crate::bare::{Argument, BareFred, Scripts, Which};
 use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
+use crate::process::Cpu;
 use crate::sample::{self, Sample};
 use crate::workers::{LEASE_MS, channel, connect, owner, text};
 
@@ -27,6 +28,18 @@ fn sample(nanos: Vec<u64>) -> Sample {
     Sample::of_tasks(vec![nanos], ms(1_000))
         .without(sample::PER_SECOND)
         .without(sample::FAIRNESS)
+}
+
+/// Each of them has two locks and two unlocks.
+fn with_cpu(sample: Sample, calls: i64, cpu: [Cpu; 2]) -> Sample {
+    let [client, server] = cpu.map(|cpu| Cpu {
+        user: cpu.user / 2.0,
+        system: cpu.system / 2.0,
+    });
+    let sample = sample.with_scripts(calls / 2);
+    sample
+        .with_cpu(client, server, ms(1_000))
+        .without(sample::CORES)
 }
 
 pub struct Ours {
@@ -64,13 +77,13 @@ impl Ours {
 impl System for Ours {
     fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
         Box::pin(async move {
-            let (mut nanos, before) = (Vec::new(), context.scripts());
+            let (mut nanos, before, cpu) = (Vec::new(), context.scripts(), context.cpu());
             for _ in 0..rounds(context, amount) {
                 nanos.push(self.once().await);
             }
-            // Each has two locks and two unlocks.
-            let calls = (context.scripts() - before) / 2;
-            vec![(crate::scenarios::OURS, sample(nanos).with_scripts(calls))]
+            let cpu = context.cpu_since(cpu);
+            let calls = context.scripts() - before;
+            vec![(crate::scenarios::OURS, with_cpu(sample(nanos), calls, cpu))]
         })
     }
 }
@@ -132,12 +145,13 @@ impl Bare {
 impl System for Bare {
     fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
         Box::pin(async move {
-            let (mut nanos, before) = (Vec::new(), context.scripts());
+            let (mut nanos, before, cpu) = (Vec::new(), context.scripts(), context.cpu());
             for _ in 0..rounds(context, amount) {
                 nanos.push(self.once().await);
             }
-            let calls = (context.scripts() - before) / 2;
-            vec![(BARE, sample(nanos).with_scripts(calls))]
+            let cpu = context.cpu_since(cpu);
+            let calls = context.scripts() - before;
+            vec![(BARE, with_cpu(sample(nanos), calls, cpu))]
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::bare::{BareFred, BareRedis, Scripts};
 use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
 use crate::looping::{Worker, check};
+use crate::process::Cpu;
 use crate::sample::{self, Sample};
 use crate::workers::{Pass, connect};
 
@@ -19,6 +20,7 @@ struct Herds {
     times: Vec<Vec<u64>>,
     took: Duration,
     calls: i64,
+    cpu: [Cpu; 2],
 }
 
 impl Herds {
@@ -28,6 +30,7 @@ impl Herds {
             times: Vec::new(),
             took: Duration::ZERO,
             calls: -context.scripts(),
+            cpu: context.cpu(),
         }
     }
 
@@ -38,10 +41,15 @@ impl Herds {
         self.took < self.limit
     }
 
+    /// Processor time is that of the calls before and behind a herd too, and of the tasks that are made
+    /// for it.
     fn sample(self, context: &Context) -> Sample {
+        let [client, server] = context.cpu_since(self.cpu);
         let calls = self.calls + context.scripts();
         Sample::of_tasks(self.times, self.took)
             .with_scripts(calls)
+            .with_cpu(client, server, self.took)
+            .without(sample::CORES)
             .without(sample::FAIRNESS)
     }
 }
@@ -145,7 +153,8 @@ impl System for InJvm {
             loop {
                 let report = self.0.report(context, amount).await;
                 if !herds.note(report.times, report.took) {
-                    return vec![(jvm::NAME, herds.sample(context))];
+                    let sample = herds.sample(context);
+                    return vec![(jvm::NAME, sample.without_cpu())];
                 }
             }
         })

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 
 use crate::context::{Amount, Context, Played, System};
-use crate::process::Cpu;
 use crate::sample::Sample;
 
 /// One task with its lock.
@@ -187,11 +186,9 @@ impl<W: Worker> System for Looping<W> {
             let section = self
                 .one_lock
                 .then(|| Section::new(context.is_checked(), None));
-            let processes = [std::process::id(), context.server.process()];
-            let before = context.scripts();
-            let cpu = processes.map(Cpu::of);
+            let (before, cpu) = (context.scripts(), context.cpu());
             let (times, took) = run(&self.workers, amount, self.timed, section).await;
-            let [client, server] = [0, 1].map(|side| Cpu::of(processes[side]).since(cpu[side]));
+            let [client, server] = context.cpu_since(cpu);
             let calls = context.scripts() - before;
             let sample = Sample::of_tasks(times, took)
                 .with_scripts(calls)

@@ -15,6 +15,7 @@ mod heap;
 mod herd;
 mod hold;
 mod jvm;
+mod limits;
 mod looping;
 mod page;
 mod plots;

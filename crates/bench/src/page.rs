@@ -9,6 +9,7 @@ use crate::context::{Context, Form, REDISSON};
 use crate::handoff;
 use crate::herd::PASS_FRED;
 use crate::jvm;
+use crate::limits;
 use crate::plots;
 use crate::results::{self, Outcome, number};
 use crate::sample::{self, Spread};
@@ -166,7 +167,8 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
     let table = results::table(outcomes);
     let targets = targets::table(outcomes);
     let _ = write!(text, "\n{READING}\n## Targets\n\n{targets}");
-    let _ = write!(text, "\n## Results\n\n{table}");
+    let limits = limits::text(outcomes);
+    let _ = write!(text, "\n## Results\n\n{table}\n{limits}");
     text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
     for (file, title) in drawn {
         let _ = write!(text, "\n![{title}](benchmarks/{file})\n");

@@ -75,6 +75,12 @@ impl Sample {
         self
     }
 
+    pub fn without_cpu(self) -> Self {
+        [CLIENT, KERNEL, SERVER]
+            .into_iter()
+            .fold(self, Self::without)
+    }
+
     pub fn without(mut self, figure: &str) -> Self {
         self.figures.remove(figure);
         self

@@ -21,7 +21,7 @@ pub const OURS: &str = "redisson-lock";
 const RSLOCK: &str = "rslock 0.10";
 pub const FRED: &str = "floor: two scripts (fred)";
 pub const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
-const REDIS: &str = "floor: two scripts (redis-rs)";
+pub const REDIS: &str = "floor: two scripts (redis-rs)";
 
 /// A name, what is done, and which figures are compared.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ pub const SCENARIOS: [Scenario; 10] = [
     },
 ];
 
-const MORE_CONNECTIONS: [(usize, &str); 2] = [
+pub const MORE_CONNECTIONS: [(usize, &str); 2] = [
     (2, "redisson-lock, 2 connections"),
     (4, "redisson-lock, 4 connections"),
 ];

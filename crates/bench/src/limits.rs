@@ -1,0 +1,193 @@
+//! What keeps each rate from being higher, from the figures of the same run.
+
+use crate::handoff;
+use crate::herd::PASS_FRED;
+use crate::results::{Outcome, number};
+use crate::sample::{self, Sample, Spread};
+use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
+
+/// The text behind the results; a paragraph whose scenario was not played is left out.
+pub fn text(outcomes: &[Outcome]) -> String {
+    let run = Run(outcomes);
+    let paragraphs = [
+        run.one_at_a_time(),
+        run.busy(),
+        run.far(),
+        run.connections(),
+    ];
+    let paragraphs: Vec<String> = paragraphs.into_iter().flatten().collect();
+    if paragraphs.is_empty() {
+        return String::new();
+    }
+    format!("{HEAD}{}\n", paragraphs.join("\n\n"))
+}
+
+struct Run<'a>(&'a [Outcome]);
+
+impl Run<'_> {
+    fn outcome(&self, scenario: &str) -> Option<&Outcome> {
+        self.0
+            .iter()
+            .find(|outcome| outcome.scenario.name == scenario)
+    }
+
+    fn figure(&self, scenario: &str, system: &str, figure: &str) -> Option<f64> {
+        let row = self.outcome(scenario)?.row(system)?;
+        Some(row.spread(figure)?.median)
+    }
+
+    /// One system's figure divided by another one's, in each round by itself.
+    fn ratio(&self, scenario: &str, systems: [&str; 2], figure: &str) -> Option<f64> {
+        let outcome = self.outcome(scenario)?;
+        let [one, other] = systems.map(|system| outcome.row(system));
+        let rounds = one?.rounds.iter().zip(&other?.rounds);
+        let of = |sample: &Sample| sample.figures.get(figure).copied();
+        let ratios = rounds.filter_map(|(one, other)| Some(of(one)? / of(other)?));
+        Some(Spread::of(ratios)?.median)
+    }
+
+    /// Processor time per acquisition in µs: the client's own, the kernel's for it, the server's.
+    fn time(&self, scenario: &str, system: &str) -> Option<[f64; 3]> {
+        let figure = |figure| self.figure(scenario, system, figure);
+        Some([
+            figure(sample::CLIENT)?,
+            figure(sample::KERNEL)?,
+            figure(sample::SERVER)?,
+        ])
+    }
+
+    fn one_at_a_time(&self) -> Option<String> {
+        let [client, kernel, server] = self.time("solo", OURS)?;
+        let [bare, bare_kernel, bare_server] = self.time("solo", FRED)?;
+        let pair = 1e6 / self.figure("solo", OURS, sample::PER_SECOND)?;
+        let share = |part: f64| number(part / pair * 100.0, 0);
+        let own = |scenario, floor| {
+            let [own, floor] = [self.time(scenario, OURS)?, self.time(scenario, floor)?];
+            Some(format!(
+                "`{scenario}` {} and {}",
+                number(own[0], 0),
+                number(floor[0], 0)
+            ))
+        };
+        let others = [
+            own("contend16", PASS_FRED),
+            own("herd1000", PASS_FRED),
+            own("handoff", handoff::BARE),
+        ];
+        let others: Vec<String> = others.into_iter().flatten().collect();
+        Some(format!(
+            "**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). Of the {} µs of a pair in `solo`, \
+             {} % are spent in the kernel for the client, {} % in the server and its kernel, {} % in the client itself; in the \
+             rest nobody computes, and both sides wait to be woken. The bare client needs {} µs of its own, ours {}: \
+             the difference is the owner, the queue, the timers and the deadline of the lock. Kernel and server need {} µs \
+             beside ours and {} beside the bare client, for the same system calls. The client's own µs per acquisition in \
+             the others, ours and the floor's: {}.",
+            number(pair, 0),
+            share(kernel),
+            share(server),
+            share(client),
+            number(bare, 0),
+            number(client, 0),
+            number(kernel + server, 0),
+            number(bare_kernel + bare_server, 0),
+            others.join(", "),
+        ))
+    }
+
+    fn busy(&self) -> Option<String> {
+        let sum = |system| Some(self.time("spread64", system)?.iter().sum::<f64>());
+        let [ours, same, default, redis] = [OURS, FRED, FRED_DEFAULT, REDIS].map(sum);
+        let cores = self.figure("spread64", OURS, sample::CORES)?;
+        let ratio = |systems| self.ratio("spread64", systems, sample::PER_SECOND);
+        Some(format!(
+            "**Many calls at once** (`spread64`). {} cores are in use, and a pair costs {} µs of them; with the bare client \
+             and the same settings of the socket {}, with fred's own {}, with redis-rs {}. What is between the first two is \
+             this crate's; what is between the next two is `TCP_NODELAY`, with which each command leaves in a write of \
+             its own: fred flushes after each script call, and only the kernel gathers what it then writes. So a lock \
+             that cost nothing at all would reach {} of the rate of the floor with fred's own sockets; ours reaches {} of \
+             that of the floor with the same sockets.",
+            number(cores, 2),
+            number(ours?, 0),
+            number(same?, 0),
+            number(default?, 0),
+            number(redis?, 0),
+            number(ratio([FRED, FRED_DEFAULT])?, 2),
+            number(ratio([OURS, FRED])?, 2),
+        ))
+    }
+
+    fn far(&self) -> Option<String> {
+        let ratio = self.ratio("far8", [OURS, FRED_DEFAULT], sample::PER_SECOND)?;
+        Some(format!(
+            "**A server that is not on the same machine** (`far8`). Gathered writes wait for the answer to the ones before: \
+             eight tasks a millisecond away get {} times the rate of the floor with fred's own sockets. That is why \
+             `TCP_NODELAY` is set.",
+            number(ratio, 2)
+        ))
+    }
+
+    fn connections(&self) -> Option<String> {
+        let ratios = MORE_CONNECTIONS.map(|(count, system)| {
+            let ratio = self.ratio("spread64", [system, OURS], sample::PER_SECOND)?;
+            Some(format!("{count} have {} times", number(ratio, 2)))
+        });
+        let ratios: Option<Vec<String>> = ratios.into_iter().collect();
+        Some(format!(
+            "**More connections.** In `spread64`, {} the rate of one. Where client and server share two cores there is \
+             nothing for them to win; the default is one.",
+            ratios?.join(" and ")
+        ))
+    }
+}
+
+const HEAD: &str = "\
+## What limits it
+
+Figures of this run, from the columns above.
+
+";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::process::Cpu;
+    use crate::results::Row;
+    use crate::scenarios::SCENARIOS;
+
+    fn row(system: &'static str, pairs: usize, client: f64) -> Row {
+        let took = Duration::from_secs(1);
+        let cpu = |user, system| Cpu { user, system };
+        let sample = Sample::of_tasks(vec![vec![1_000; pairs]], took);
+        let sample = sample.with_cpu(cpu(client, 200.0), cpu(100.0, 200.0), took);
+        Row {
+            system,
+            rounds: vec![sample],
+        }
+    }
+
+    #[test]
+    fn what_was_not_played_is_left_out_and_the_rest_is_of_this_run() {
+        assert_eq!(text(&[]), "");
+        let solo = Outcome {
+            scenario: SCENARIOS[0],
+            rows: vec![row(OURS, 1_000, 100.0), row(FRED, 2_000, 100.0)],
+        };
+        let text = text(&[solo]);
+        assert!(
+            text.starts_with(HEAD) && !text.contains("spread64"),
+            "{text}"
+        );
+        // Of a millisecond: 100 µs in the client, 200 for it in the kernel, 300 in the server.
+        for part in [
+            "Of the 1,000 µs",
+            "20 % are spent",
+            "30 % in the server",
+            "10 % in the client",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.contains("needs 50 µs of its own, ours 100:"), "{text}");
+    }
+}
