@@ -155,17 +155,19 @@ fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
         };
         groups.entry(group).or_default().push(item);
     }
-    let mut batches = Vec::new();
-    for mut items in groups.into_values() {
-        while !items.is_empty() {
-            let rest = items.split_off(items.len().min(BATCH_MAX));
-            batches.push(Batch {
-                items: std::mem::replace(&mut items, rest),
-                limit,
-            });
-        }
-    }
-    batches
+    let cut = groups.into_values().flat_map(|items| cut(items, BATCH_MAX));
+    cut.map(|items| Batch { items, limit }).collect()
+}
+
+/// Parts of at most that length, each with room for no more than it has. Every one is moved once: of
+/// 50,000 locks that are due together, each part would otherwise be as large as all that follow.
+fn cut<T>(items: Vec<T>, length: usize) -> impl Iterator<Item = Vec<T>> {
+    let mut items = items.into_iter();
+    std::iter::from_fn(move || {
+        let mut part = Vec::with_capacity(length.min(items.len()));
+        part.extend(items.by_ref().take(length));
+        Some(part).filter(|part| !part.is_empty())
+    })
 }
 
 /// Renews one batch. What was refused for the company it was in comes back, in smaller batches that
@@ -361,3 +363,18 @@ pub(crate) async fn extend(
 
 /// Locks in one script call.
 const BATCH_MAX: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn parts_have_room_for_what_they_have_and_no_more() {
+        let all: Vec<_> = (0..1_050).collect();
+        let parts: Vec<_> = cut(all.clone(), 100).collect();
+        assert_eq!((parts.len(), parts.concat()), (11, all));
+        let room: usize = parts.iter().map(Vec::capacity).sum();
+        assert!(room <= 1_100, "room for {room}");
+        assert_eq!(cut(Vec::<u8>::new(), 100).count(), 0);
+    }
+}

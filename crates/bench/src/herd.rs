@@ -16,7 +16,7 @@ use crate::workers::{Pass, connect};
 
 /// One herd after the other until the time is over; in each everybody has the lock exactly once.
 struct Herds {
-    limit: Duration,
+    until: Instant,
     times: Vec<Vec<u64>>,
     took: Duration,
     calls: i64,
@@ -26,7 +26,7 @@ struct Herds {
 impl Herds {
     fn of(context: &Context, amount: Amount) -> Self {
         Self {
-            limit: amount.time,
+            until: Instant::now() + amount.time,
             times: Vec::new(),
             took: Duration::ZERO,
             calls: -context.scripts(),
@@ -38,7 +38,7 @@ impl Herds {
     fn note(&mut self, times: Vec<Vec<u64>>, took: Duration) -> bool {
         self.times.extend(times);
         self.took += took;
-        self.took < self.limit
+        Instant::now() < self.until
     }
 
     /// Processor time is that of the calls before and behind a herd too, and of the tasks that are made

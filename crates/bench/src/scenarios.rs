@@ -100,7 +100,8 @@ fn amount(scenario: &str, form: Form) -> Amount {
     let seconds = |full, quick| Amount::time(form.pick(ms(full), ms(quick), ms(100)));
     match scenario {
         "contend16" | "contend4x4" => Amount {
-            at_least: form.pick(100_000, 0, 0),
+            // 100,000 in all rounds.
+            at_least: form.pick(100_000 / form.rounds() as u64, 0, 0),
             ..seconds(10_000, 800)
         },
         "beside-jvm" => seconds(10_000, 1_500),

@@ -204,11 +204,9 @@ fn with_others() -> Vec<World> {
 pub fn deep() -> Vec<World> {
     let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
     let section: &[Verb] = &[Lock, Unlock];
-    let much = Budget {
-        losses: 2,
-        cancels: 2,
-        ticks: 3,
-        foreign: 1,
+    let trouble = Budget {
+        losses: 1,
+        cancels: 1,
         ..NOTHING
     };
     let mut worlds = vec![
@@ -245,15 +243,20 @@ pub fn deep() -> Vec<World> {
                 ..NOTHING
             },
         ),
+        world("two owners, nested", &[(1, nested), (2, nested)], trouble),
         world(
-            "two owners, much trouble",
-            &[(1, nested), (2, nested)],
-            much,
+            "two owners in time",
+            &[(1, section), (2, section)],
+            Budget {
+                ticks: 1,
+                foreign: 1,
+                ..trouble
+            },
         ),
         world(
-            "three owners, much trouble",
+            "three owners with a loss",
             &[(1, section), (2, section), (3, section)],
-            much,
+            trouble,
         ),
     ];
     worlds.extend(handed_over::deep());

@@ -155,7 +155,7 @@ pub(super) fn deep() -> Vec<World> {
     let worlds = vec![
         world(
             "handed over beside an attempt at once",
-            &[(1, section), (2, &[Lock]), (3, &[Lock]), (4, &[TryLock])],
+            &[(1, section), (2, &[Lock]), (4, &[TryLock])],
             Budget {
                 cancels: 2,
                 ..NOTHING
