@@ -157,7 +157,7 @@ pub(super) fn deep() -> Vec<World> {
             "handed over beside an attempt at once",
             &[(1, section), (2, &[Lock]), (4, &[TryLock])],
             Budget {
-                cancels: 2,
+                cancels: 1,
                 ..NOTHING
             },
         ),
@@ -172,9 +172,12 @@ pub(super) fn deep() -> Vec<World> {
             much,
         ),
         world(
-            "handed on and on, much trouble",
+            "handed on and on, with a loss",
             &[(1, section), (2, section), (3, &[Lock, Drop])],
-            much,
+            Budget {
+                losses: 1,
+                ..NOTHING
+            },
         ),
     ];
     worlds.into_iter().map(handing_over).collect()
