@@ -266,8 +266,8 @@ impl Entry {
     }
 
     /// The same, for what does not depend on the time.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&LockCore) -> T) -> T {
-        look(&self.state.lock().core)
+    pub(crate) fn peek<T>(&self, peek: impl FnOnce(&LockCore) -> T) -> T {
+        peek(&self.state.lock().core)
     }
 
     /// Joins the queue, and asks at once whether to go on: nearly every call finds nobody there.
@@ -357,7 +357,7 @@ impl Entry {
     /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
-        let due = self.look(|core| core.timer(owner));
+        let due = self.peek(|core| core.timer(owner));
         let set = self.locks.timers.due(self.id, owner);
         let set = set.map(|at| self.shared().clock.time(at));
         // The queue of the timers counts in milliseconds.

@@ -121,7 +121,7 @@ pub struct Renewing {
 /// Begins the renewal of a hold, as far as the client is concerned.
 pub fn renewing(hold: &HoldHandle) -> Option<Renewing> {
     let (entry, field) = (Arc::clone(&hold.entry), field(hold));
-    let (owner, generation) = entry.look(|core| core.owner_of(&field))?;
+    let (owner, generation) = entry.peek(|core| core.owner_of(&field))?;
     Some(Renewing {
         entry,
         owner,

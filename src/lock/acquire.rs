@@ -261,7 +261,7 @@ fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
     let shared = entry.shared();
     entry.route().unfenced() > 0
         && wire::is_field_of(&shared.client_id, holder)
-        && entry.look(|core| core.owner_of(holder).is_none())
+        && entry.peek(|core| core.owner_of(holder).is_none())
 }
 
 /// Frees the lock from a field of this client that nobody holds: a late send from a connection that

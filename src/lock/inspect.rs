@@ -45,7 +45,7 @@ impl Lock {
                     let call = || {
                         // A field of this client is text.
                         let text = std::str::from_utf8(&field).ok();
-                        meant = text.and_then(|field| entry.look(|core| core.owner_of(field)));
+                        meant = text.and_then(|field| entry.peek(|core| core.owner_of(field)));
                         Some(script::force_unlock(&entry.name, &field))
                     };
                     let retry = shared.no_retry();
@@ -144,7 +144,7 @@ impl Lock {
             .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let entry = self.entry()?;
-                let own = entry.look(|core| core.field(owner.id()));
+                let own = entry.peek(|core| core.field(owner.id()));
                 let own = own.unwrap_or_else(|| Arc::clone(owner.field()));
                 Ok(match self.inspect_once(&entry).await? {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,

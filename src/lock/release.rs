@@ -161,7 +161,7 @@ impl OpenUnlock {
     /// order with the job's. `None`: it was taken over.
     async fn unless_taken_over<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         std::future::poll_fn(|context| {
-            if self.entry.look(|core| core.is_taken_over(&self.unlock)) {
+            if self.entry.peek(|core| core.is_taken_over(&self.unlock)) {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(context).map(Some)

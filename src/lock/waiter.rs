@@ -116,7 +116,7 @@ impl Waiter {
             let clock = &self.entry.shared().clock;
             let stuck = self
                 .entry
-                .look(|core| core.next_stuck())
+                .peek(|core| core.next_stuck())
                 .map_or(limit, |at| clock.instant(at).min(limit));
             tokio::select! {
                 biased;
@@ -150,11 +150,11 @@ impl Waiter {
 
     /// Whether it only has to take what another caller of this client has handed over.
     pub(super) fn is_given(&self) -> bool {
-        self.entry.look(|core| core.is_given(self.id))
+        self.entry.peek(|core| core.is_given(self.id))
     }
 
     fn has_reason_to_retry(&self) -> bool {
-        self.entry.look(|core| core.has_reason_to_retry(self.id))
+        self.entry.peek(|core| core.has_reason_to_retry(self.id))
     }
 
     /// Logs once that this call has been waiting for long.

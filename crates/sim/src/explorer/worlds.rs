@@ -204,7 +204,7 @@ fn with_others() -> Vec<World> {
 pub fn deep() -> Vec<World> {
     let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
     let section: &[Verb] = &[Lock, Unlock];
-    let trouble = Budget {
+    let once_each = Budget {
         losses: 1,
         cancels: 1,
         ..NOTHING
@@ -243,20 +243,20 @@ pub fn deep() -> Vec<World> {
                 ..NOTHING
             },
         ),
-        world("two owners, nested", &[(1, nested), (2, nested)], trouble),
+        world("two owners, nested", &[(1, nested), (2, nested)], once_each),
         world(
             "two owners in time",
             &[(1, section), (2, section)],
             Budget {
                 ticks: 1,
                 foreign: 1,
-                ..trouble
+                ..once_each
             },
         ),
         world(
             "three owners with a loss",
             &[(1, section), (2, section), (3, section)],
-            trouble,
+            once_each,
         ),
     ];
     worlds.extend(handed_over::deep());
