@@ -119,8 +119,8 @@ impl<K: Ord, V> Few<K, V> {
         }
     }
 
-    /// The first entry: the only one, where there cannot be two.
-    pub(crate) fn single(&self) -> Option<(&K, &V)> {
+    /// The entry with the smallest key.
+    pub(crate) fn first_entry(&self) -> Option<(&K, &V)> {
         match &self.0 {
             Inner::Empty => None,
             Inner::One(one, value) => Some((one, value)),
@@ -128,13 +128,8 @@ impl<K: Ord, V> Few<K, V> {
         }
     }
 
-    /// The smallest key.
     pub(crate) fn first(&self) -> Option<&K> {
-        match &self.0 {
-            Inner::Empty => None,
-            Inner::One(one, _) => Some(one),
-            Inner::Many(many) => many.first_key_value().map(|(key, _)| key),
-        }
+        self.first_entry().map(|(key, _)| key)
     }
 
     /// The smallest key that is not less than `from`.
@@ -241,7 +236,7 @@ mod tests {
             assert_eq!(few.get_mut(&key), tree.get_mut(&key));
             assert_eq!((few.len(), few.is_empty()), (tree.len(), tree.is_empty()));
             assert_eq!(few.first(), tree.keys().next());
-            assert_eq!(few.single(), tree.iter().next());
+            assert_eq!(few.first_entry(), tree.iter().next());
             assert_eq!(
                 few.first_from(key),
                 tree.range(key..).next().map(|(key, _)| key)

@@ -116,7 +116,7 @@ impl Owners {
             Some(marked) => marked.blocks > 0,
             None => self
                 .states
-                .single()
+                .first_entry()
                 .is_some_and(|(_, state)| state.blocks()),
         }
     }
@@ -149,7 +149,7 @@ impl Owners {
     }
 
     fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, ThreadId)> {
-        let (owner, state) = self.states.single()?;
+        let (owner, state) = self.states.first_entry()?;
         Some((mark(state)?, *owner))
     }
 }

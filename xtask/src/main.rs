@@ -24,7 +24,8 @@ usage: cargo xtask COMMAND
   demo [--only WAY] [--with-java]
                       sell a stock of 1,000 eight ways and see which lock holds;
                       --with-java: every other seller is a JVM with Redisson
-  test --quick        what can be known within a minute: formatting, lints, unit tests, 300 schedules
+  test --quick        what can be known within a minute: formatting, lints, unit tests, the smaller worlds
+                      of the explorer, 300 schedules
   test [--long] [--busy LOOPS] [--without java] [--record]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
@@ -37,7 +38,7 @@ usage: cargo xtask COMMAND
   bench [--quick | --smoke] [--only SCENARIO]...
                       what a lock costs, beside Redisson, rslock and the bare scripts: a table,
                       target/bench/results.json, and docs/benchmarks.md with its plots, in about
-                      half an hour; --quick: three short rounds in about four minutes, docs/ is not
+                      40 minutes; --quick: three short rounds in about four minutes, docs/ is not
                       written; --smoke: a moment of each, for its counts
 
   sim [--seeds N] [--seed S] [--seconds T]

@@ -80,7 +80,7 @@ impl Run<'_> {
              {} % are spent in the kernel for the client, {} % in the server and its kernel, {} % in the client itself; in the \
              rest nobody computes, and both sides wait to be woken. The bare client needs {} µs of its own, ours {}: \
              the difference is the owner, the queue, the timers and the deadline of the lock. Kernel and server need {} µs \
-             beside ours and {} beside the bare client, for the same system calls. The client's own µs per acquisition in \
+             beside ours and {} beside the bare client. The client's own µs per acquisition in \
              the others, ours and the floor's: {}.",
             number(pair, 0),
             share(kernel),

@@ -187,7 +187,7 @@ const HEAD: &str = "\
 <!-- Written by `cargo xtask bench`: do not edit it. -->
 
 ```console
-$ cargo xtask bench            # everything, in about half an hour; writes this page
+$ cargo xtask bench            # everything, in about 40 minutes; writes this page
 $ cargo xtask bench --quick    # three short rounds, in about four minutes
 ```
 
@@ -197,6 +197,8 @@ This one: ";
 const READING: &str = "\
 - All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
   the rounds; the ratio is taken in each round, and given as median, least and most.
+- Each system has a lock of its own. There is a pause before each, and every other round goes backwards: who plays behind
+  a busy one finds the cores awake, and is faster for it.
 - *p50*, *p99* and *longest* are of lock and unlock together in `solo` and `spread64`, of the call of lock at a lock that
   many want, and of what their rows say in `handoff` and `herd1000`.
 - *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
