@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::client_handle::ClientHandle;
+use crate::client_handle::{ClientHandle, CloseReport};
 use crate::lock::Lock;
 use crate::owner::Owner;
-use crate::stats::{ClientStats, CloseReport};
+use crate::redis::ConnectionFence;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
@@ -166,4 +166,52 @@ impl fmt::Debug for LockClient {
             .field("id", &self.id())
             .finish_non_exhaustive()
     }
+}
+
+/// Client statistics.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn run(client: redisson_lock::LockClient) {
+/// let stats: redisson_lock::ClientStats = client.stats();
+/// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.connection_fence);
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Current holds, counting nested ones.
+    pub held: usize,
+    /// Calls currently waiting for a lock.
+    pub waiting: usize,
+    /// Channels currently subscribed; one lingers for a second after its last waiter.
+    pub subscriptions: usize,
+    /// Owners whose holds are currently renewed or checked.
+    pub renewals: usize,
+    /// Releases currently in flight, in the background or by an unlock.
+    pub releasing: usize,
+    /// Locks that the client currently tracks: held, waited for, being released, or lost with a
+    /// guard still open.
+    pub entries: usize,
+    /// Whether lost connections are killed at the server before their replacements are used.
+    pub connection_fence: ConnectionFence,
+    /// Holds acquired.
+    pub acquired_total: u64,
+    /// Holds released.
+    pub released_total: u64,
+    /// Locks handed from one caller of this client to the next without being freed in between.
+    pub passes_total: u64,
+    /// Holds lost.
+    pub lost_total: u64,
+    /// Calls that found the lock held and had to wait.
+    pub contended_total: u64,
+    /// Renewals answered, counted per lock.
+    pub renewed_total: u64,
+    /// Outcomes that were unknown at first and were reconciled in the background.
+    pub reconciled_total: u64,
+    /// Background releases that gave up; the lease freed the lock.
+    pub given_up_total: u64,
+    /// Command connections that were replaced.
+    pub reconnects_total: u64,
 }

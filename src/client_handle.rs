@@ -1,4 +1,4 @@
-//! What keeps a client running, and how it ends.
+//! What keeps a client running, how it ends, and what that reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use crate::core::{Counts, Life};
 use crate::entry::{Entry, Locks};
 use crate::error::LossReason;
 use crate::shared::Shared;
-use crate::stats::{AbandonedHold, CloseReport};
 
 /// Clients, locks and guards have one, background tasks do not.
 pub(crate) struct ClientHandle {
@@ -139,3 +138,44 @@ const LAST_WORK: Duration = Duration::from_millis(700);
 
 /// Far from the end of the clock's range.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// The result of [`LockClient::close`](crate::LockClient::close).
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn run(client: redisson_lock::LockClient) {
+/// let report: redisson_lock::CloseReport = client.close(Duration::ZERO).await;
+/// # }
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CloseReport {
+    /// Detached holds that were released.
+    pub released: usize,
+    /// Releases, and acquires to be undone, that Redis had not answered by the end; their leases
+    /// free those locks.
+    pub unconfirmed: usize,
+    /// Locks, with their owners, whose guards were still open. Their leases last for up to the
+    /// watchdog timeout, or their fixed lease.
+    pub abandoned: Vec<AbandonedHold>,
+}
+
+/// A lock that was still held when its client was closed.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn run(hold: redisson_lock::AbandonedHold) {
+/// println!("{} is still held by {}", hold.lock, hold.owner);
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AbandonedHold {
+    /// The lock's name.
+    pub lock: String,
+    /// The owner's field.
+    pub owner: String,
+}

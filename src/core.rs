@@ -7,14 +7,12 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `ids` | the numbers, and time |
+//! | `values` | numbers and time, settings, the client's life, counts, effects |
 //! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
-//! | `rules` | settings, the client's life, counts |
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state`, `owners` | both together, and all of them |
 //! | `queue` | the waiters |
 //! | `admission`, `release`, `handover`, `renewal` | the steps |
-//! | `effect` | what a step leaves to be done |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
 #![allow(
@@ -26,30 +24,24 @@
 )]
 
 mod admission;
-mod effect;
 mod handover;
 mod hold;
-mod ids;
 mod op;
 mod owner_state;
 mod owners;
 mod queue;
 mod release;
 mod renewal;
-mod rules;
 mod tenure;
+mod values;
 
 use std::sync::Arc;
 
 use crate::error::LossReason;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
-pub use effect::{Effects, Event, Total};
 pub use handover::ReleaseSend;
-pub use hold::{Ending, HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
-#[cfg(feature = "test-util")]
-pub use ids::Visitor;
-pub use ids::{Generation, HoldId, OpId, ThreadId, Time, WaiterId};
+pub use hold::{HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
 pub use op::Unlock;
 #[cfg(feature = "test-util")]
 pub use op::{Granted, UnderWay};
@@ -59,12 +51,17 @@ pub use queue::{LeaseKind, Order, Terms};
 pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
 #[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
-pub use rules::{Counts, HandOver, Life, Rules};
+#[cfg(feature = "test-util")]
+pub use values::Visitor;
+pub use values::{
+    Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, OpId, Rules, ThreadId,
+    Time, Total, WaiterId,
+};
 
-use ids::Ids;
 use owner_state::{Context, OwnerState, Seen};
 use owners::Owners;
 use queue::{Queue, Row};
+use values::Ids;
 
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -21,10 +21,10 @@ use crate::core::{
     Terms, ThreadId, Time, Unlock, WaiterId,
 };
 use crate::error::LossReason;
-use crate::event::{event, isolated};
 use crate::few::Few;
-use crate::hold_status::HoldStatus;
 use crate::redis::Route;
+use crate::runtime::{event, isolated};
+use crate::shared::HoldStatus;
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::timers::Timers;

@@ -14,8 +14,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::core::{Ending, HoldId, HoldSnapshot, Time};
 use crate::entry::Entry;
 use crate::error::LossReason;
-use crate::hold_status::HoldStatus;
 use crate::owner::Owner;
+use crate::shared::HoldStatus;
 
 /// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.
 ///

@@ -50,11 +50,9 @@ mod client_handle;
 mod core;
 mod entry;
 mod error;
-mod event;
 mod few;
 mod guard;
 mod hold_handle;
-mod hold_status;
 mod lock;
 mod owner;
 mod redis;
@@ -63,7 +61,6 @@ mod runtime;
 mod script;
 mod server_error;
 mod shared;
-mod stats;
 mod table;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
@@ -73,7 +70,8 @@ mod wait;
 mod wire;
 
 pub use builder::LockClientBuilder;
-pub use client::LockClient;
+pub use client::{ClientStats, LockClient};
+pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::HandOver;
 pub use error::{Error, LossReason, RefusedKind};
 pub use guard::LockGuard;
@@ -81,4 +79,3 @@ pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
-pub use stats::{AbandonedHold, ClientStats, CloseReport};

@@ -21,10 +21,10 @@ use crate::core::{
 };
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, LossReason, RefusedKind};
-use crate::event::event;
-use crate::hold_status::HoldStatus;
 use crate::redis::{Bulk, slot_of};
+use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
+use crate::shared::HoldStatus;
 use crate::shared::{Shared, Totals, check_lease};
 use crate::timers::FiredTimer;
 

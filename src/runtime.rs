@@ -1,6 +1,8 @@
-//! The runtime that created a client: where its tasks run, and how its end is detected.
+//! What is not this crate's own: the runtime that created a client, where its tasks run and how its
+//! end is detected; and the subscriber that its events go to.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -183,3 +185,21 @@ impl Clock {
         self.start + time.since_start()
     }
 }
+
+/// Runs code that is not ours. What it panics with was printed by the panic hook; nobody else's
+/// wake-up, job or lease is to be lost by it.
+pub(crate) fn isolated(foreign: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(foreign));
+}
+
+/// `tracing::event!` for this crate. A subscriber is the user's code: it may call back into the client,
+/// and it may panic. So nothing is logged while a mutex is held, and a panic ends with the event.
+macro_rules! event {
+    ($level:ident, $($rest:tt)+) => {
+        $crate::runtime::isolated(|| {
+            ::tracing::event!(target: "redisson_lock", ::tracing::Level::$level, $($rest)+)
+        })
+    };
+}
+
+pub(crate) use event;

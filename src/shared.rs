@@ -1,9 +1,9 @@
-//! What all handles of one client share, below its locks.
+//! What all handles of one client share, below its locks; and what a hold and its guard share.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Life, Rules, Total};
+use crate::core::{Counts, Ending, Life, Rules, Total};
 use crate::error::Error;
 use crate::redis::Redis;
 use crate::runtime::{Clock, Runtime};
@@ -252,3 +252,43 @@ const LEASE_MIN: Duration = Duration::from_millis(10);
 
 /// Far from the end of the clock's range, where timers cannot be made any more.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// What a hold and its guard share: whether and how the hold has ended. It ends once.
+#[derive(Debug, Default)]
+pub(crate) struct HoldStatus {
+    ending: OnceLock<Ending>,
+    /// Made for the first who waits for the end: nearly nobody does.
+    ended: OnceLock<CancellationToken>,
+}
+
+impl HoldStatus {
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Cancelled after the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        let ended = self.ended.get_or_init(CancellationToken::new);
+        // Of the two who write one thing and read the other's, this one and `wake`, at least one sees
+        // what the other has written.
+        fence(Ordering::SeqCst);
+        if self.ending.get().is_some() {
+            ended.cancel();
+        }
+        ended
+    }
+
+    /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
+    pub(crate) fn set_ending(&self, ending: Ending) {
+        let first = self.ending.set(ending).is_ok();
+        debug_assert!(first, "I5: a hold ends once");
+    }
+
+    /// Wakes those who wait for the end, when the mutex is free.
+    pub(crate) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if let Some(ended) = self.ended.get() {
+            ended.cancel();
+        }
+    }
+}

@@ -7,9 +7,7 @@
 use std::sync::Arc;
 
 use super::LockCore;
-use super::effect::{Effects, Total};
 use super::hold::local_deadline;
-use super::ids::{HoldId, OpId, ThreadId, Time, WaiterId};
 use super::op::Acquire;
 #[cfg(feature = "test-util")]
 use super::op::UnderWay;
@@ -17,7 +15,7 @@ use super::op::UnderWay;
 use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
-use super::rules::Life;
+use super::values::{Effects, HoldId, Life, OpId, ThreadId, Time, Total, WaiterId};
 use crate::error::LossReason;
 
 /// What a call may do right now.

@@ -17,13 +17,11 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::admission::{Admission, Permit};
-use super::effect::{Effects, Total};
 use super::hold::local_deadline;
-use super::ids::{OpId, ThreadId, Time, WaiterId};
 use super::op::{Grant, GrantState, Pass};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, Row, Waiter};
-use super::rules::Life;
+use super::values::{Effects, Life, OpId, ThreadId, Time, Total, WaiterId};
 
 /// What a release says when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

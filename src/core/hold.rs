@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::ids::{HoldId, Time};
-use super::rules::Rules;
+use super::values::{HoldId, Rules, Time};
 use crate::error::LossReason;
 use crate::few::FewKeys;
 
@@ -42,13 +41,6 @@ impl LeasePolicy {
             Self::Fixed { until, .. } => until.since(now),
         }
     }
-}
-
-/// How a hold ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
-    Released,
-    Lost(LossReason),
 }
 
 /// Who will see to the end of a hold.

@@ -28,8 +28,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ids::{OpId, ThreadId, Time, WaiterId};
 use super::queue::Order;
+use super::values::{OpId, ThreadId, Time, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::effect::{Effects, Event, Total};
-use super::hold::{Ending, Loss};
-use super::ids::{Generation, HoldId, Ids, ThreadId, Time};
+use super::hold::Loss;
 use super::op::{Acquire, Job, Op, Release, Unlock};
 use super::queue::Order;
-use super::rules::{Counts, Life, Rules};
 use super::tenure::Tenure;
+use super::values::{
+    Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, Rules, ThreadId, Time, Total,
+};
 use crate::error::LossReason;
 
 /// What a step has at hand besides the owner it is about.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
-use super::ids::{ThreadId, Time};
 use super::owner_state::{Marks, OwnerState};
+use super::values::{ThreadId, Time};
 use crate::few::Few;
 
 /// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
-use super::ids::{ThreadId, Time, WaiterId};
+use super::values::{ThreadId, Time, WaiterId};
 use crate::few::{Few, FewKeys};
 
 /// Whether a call queues.

@@ -6,12 +6,10 @@
 use std::sync::Arc;
 
 use super::LockCore;
-use super::effect::{Effects, Total};
 use super::handover::Passed;
-use super::ids::{HoldId, OpId, ThreadId, Time};
 use super::op::{Release, Unlock};
 use super::owner_state::{Context, OwnerState};
-use super::rules::Life;
+use super::values::{Effects, HoldId, Life, OpId, ThreadId, Time, Total};
 use crate::error::LossReason;
 
 /// How an unlock begins.

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockCore;
-use super::effect::{Effects, Event};
 use super::hold::{RenewOutcome, RenewalAsk};
-use super::ids::{Generation, HoldId, ThreadId, Time};
+use super::values::{Effects, Event, Generation, HoldId, ThreadId, Time};
 use crate::error::LossReason;
 
 /// A renewal that is due.

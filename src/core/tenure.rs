@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::hold::{
     Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
 };
-use super::ids::{HoldId, Time};
-use super::rules::Rules;
+use super::values::{HoldId, Rules, Time};
 use crate::error::LossReason;
 
 /// Where the renewal of an owner stands.

@@ -20,10 +20,10 @@ use crate::core::{
 };
 use crate::entry::{Entry, UnlockStart};
 use crate::error::{Error, LossReason};
-use crate::event::event;
-use crate::hold_status::HoldStatus;
 use crate::redis::Bulk;
+use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
+use crate::shared::HoldStatus;
 use crate::shared::{Shared, Totals};
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::core::{Admission, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::event::event;
 use crate::owner::{Owner, next_own_id};
+use crate::runtime::event;
 use crate::wait::Subscription;
 use crate::wire;
 

@@ -21,8 +21,8 @@ use super::link::{Link, SendError};
 use super::settings::Settings;
 use super::transport::{ConnectionError, Role};
 use crate::error::Error;
-use crate::event::event;
 use crate::runtime::Tasks;
+use crate::runtime::event;
 
 pub(super) struct Lane {
     current: Arc<Current>,

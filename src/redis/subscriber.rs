@@ -20,8 +20,8 @@ use super::connection::{Backoff, Connection, Messages, Task, connect_error};
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
 use crate::error::Error;
-use crate::event::event;
 use crate::runtime::Tasks;
+use crate::runtime::event;
 use crate::server_error;
 use crate::wait::Subscriptions;
 

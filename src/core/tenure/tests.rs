@@ -16,7 +16,7 @@ fn secs(secs: u64) -> Duration {
 }
 
 fn tenure_of(policies: &[LeasePolicy]) -> (Tenure, Vec<HoldId>) {
-    let mut ids = crate::core::ids::Ids::default();
+    let mut ids = crate::core::values::Ids::default();
     let mut tenure = Tenure::new(NOW);
     let holds = policies.iter().map(|policy| {
         let id = ids.hold();

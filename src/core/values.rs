@@ -1,0 +1,301 @@
+//! What the steps of a lock take and leave: numbers and instants, settings, the life of the client and
+//! its counts, effects.
+//!
+//! An effect is done when the mutex is free. It may come late, twice, or in another order than it was
+//! produced. What may not is a fact, and stands in the core or is written down under the mutex: how a
+//! hold ended, when a timer is due, what is under way.
+
+use std::num::NonZeroU64;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::error::LossReason;
+
+/// Tells the owners of one client apart; the second half of the hash field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub i64);
+
+/// A call that wants the lock. Smaller ones came first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaiterId(pub(super) u64);
+
+/// One hold, from its acquisition until its owner has seen its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId(pub(super) u64);
+
+/// An unbroken time in which one owner holds the lock: what a renewal's answer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub(super) u64);
+
+/// One operation of one owner. An answer that comes for another one is too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub(super) u64);
+
+/// Hands out all of these numbers for one lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Ids {
+    last: u64,
+}
+
+impl Ids {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub(super) fn waiter(&mut self) -> WaiterId {
+        WaiterId(self.next())
+    }
+
+    pub(super) fn hold(&mut self) -> HoldId {
+        HoldId(self.next())
+    }
+
+    pub(super) fn generation(&mut self) -> Generation {
+        Generation(self.next())
+    }
+
+    pub(super) fn op(&mut self) -> OpId {
+        OpId(self.next())
+    }
+}
+
+/// An instant, as the time since the client was made, in nanoseconds: enough for five centuries. One
+/// more than that, so that an instant which may be missing takes no more room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZeroU64);
+
+impl Time {
+    pub const START: Self = Self(NonZeroU64::MIN);
+
+    pub fn after_start(since: Duration) -> Self {
+        Self::START + since
+    }
+
+    pub fn since_start(self) -> Duration {
+        self.since(Self::START)
+    }
+
+    /// Zero if `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(time)))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Self;
+
+    fn sub(self, time: Duration) -> Self {
+        let nanos = self.0.get().saturating_sub(nanos(time));
+        NonZeroU64::new(nanos).map_or(Self::START, Self)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Goes through every number and every instant of a core, for the explorer: states that differ only
+/// in those are the same to it.
+#[cfg(feature = "test-util")]
+pub trait Visitor {
+    fn id(&mut self, id: &mut u64);
+
+    /// The last number that was handed out.
+    fn last_id(&mut self, id: &mut u64);
+
+    fn time(&mut self, time: &mut Time);
+}
+
+#[cfg(feature = "test-util")]
+impl Ids {
+    pub(super) fn visit(&mut self, visitor: &mut impl Visitor) {
+        visitor.last_id(&mut self.last);
+    }
+}
+
+macro_rules! visited {
+    ($($id:ident),*) => {
+        $(#[cfg(feature = "test-util")]
+        impl $id {
+            pub fn visit(&mut self, visitor: &mut impl Visitor) {
+                visitor.id(&mut self.0);
+            }
+        })*
+    };
+}
+
+visited!(WaiterId, HoldId, Generation, OpId);
+
+/// The settings that the steps go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rules {
+    pub watchdog_timeout: Duration,
+    pub command_timeout: Duration,
+    pub handover: HandOver,
+}
+
+/// How often in a row a client hands a lock from one of its callers to the next, before it frees the
+/// lock for everybody.
+///
+/// Each pass saves a script call, a wake-up and, unless the next caller's lease is shorter, a message,
+/// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the
+/// next release announces the lock as free, and if other processes listen, this client's queue stands
+/// back for up to 5 ms.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// use redisson_lock::{HandOver, LockClient};
+/// let handover = HandOver { passes: 8, for_at_most: Duration::from_millis(20) };
+/// let builder = LockClient::builder().handover(handover);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HandOver {
+    /// Passes in a row. Default 32; 0 is off.
+    pub passes: u32,
+    /// From the first pass of a row to the last. Default 50 ms.
+    pub for_at_most: Duration,
+}
+
+impl HandOver {
+    /// Every release frees the lock for everybody.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use redisson_lock::{HandOver, LockClient};
+    /// let builder = LockClient::builder().handover(HandOver::off());
+    /// ```
+    #[must_use]
+    pub const fn off() -> Self {
+        Self {
+            passes: 0,
+            for_at_most: Duration::ZERO,
+        }
+    }
+}
+
+impl Default for HandOver {
+    fn default() -> Self {
+        Self {
+            passes: 32,
+            for_at_most: Duration::from_millis(50),
+        }
+    }
+}
+
+impl Rules {
+    /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth
+    /// of the period have their timers at the same instant and are renewed together.
+    pub(super) fn on_beat(&self, due: Time) -> Time {
+        let beat = self.slack().as_nanos().max(1);
+        let early = due.since_start().as_nanos() % beat;
+        due - Duration::from_nanos(u64::try_from(early).unwrap_or(0))
+    }
+
+    /// How much earlier than due a renewal may be sent along with others.
+    pub fn slack(&self) -> Duration {
+        self.watchdog_timeout / 30
+    }
+}
+
+/// The life of the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Life {
+    Open,
+    /// No new holds; those there are kept and can be released.
+    Closing,
+    /// The runtime is gone: nobody is left to renew a hold, or to signal its loss.
+    Gone,
+    /// Nothing is sent any more.
+    Closed,
+}
+
+/// Numbers for [`ClientStats`](crate::ClientStats), and for `close`, which waits for them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counts {
+    pub held: usize,
+    pub guarded: usize,
+    pub waiting: usize,
+    pub acquiring: usize,
+    pub releasing: usize,
+}
+
+impl Counts {
+    /// Takes one owner's or lock's part out and puts another one in.
+    pub fn replace(&mut self, before: Self, after: Self) {
+        let change = |sum: &mut usize, before, after| *sum = *sum + after - before;
+        change(&mut self.held, before.held, after.held);
+        change(&mut self.guarded, before.guarded, after.guarded);
+        change(&mut self.waiting, before.waiting, after.waiting);
+        change(&mut self.acquiring, before.acquiring, after.acquiring);
+        change(&mut self.releasing, before.releasing, after.releasing);
+    }
+}
+
+/// The effects of one step, by kind. Timers are set first; the others follow in the order of the fields.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub struct Effects {
+    /// Holds that have ended. How is a fact: the shell writes it down before it frees the mutex, and
+    /// wakes those who wait for it afterwards.
+    pub ended: SmallVec<[(HoldId, Ending); 1]>,
+    /// Owners whose timer has changed. When it is due is read when the timer is set.
+    pub timers: SmallVec<[ThreadId; 2]>,
+    /// Waiters that may be able to go on.
+    pub woken: SmallVec<[WaiterId; 2]>,
+    /// Owners whose acquire has ended, for unlocks that wait for that.
+    pub acquires_ended: SmallVec<[ThreadId; 1]>,
+    /// Release jobs to spawn.
+    pub jobs: Vec<(ThreadId, OpId)>,
+    pub events: Vec<Event>,
+    pub totals: SmallVec<[(Total, u64); 1]>,
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// Something that is logged.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    Lost { field: Arc<str>, reason: LossReason },
+    RenewalOverdue { field: Arc<str> },
+}
+
+/// A running total of [`ClientStats`](crate::ClientStats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Total {
+    Acquired,
+    Released,
+    Lost,
+    GaveUp,
+    Passed,
+}
+
+impl Effects {
+    pub(super) fn wake(&mut self, waiter: WaiterId) {
+        self.woken.push(waiter);
+    }
+
+    pub(super) fn count(&mut self, total: Total, amount: usize) {
+        if amount > 0 {
+            self.totals.push((total, amount as u64));
+        }
+    }
+}
