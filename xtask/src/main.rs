@@ -24,8 +24,8 @@ usage: cargo xtask COMMAND
   demo [--only WAY] [--with-java]
                       sell a stock of 1,000 eight ways and see which lock holds;
                       --with-java: every other seller is a JVM with Redisson
-  test --quick        what can be known within a minute: formatting, lints, unit tests, the smaller worlds
-                      of the explorer, 300 schedules
+  test --quick        what can be known within a minute: formatting, lints, unit tests, the
+                      explorer, 300 schedules
   test [--long] [--busy LOOPS] [--without java] [--record]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s

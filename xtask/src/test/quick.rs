@@ -9,9 +9,6 @@ use crate::{Problem, cargo, sim};
 /// How many simulated schedules.
 const SCHEDULES: &str = "300";
 
-/// Of a world that is explored; the larger ones take minutes.
-const STATES: &str = "70000";
-
 /// Nothing here starts a server; what does, names this in its failure.
 const NO_SERVER: &str = "no-server-in-the-quick-loop";
 
@@ -39,11 +36,7 @@ type Part = (
 fn parts() -> [Part; 3] {
     [
         ("unit tests", vec!["--workspace", "--lib", "--bins"], &[]),
-        (
-            "explorer: small worlds",
-            sim::EXPLORER.to_vec(),
-            &[("STATES_AT_MOST", STATES)],
-        ),
+        ("explorer", sim::EXPLORER.to_vec(), &[]),
         (
             "simulator: schedules",
             [

@@ -2,10 +2,13 @@
 
 mod handed_over;
 mod kinds;
+mod larger;
 
 use redisson_lock::HandOver;
 
-use super::Verb::{Detach, Drop, Lock, LockFixed, LockLimited, TryLock, Unlock};
+pub use larger::deep;
+
+use super::Verb::{Detach, Drop, Lock, LockFixed, TryLock, Unlock};
 use super::coverage::Reached;
 use super::{Budget, Verb, World};
 
@@ -21,6 +24,20 @@ const NOTHING: Budget = Budget {
     ends: 0,
 };
 
+macro_rules! at_most {
+    ($($what:ident),*) => {
+        impl Budget {
+            $(const fn $what(self, $what: u8) -> Self {
+                Self { $what, ..self }
+            })*
+        }
+    };
+}
+
+at_most!(
+    losses, cancels, ticks, foreign, wipes, closes, refusals, forces, ends
+);
+
 fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> World {
     let callers = callers
         .iter()
@@ -35,7 +52,8 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
     }
 }
 
-/// What CI explores, together in two or three minutes.
+/// What CI explores, together in half a minute. Whatever can come while whatever is under way, comes in
+/// one of them.
 pub fn all() -> Vec<World> {
     [
         beside_each_other(),
@@ -52,52 +70,30 @@ fn beside_each_other() -> Vec<World> {
     let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
     let section: &[Verb] = &[Lock, Unlock];
     vec![
-        world(
-            "nested",
-            &[(1, nested)],
-            Budget {
-                losses: 2,
-                cancels: 2,
-                ..NOTHING
-            },
-        ),
+        world("nested", &[(1, nested)], NOTHING.losses(2).cancels(2)),
         world(
             "two owners",
             &[(1, section), (2, section)],
-            Budget {
-                losses: 1,
-                cancels: 1,
-                ..NOTHING
-            },
+            NOTHING.losses(1).cancels(1),
         ),
         world(
             "nested beside another",
             &[(1, nested), (2, section)],
-            Budget {
-                losses: 1,
-                cancels: 1,
-                ..NOTHING
-            },
+            NOTHING,
         ),
         world(
             "three owners",
             &[(1, section), (2, section), (3, &[Lock, Drop])],
-            Budget {
-                cancels: 1,
-                ..NOTHING
-            },
+            NOTHING,
         ),
         world(
             "branches of one owner",
-            &[(1, section), (1, section), (2, section)],
-            Budget {
-                cancels: 1,
-                ..NOTHING
-            },
+            &[(1, section), (1, section)],
+            NOTHING.cancels(1).losses(1),
         ),
         world(
             "attempts at once",
-            &[(1, section), (2, &[TryLock, Drop]), (3, section)],
+            &[(1, section), (2, &[TryLock, Drop])],
             NOTHING,
         ),
         world(
@@ -115,42 +111,26 @@ fn beside_each_other() -> Vec<World> {
 
 /// Leases that end, and renewals.
 fn in_time() -> Vec<World> {
-    let section: &[Verb] = &[Lock, Unlock];
     vec![
         world(
             "leases",
             &[(1, &[Lock, LockFixed, Unlock, Drop])],
-            Budget {
-                losses: 1,
-                ticks: 3,
-                ..NOTHING
-            },
+            NOTHING.ticks(2),
         ),
         world(
             "expiry",
-            &[(1, &[LockFixed, Unlock]), (2, section)],
-            Budget {
-                ticks: 2,
-                ..NOTHING
-            },
+            &[(1, &[LockFixed]), (2, &[Lock])],
+            NOTHING.ticks(2),
         ),
         world(
             "an outer hold ends under a nested call",
-            &[(1, &[LockFixed, Lock, Drop, Drop])],
-            Budget {
-                ticks: 3,
-                losses: 1,
-                ..NOTHING
-            },
+            &[(1, &[LockFixed, Lock, Drop])],
+            NOTHING.ticks(2).losses(1),
         ),
         world(
             "a renewal that comes too late",
             &[(1, &[Lock, Unlock, Lock, Unlock])],
-            Budget {
-                ticks: 1,
-                losses: 1,
-                ..NOTHING
-            },
+            NOTHING.ticks(1).losses(1),
         ),
     ]
 }
@@ -163,102 +143,18 @@ fn with_others() -> Vec<World> {
         world(
             "another process",
             &[(1, section), (2, section)],
-            Budget {
-                foreign: 1,
-                cancels: 1,
-                ticks: 1,
-                ..NOTHING
-            },
+            NOTHING.foreign(1),
         ),
-        world(
-            "wiped",
-            &[(1, nested), (2, section)],
-            Budget {
-                wipes: 1,
-                ticks: 1,
-                ..NOTHING
-            },
-        ),
+        world("wiped", &[(1, nested), (2, &[Lock])], NOTHING.wipes(1)),
         world(
             "detached",
             &[(1, &[Lock, Detach, Lock, Drop]), (2, section)],
-            Budget {
-                losses: 1,
-                ..NOTHING
-            },
+            NOTHING.losses(1),
         ),
         world(
             "closing",
-            &[(1, section), (2, section)],
-            Budget {
-                closes: 1,
-                cancels: 1,
-                losses: 1,
-                ..NOTHING
-            },
+            &[(1, section), (2, &[Lock])],
+            NOTHING.closes(1).cancels(1),
         ),
     ]
-}
-
-/// The larger ones.
-pub fn deep() -> Vec<World> {
-    let nested: &[Verb] = &[Lock, Lock, Unlock, Drop];
-    let section: &[Verb] = &[Lock, Unlock];
-    let once_each = Budget {
-        losses: 1,
-        cancels: 1,
-        ..NOTHING
-    };
-    let mut worlds = vec![
-        world(
-            "leases, longer",
-            &[(1, &[Lock, LockFixed, Unlock, Drop])],
-            Budget {
-                losses: 1,
-                ticks: 5,
-                ..NOTHING
-            },
-        ),
-        world(
-            "expiry, longer",
-            &[(1, &[LockFixed, Unlock]), (2, section)],
-            Budget {
-                ticks: 3,
-                ..NOTHING
-            },
-        ),
-        world(
-            "max_hold, longer",
-            &[(1, &[LockLimited, Unlock]), (2, section)],
-            Budget {
-                ticks: 3,
-                ..NOTHING
-            },
-        ),
-        world(
-            "attempts at once in time, longer",
-            &[(1, section), (2, &[TryLock, Unlock])],
-            Budget {
-                ticks: 2,
-                ..NOTHING
-            },
-        ),
-        world("two owners, nested", &[(1, nested), (2, nested)], once_each),
-        world(
-            "two owners in time",
-            &[(1, section), (2, section)],
-            Budget {
-                ticks: 1,
-                foreign: 1,
-                ..once_each
-            },
-        ),
-        world(
-            "three owners with a loss",
-            &[(1, section), (2, section), (3, section)],
-            once_each,
-        ),
-    ];
-    worlds.extend(handed_over::deep());
-    worlds
 }

@@ -34,7 +34,6 @@ pub(super) const LEFT_OUT_OF_PASSES: &[Unreached] = &[
             I::AsksAtOnce,
             I::Leaves,
             I::UnlockNothing,
-            I::DropEnded,
             I::DetachLost,
             I::ClaimLost,
             I::ClaimNothing,
