@@ -12,6 +12,7 @@ use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
 use crate::process::Cpu;
 use crate::sample::{self, Sample};
+use crate::scenarios::own;
 use crate::workers::{LEASE_MS, channel, connect, owner, text};
 
 /// For how long the waiter has been asleep before the unlock.
@@ -164,7 +165,7 @@ impl InJvm {
         let values = vec![
             ("work", "handoff".to_owned()),
             ("clients", "1,2".to_owned()),
-            ("name", jvm::own(NAME)),
+            ("name", own(NAME, "jvm")),
             ("asleep", ASLEEP.as_millis().to_string()),
         ];
         Some(Box::new(Self(Redisson {

@@ -12,6 +12,7 @@ use crate::jvm::{self, Redisson};
 use crate::looping::{Worker, check};
 use crate::process::Cpu;
 use crate::sample::{self, Sample};
+use crate::scenarios::own;
 use crate::workers::{Pass, connect};
 
 /// One herd after the other until the time is over; in each everybody has the lock exactly once.
@@ -114,13 +115,22 @@ impl System for Ours {
 /// The lock passed on as often as there are waiters.
 pub struct Passing<S> {
     name: &'static str,
+    lock: String,
     pass: Pass<S>,
 }
 
 impl<S: Scripts> Passing<S> {
     fn boxed(name: &'static str, scripts: &Arc<S>, waiters: usize) -> Box<dyn System> {
-        let pass = Pass::new(scripts, NAME, waiters);
-        Box::new(Self { name, pass })
+        let lock = own(
+            NAME,
+            if name == PASS_FRED {
+                "fred"
+            } else {
+                "redis-rs"
+            },
+        );
+        let pass = Pass::new(scripts, &lock, waiters);
+        Box::new(Self { name, lock, pass })
     }
 }
 
@@ -135,7 +145,7 @@ impl<S: Scripts> System for Passing<S> {
                     times.push(vec![begin.elapsed().as_nanos() as u64]);
                 }
                 let is_over = !herds.note(times, begin.elapsed());
-                context.with_control(|control| control.run(&["DEL", NAME]));
+                context.with_control(|control| control.run(&["DEL", &self.lock]));
                 if is_over {
                     return vec![(self.name, herds.sample(context))];
                 }
@@ -172,7 +182,7 @@ pub async fn systems(context: &Context, waiters: usize) -> Vec<Box<dyn System>> 
         let values = vec![
             ("work", "herd".to_owned()),
             ("clients", "1".to_owned()),
-            ("name", jvm::own(NAME)),
+            ("name", own(NAME, "jvm")),
             ("threads", waiters.to_string()),
         ];
         systems.push(Box::new(InJvm(Redisson {

@@ -28,12 +28,6 @@ pub struct Report {
     pub took: Duration,
 }
 
-/// The name of its lock beside ours. Each system has its own: a client that has just waited listens on
-/// for a while, and would be woken by every message of the next system.
-pub fn own(name: &str) -> String {
-    format!("{name}-jvm")
-}
-
 pub async fn call(peer: &Peer, values: &[(&str, String)]) -> Value {
     let answer = peer.call("bench", values).await;
     answer.unwrap_or_else(|(kind, text)| panic!("in the JVM: {kind} {text}"))

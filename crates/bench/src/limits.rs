@@ -3,7 +3,7 @@
 use crate::handoff;
 use crate::herd::PASS_FRED;
 use crate::results::{Outcome, number};
-use crate::sample::{self, Sample, Spread};
+use crate::sample::{self, Spread};
 use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
 
 /// The text behind the results; a paragraph whose scenario was not played is left out.
@@ -36,14 +36,10 @@ impl Run<'_> {
         Some(row.spread(figure)?.median)
     }
 
-    /// One system's figure divided by another one's, in each round by itself.
     fn ratio(&self, scenario: &str, systems: [&str; 2], figure: &str) -> Option<f64> {
         let outcome = self.outcome(scenario)?;
         let [one, other] = systems.map(|system| outcome.row(system));
-        let rounds = one?.rounds.iter().zip(&other?.rounds);
-        let of = |sample: &Sample| sample.figures.get(figure).copied();
-        let ratios = rounds.filter_map(|(one, other)| Some(of(one)? / of(other)?));
-        Some(Spread::of(ratios)?.median)
+        Some(Spread::of(Outcome::ratios_of(one?, other?, figure))?.median)
     }
 
     /// Processor time per acquisition in µs: the client's own, the kernel's for it, the server's.
@@ -76,20 +72,22 @@ impl Run<'_> {
         ];
         let others: Vec<String> = others.into_iter().flatten().collect();
         Some(format!(
-            "**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). Of the {} µs of a pair in `solo`, \
-             {} % are spent in the kernel for the client, {} % in the server and its kernel, {} % in the client itself; in the \
-             rest nobody computes, and both sides wait to be woken. The bare client needs {} µs of its own, ours {}: \
-             the difference is the owner, the queue, the timers and the deadline of the lock. Kernel and server need {} µs \
-             beside ours and {} beside the bare client. The client's own µs per acquisition in \
-             the others, ours and the floor's: {}.",
+            "**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). A pair in `solo` takes {} µs. The client \
+             computes for {} % of that, the kernel for it for {} %, the server with its kernel for {} %; in what is left \
+             of {} %, if not in more, nobody does, and one side waits until the other has been woken. Ours needs {} µs in the \
+             client, {} in the kernel and {} in the server, the bare client {}, {} and {}. The client's own µs per \
+             acquisition in the others, ours and the floor's: {}.",
             number(pair, 0),
+            share(client),
             share(kernel),
             share(server),
-            share(client),
-            number(bare, 0),
+            share(pair - client - kernel - server),
             number(client, 0),
-            number(kernel + server, 0),
-            number(bare_kernel + bare_server, 0),
+            number(kernel, 0),
+            number(server, 0),
+            number(bare, 0),
+            number(bare_kernel, 0),
+            number(bare_server, 0),
             others.join(", "),
         ))
     }
@@ -101,11 +99,10 @@ impl Run<'_> {
         let ratio = |systems| self.ratio("spread64", systems, sample::PER_SECOND);
         Some(format!(
             "**Many calls at once** (`spread64`). {} cores are in use, and a pair costs {} µs of them; with the bare client \
-             and the same settings of the socket {}, with fred's own {}, with redis-rs {}. What is between the first two is \
-             this crate's; what is between the next two is `TCP_NODELAY`, with which each command leaves in a write of \
-             its own: fred flushes after each script call, and only the kernel gathers what it then writes. So a lock \
-             that cost nothing at all would reach {} of the rate of the floor with fred's own sockets; ours reaches {} of \
-             that of the floor with the same sockets.",
+             and the same settings of the socket {}, with fred's own {}, with redis-rs {}. The second and the third differ in \
+             `TCP_NODELAY` alone: with it each command leaves in a write of its own, since fred flushes after each script \
+             call, and only the kernel gathers what it then writes. The second reaches {} of the rate of the third, round by \
+             round, which a lock that cost nothing would; ours reaches {} of the rate of the second.",
             number(cores, 2),
             number(ours?, 0),
             number(same?, 0),
@@ -119,9 +116,8 @@ impl Run<'_> {
     fn far(&self) -> Option<String> {
         let ratio = self.ratio("far8", [OURS, FRED_DEFAULT], sample::PER_SECOND)?;
         Some(format!(
-            "**A server that is not on the same machine** (`far8`). Gathered writes wait for the answer to the ones before: \
-             eight tasks a millisecond away get {} times the rate of the floor with fred's own sockets. That is why \
-             `TCP_NODELAY` is set.",
+            "**A server that is not on the same machine** (`far8`). With `TCP_NODELAY` eight tasks a millisecond away get {} \
+             times the rate of the floor with fred's own sockets, where a small write waits for the answer to the one before.",
             number(ratio, 2)
         ))
     }
@@ -133,8 +129,7 @@ impl Run<'_> {
         });
         let ratios: Option<Vec<String>> = ratios.into_iter().collect();
         Some(format!(
-            "**More connections.** In `spread64`, {} the rate of one. Where client and server share two cores there is \
-             nothing for them to win; the default is one.",
+            "**More connections.** In `spread64`, {} the rate of one, which is the default.",
             ratios?.join(" and ")
         ))
     }
@@ -143,7 +138,7 @@ impl Run<'_> {
 const HEAD: &str = "\
 ## What limits it
 
-Figures of this run, from the columns above.
+Figures of this run: medians of the columns above, and of ratios that were taken round by round.
 
 ";
 
@@ -154,6 +149,7 @@ mod tests {
     use super::*;
     use crate::process::Cpu;
     use crate::results::Row;
+    use crate::sample::Sample;
     use crate::scenarios::SCENARIOS;
 
     fn row(system: &'static str, pairs: usize, client: f64) -> Row {
@@ -181,13 +177,48 @@ mod tests {
         );
         // Of a millisecond: 100 µs in the client, 200 for it in the kernel, 300 in the server.
         for part in [
-            "Of the 1,000 µs",
-            "20 % are spent",
-            "30 % in the server",
-            "10 % in the client",
+            "takes 1,000 µs",
+            "computes for 10 %",
+            "kernel for it for 20 %",
+            "server with its kernel for 30 %",
+            "left of 40 %",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(text.contains("needs 50 µs of its own, ours 100:"), "{text}");
+        let both = "Ours needs 100 µs in the client, 200 in the kernel and 300 in the server, the bare client 50, 100 and 150.";
+        assert!(text.contains(both), "{text}");
+    }
+
+    #[test]
+    fn each_ratio_is_the_one_that_its_sentence_names() {
+        let spread = |name| {
+            *SCENARIOS
+                .iter()
+                .find(|one| one.name == name)
+                .expect("known")
+        };
+        let [(_, two), (_, four)] = MORE_CONNECTIONS;
+        let rows = [
+            (OURS, 600),
+            (FRED, 800),
+            (FRED_DEFAULT, 1_000),
+            (REDIS, 900),
+            (two, 660),
+            (four, 540),
+        ];
+        let rows = || rows.map(|(system, rate)| row(system, rate, 100.0));
+        let played = ["spread64", "far8"].map(|name| Outcome {
+            scenario: spread(name),
+            rows: rows().into(),
+        });
+        let text = text(&played);
+        for part in [
+            "reaches 0.80 of the rate of the third",
+            "ours reaches 0.75 of the rate of the second",
+            "get 0.60 times the rate",
+            "2 have 1.10 times and 4 have 0.90 times the rate of one",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::plots;
 use crate::results::{self, Outcome, number};
 use crate::sample::{self, Spread};
-use crate::scenarios::{FRED, OURS, SCENARIOS};
+use crate::scenarios::{FRED, FRED_DEFAULT, OURS, SCENARIOS};
 use crate::sweeps::{self, Sweep};
 use crate::targets;
 
@@ -84,9 +84,9 @@ const SHORT: [Line; 8] = [
     ),
     (
         "spread64",
-        "64 tasks, a lock each: pairs per second",
+        "64 tasks, a lock each (`spread64`): pairs per second",
         sample::PER_SECOND,
-        Some(FRED),
+        Some(FRED_DEFAULT),
     ),
     (
         "contend16",
@@ -130,9 +130,10 @@ const SHORT_HEAD: &str = "\
 ## How fast it is
 
 Rates and times of one run on one machine, client and server together; the ratios are medians of five rounds in which all
-took turns. A *floor* is the same script calls on a bare client, without a lock around them: no lock can do better. For
-times, CPU and heap less is better. [`docs/benchmarks.md`](docs/benchmarks.md) has all systems, spreads, plots, and what
-limits each; `cargo xtask bench` makes it anew.
+took turns. A *floor* is what a bare client does with the same number of script calls and no lock around them; for
+`spread64` with the client's own socket settings, which gather small writes. For times, CPU and heap less is better.
+[`docs/benchmarks.md`](docs/benchmarks.md) has all systems, spreads, plots, the targets that are missed, and what limits the
+rates; `cargo xtask bench` makes it anew.
 
 ";
 
@@ -197,24 +198,28 @@ This one: ";
 const READING: &str = "\
 - All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
   the rounds; the ratio is taken in each round, and given as median, least and most.
-- Each system has a lock of its own. There is a pause before each, and every other round goes backwards: who plays behind
-  a busy one finds the cores awake, and is faster for it.
-- *p50*, *p99* and *longest* are of lock and unlock together in `solo` and `spread64`, of the call of lock at a lock that
-  many want, and of what their rows say in `handoff` and `herd1000`.
+- At a lock that many want, each system has one of its own, but for `beside-jvm`. There is a pause before each, and the order
+  is another one in each round: who plays behind a busy one finds the cores awake, and is faster for it.
+- *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and `far8`, of the call of lock at a lock
+  that many want, from the unlock in one client to the lock in the other in `handoff`, and from the first unlock in
+  `herd1000`, where one herd follows the other for as long as a round lasts: who is faster has more of them.
 - *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
   at one lock means little without it: a lock that one task keeps is fast.
 - *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
   not counted.
 - *client*, *kernel* and *server*: processor time per acquisition, of the client's program, of the kernel for it (sockets
-  and wake-ups), and of the server with its kernel; *cores*: all three by the second. Where nearly all cores are busy, the
-  sum is what limits the rate. A JVM's is not read.
-- `far8` has a proxy in between that delivers everything half a millisecond late, in both directions.
+  and wake-ups), and of the server with its kernel; *cores*: all three by the second. The system counts it in steps of
+  10 ms. A JVM's is not read. In `handoff` it is the mean of the two acquisitions of a round; there and in `herd1000` ours has
+  in it what the scenario does before and behind: makes the tasks, and waits until all of them wait.
+- `far8` has a proxy in between that delivers everything half a millisecond late, in both directions. Its threads are part
+  of the client's program.
 - Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
   round has a new process, and a new JVM.
 - The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
   settings of the socket; a lock that one script call passes on from owner to owner; a message and a script.
 - Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the
-  list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process.
+  list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process. A client
+  that has lost locks no longer renews them: it is compared with all the same, and *lost* says how many.
 ";
 
 #[cfg(test)]

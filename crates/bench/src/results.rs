@@ -58,14 +58,18 @@ impl Outcome {
 
     /// Ours divided by the other, in each round by itself.
     pub fn ratios(&self, other: &Row, figure: &str) -> Vec<f64> {
-        let Some(ours) = self.row(OURS).filter(|ours| ours.system != other.system) else {
-            return Vec::new();
-        };
-        let rounds = ours.rounds.iter().zip(&other.rounds);
+        match self.row(OURS).filter(|ours| ours.system != other.system) {
+            Some(ours) => Self::ratios_of(ours, other, figure),
+            None => Vec::new(),
+        }
+    }
+
+    /// One system's figure divided by another one's, in each round by itself.
+    pub fn ratios_of(one: &Row, other: &Row, figure: &str) -> Vec<f64> {
+        let rounds = one.rounds.iter().zip(&other.rounds);
+        let of = |sample: &Sample| sample.figures.get(figure).copied();
         rounds
-            .filter_map(|(ours, other)| {
-                Some(ours.figures.get(figure)? / other.figures.get(figure)?)
-            })
+            .filter_map(|(one, other)| Some(of(one)? / of(other)?))
             .collect()
     }
 

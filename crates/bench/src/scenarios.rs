@@ -10,7 +10,7 @@ use crate::beside::Beside;
 use crate::context::{Amount, Context, Form, System};
 use crate::herd::{PASS_FRED, PASS_REDIS};
 use crate::hold::{self, Plan};
-use crate::jvm::{self, Redisson};
+use crate::jvm::Redisson;
 use crate::looping::Looping;
 use crate::results::{Outcome, Row};
 use crate::sample::{self, Sample};
@@ -218,7 +218,7 @@ async fn contend16(context: &Context) -> Vec<Box<dyn System>> {
     if let Some(peer) = context.jvm(1, ms(30_000)).await {
         systems.push(Box::new(Redisson::looping(
             peer,
-            &jvm::own(name),
+            &own(name, "jvm"),
             1,
             tasks,
             false,
@@ -227,12 +227,16 @@ async fn contend16(context: &Context) -> Vec<Box<dyn System>> {
     let manager = rslock::LockManager::new(vec![context.server.url()]);
     let others = (0..tasks).map(|_| Rslock {
         manager: manager.clone(),
-        name: name.to_owned(),
+        name: own(name, "rslock"),
     });
     systems.push(Looping::contending(RSLOCK, others.collect()));
-    let fred = Pass::new(&BareFred::connect(context).await, name, tasks);
+    let fred = Pass::new(&BareFred::connect(context).await, &own(name, "fred"), tasks);
     systems.push(Looping::contending(PASS_FRED, vec![fred]));
-    let redis = Pass::new(&BareRedis::connect(context).await, name, tasks);
+    let redis = Pass::new(
+        &BareRedis::connect(context).await,
+        &own(name, "redis-rs"),
+        tasks,
+    );
     systems.push(Looping::contending(PASS_REDIS, vec![redis]));
     systems
 }
@@ -246,7 +250,7 @@ async fn contend4x4(context: &Context) -> Vec<Box<dyn System>> {
     }
     let mut systems = vec![Looping::contending(OURS, ours)];
     if let Some(peer) = context.jvm(clients, ms(30_000)).await {
-        let redisson = Redisson::looping(peer, &jvm::own(name), clients, tasks, false);
+        let redisson = Redisson::looping(peer, &own(name, "jvm"), clients, tasks, false);
         systems.push(Box::new(redisson));
     }
     systems
@@ -306,16 +310,21 @@ pub async fn rounds(
     rows
 }
 
-/// Another one begins each time, and every other round goes backwards: nobody always comes after the
-/// same one.
+/// The name of a system's lock beside ours. Each has its own: a client that has just waited listens on
+/// for a while, and would be woken by every message of the next system.
+pub fn own(name: &str, system: &str) -> String {
+    format!("{name}-{system}")
+}
+
+/// A row of a Williams square: another one begins each time, and comes directly after another one.
 fn order(round: usize, systems: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..systems)
-        .map(|number| (round + number) % systems)
-        .collect();
-    if round % 2 == 1 {
-        order.reverse();
-    }
-    order
+    // 0, 1, n-1, 2, n-2, …: the differences between neighbours are all different if n is even, and
+    // each is there twice if it is odd.
+    let zigzag = (0..systems).map(|place| match place % 2 {
+        0 => systems - place / 2,
+        _ => place / 2 + 1,
+    });
+    zigzag.map(|number| (number + round) % systems).collect()
 }
 
 async fn warm(context: &Context, system: &dyn System) {
@@ -343,18 +352,40 @@ async fn clear(context: &Context, name: &str) {
 mod tests {
     use super::order;
 
+    /// Who plays before each, and before the first nobody, in each of n rounds.
+    fn before(systems: usize) -> Vec<Vec<Option<usize>>> {
+        let rounds = (0..systems).map(|round| order(round, systems));
+        let mut before = vec![Vec::new(); systems];
+        for order in rounds {
+            let mut last = None;
+            for system in order {
+                before[system].push(last.replace(system));
+            }
+        }
+        before
+    }
+
     #[test]
-    fn all_play_in_each_round_and_nobody_always_comes_after_the_same_one() {
-        let before = |round: usize, system: usize| {
-            let order = order(round, 4);
-            let at = order.iter().position(|&one| one == system);
-            at.expect("it plays").checked_sub(1).map(|at| order[at])
-        };
-        for system in 0..4 {
-            let mut before: Vec<_> = (0..4).filter_map(|round| before(round, system)).collect();
-            before.sort_unstable();
-            before.dedup();
-            assert_eq!(before.len(), 2, "{system} comes after {before:?}");
+    fn all_play_in_each_round_and_each_begins_once() {
+        for systems in 1..=9 {
+            for before in before(systems) {
+                assert_eq!(before.len(), systems);
+                let begins = before.iter().filter(|before| before.is_none());
+                assert_eq!(begins.count(), 1, "of {systems}: {before:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_comes_after_the_same_one_again_and_again() {
+        for systems in 1..=9 {
+            let at_most = 1 + systems % 2;
+            for before in before(systems) {
+                for other in 0..systems {
+                    let times = before.iter().filter(|before| **before == Some(other));
+                    assert!(times.count() <= at_most, "of {systems}: {before:?}");
+                }
+            }
         }
     }
 }
