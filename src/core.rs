@@ -249,8 +249,8 @@ impl LockCore {
                 out.wake(after.head);
             }
         }
-        let yield_until = |front: Option<Front>| front.map(|front| (front.head, front.yield_until));
-        if yield_until(after) != yield_until(before) {
+        let yields_to = |front: Option<Front>| front.map(|front| (front.head, front.yield_until));
+        if yields_to(after) != yields_to(before) {
             for waiter in self.queue.take_yielding() {
                 out.wake(waiter);
             }

@@ -338,13 +338,13 @@ impl OwnerState {
         }
     }
 
-    /// The call that the lock was handed to has left.
     /// Whether it is handed the lock, or will be.
     pub(super) fn is_granted(&self) -> bool {
         let acquire = self.op.acquire();
         acquire.is_some_and(|acquire| acquire.grant.is_some())
     }
 
+    /// The call that the lock is handed to has left.
     pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
         let Some(acquire) = self.op.acquire_mut() else {
             return;

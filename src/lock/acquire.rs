@@ -32,6 +32,8 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Taken>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
+    // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
+    // outcome is unknown, then that the call has left the queue.
     let mut waiter = Waiter::new(entry, owner, terms, wait.order());
     let mut subscription: Option<Subscription> = None;
     loop {
