@@ -320,9 +320,9 @@ pub fn own(name: &str, system: &str) -> String {
 fn order(round: usize, systems: usize) -> Vec<usize> {
     // 0, 1, n-1, 2, n-2, …: the differences between neighbours are all different if n is even, and
     // each is there twice if it is odd.
-    let zigzag = (0..systems).map(|place| match place % 2 {
-        0 => systems - place / 2,
-        _ => place / 2 + 1,
+    let zigzag = (0..systems).map(|step| match step % 2 {
+        0 => systems - step / 2,
+        _ => step / 2 + 1,
     });
     zigzag.map(|number| (number + round) % systems).collect()
 }

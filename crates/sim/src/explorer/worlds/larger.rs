@@ -14,10 +14,10 @@ const ONCE_EACH: Budget = NOTHING.losses(1).cancels(1);
 
 pub fn deep() -> Vec<World> {
     let handed_over = handed_over().into_iter().map(handing_over).collect();
-    [plain(), kinds(), handed_over].concat()
+    [plain(), longer(), kinds(), handed_over].concat()
 }
 
-/// Owners beside each other, time, other processes.
+/// Owners beside each other, and what can come to them from outside.
 fn plain() -> Vec<World> {
     vec![
         world(
@@ -60,6 +60,12 @@ fn plain() -> Vec<World> {
             &[(1, SECTION), (2, SECTION)],
             NOTHING.closes(1).cancels(1).losses(1),
         ),
+    ]
+}
+
+/// Time, and owners with nested holds.
+fn longer() -> Vec<World> {
+    vec![
         world(
             "leases, longer",
             &[(1, &[Lock, LockFixed, Unlock, Drop])],
