@@ -14,7 +14,7 @@ const ONCE_EACH: Budget = NOTHING.losses(1).cancels(1);
 
 pub fn deep() -> Vec<World> {
     let handed_over = handed_over().into_iter().map(handing_over).collect();
-    [plain(), longer(), kinds(), handed_over].concat()
+    [plain(), longer(), kinds(), ended(), handed_over].concat()
 }
 
 /// Owners beside each other, and what can come to them from outside.
@@ -151,6 +151,12 @@ fn kinds() -> Vec<World> {
             ],
             NOTHING.losses(1).cancels(1),
         ),
+    ]
+}
+
+/// Refusals, and the end of the client.
+fn ended() -> Vec<World> {
+    vec![
         world(
             "refused, longer",
             &[(1, NESTED), (2, SECTION)],
