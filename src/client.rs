@@ -104,11 +104,11 @@ impl LockClient {
         let counts = shared.tally.counts();
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
-            held: counts.held,
-            waiting: counts.waiting,
+            held: counts.held as usize,
+            waiting: counts.waiting as usize,
             subscriptions: shared.subscriptions.len(),
             renewals: self.handle.locks.timers.len(),
-            releasing: counts.releasing,
+            releasing: counts.releasing as usize,
             entries: self.handle.locks.len(),
             connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),

@@ -115,7 +115,7 @@ async fn finish_work(shared: &Shared, grace: Instant) -> usize {
         limit = now + shared.command_timeout();
         if shared.tally.moves() == before {
             if now >= grace {
-                return under_way(&shared.tally.counts());
+                return under_way(&shared.tally.counts()) as usize;
             }
             limit = limit.min(grace);
         }

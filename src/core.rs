@@ -116,7 +116,7 @@ impl LockCore {
 
     pub fn counts(&self) -> Counts {
         Counts {
-            waiting: self.queue.len(),
+            waiting: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
             ..self.counts
         }
     }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::core::RenewalAsk;
 use crate::redis::{Arg, Reply};
 use crate::wire::LockName;
@@ -55,8 +57,9 @@ scripts! {
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<Arc<str>>,
-    pub(crate) args: Vec<Arg>,
+    /// In place for all calls but those of many keys.
+    pub(crate) keys: SmallVec<[Arc<str>; 1]>,
+    pub(crate) args: SmallVec<[Arg; 4]>,
     decode: fn(&Reply) -> Option<T>,
 }
 
@@ -83,8 +86,8 @@ pub(crate) fn acquire(
 ) -> Call<Acquired> {
     Call {
         script: &ACQUIRE,
-        keys: vec![Arc::clone(name.key())],
-        args: vec![text(field), Arg::Number(target.into()), millis(lease)],
+        keys: smallvec![Arc::clone(name.key())],
+        args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         decode: |reply| match reply {
             Reply::Number(1) => Some(Acquired::Taken),
             Reply::Number(0) => Some(Acquired::Lost),
@@ -128,8 +131,8 @@ pub(crate) fn release(
 ) -> Call<Released> {
     Call {
         script: &RELEASE,
-        keys: vec![Arc::clone(name.key())],
-        args: vec![
+        keys: smallvec![Arc::clone(name.key())],
+        args: smallvec![
             text(field),
             Arg::Number(target.into()),
             millis(lease),
@@ -151,8 +154,8 @@ pub(crate) fn pass(
 ) -> Call<Released> {
     Call {
         script: &PASS,
-        keys: vec![Arc::clone(name.key())],
-        args: vec![text(from), text(to), millis(lease), text(name.channel())],
+        keys: smallvec![Arc::clone(name.key())],
+        args: smallvec![text(from), text(to), millis(lease), text(name.channel())],
         decode: released,
     }
 }
@@ -221,8 +224,8 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
 pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
     Call {
         script: &FORCE_UNLOCK,
-        keys: vec![Arc::clone(name.key())],
-        args: vec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+        keys: smallvec![Arc::clone(name.key())],
+        args: smallvec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
         decode: |reply| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
@@ -248,8 +251,8 @@ pub(crate) enum Inspected {
 pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
     Call {
         script: &INSPECT,
-        keys: vec![Arc::clone(name.key())],
-        args: Vec::new(),
+        keys: smallvec![Arc::clone(name.key())],
+        args: SmallVec::new(),
         decode: |reply| match reply {
             Reply::Nil => Some(Inspected::Free),
             Reply::List(items) => match items.as_slice() {

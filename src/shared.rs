@@ -192,7 +192,7 @@ impl Tally {
         counts.replace(before, after);
         let acquires = before.acquiring.saturating_sub(after.acquiring);
         let releases = before.releasing.saturating_sub(after.releasing);
-        *moves += (acquires + releases) as u64;
+        *moves += u64::from(acquires + releases);
         acquires + releases > 0 || after.guarded < before.guarded
     }
 

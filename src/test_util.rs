@@ -220,8 +220,8 @@ impl<T> From<Call<T>> for ScriptCall {
     fn from(call: Call<T>) -> Self {
         Self {
             source: call.script.source,
-            keys: call.keys,
-            args: call.args,
+            keys: call.keys.into_vec(),
+            args: call.args.into_vec(),
         }
     }
 }

@@ -196,8 +196,8 @@ impl Holds {
     }
 
     /// How many have a guard.
-    pub(super) fn guarded(&self) -> usize {
-        self.guarded as usize
+    pub(super) fn guarded(&self) -> u32 {
+        self.guarded
     }
 
     /// How many the watchdog renews.

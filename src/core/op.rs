@@ -208,14 +208,11 @@ impl Op {
     }
 
     /// Acquires and releases under way, as `close` counts them.
-    pub(super) fn under_way(&self) -> (usize, usize) {
+    pub(super) fn under_way(&self) -> (u32, u32) {
         match self {
             Self::Idle => (0, 0),
-            Self::Acquire(acquire) => (1, usize::from(acquire.then_release)),
-            Self::Release(release) => (
-                0,
-                release.direct as usize + usize::from(release.job.is_some()),
-            ),
+            Self::Acquire(acquire) => (1, u32::from(acquire.then_release)),
+            Self::Release(release) => (0, release.direct + u32::from(release.job.is_some())),
         }
     }
 }

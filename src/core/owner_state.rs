@@ -125,7 +125,7 @@ impl OwnerState {
     pub(super) fn counts(&self) -> Counts {
         let (acquiring, releasing) = self.op.under_way();
         Counts {
-            held: self.tenure.count() as usize,
+            held: self.tenure.count(),
             guarded: self.tenure.guarded(),
             waiting: 0,
             acquiring,

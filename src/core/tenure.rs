@@ -57,7 +57,7 @@ impl Tenure {
         u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn guarded(&self) -> usize {
+    pub(super) fn guarded(&self) -> u32 {
         self.holds.guarded()
     }
 

@@ -227,17 +227,17 @@ pub enum Life {
 /// Numbers for [`ClientStats`](crate::ClientStats), and for `close`, which waits for them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counts {
-    pub held: usize,
-    pub guarded: usize,
-    pub waiting: usize,
-    pub acquiring: usize,
-    pub releasing: usize,
+    pub held: u32,
+    pub guarded: u32,
+    pub waiting: u32,
+    pub acquiring: u32,
+    pub releasing: u32,
 }
 
 impl Counts {
     /// Takes one owner's or lock's part out and puts another one in.
     pub fn replace(&mut self, before: Self, after: Self) {
-        let change = |sum: &mut usize, before, after| *sum = *sum + after - before;
+        let change = |sum: &mut u32, before, after| *sum = *sum + after - before;
         change(&mut self.held, before.held, after.held);
         change(&mut self.guarded, before.guarded, after.guarded);
         change(&mut self.waiting, before.waiting, after.waiting);

@@ -5,12 +5,14 @@
 //! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
 //! reply.
 
+use std::fmt::Write as _;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use fred::bytes::{Bytes, BytesMut};
 use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::prelude::Client;
@@ -63,14 +65,13 @@ impl Connection {
     pub(super) fn command(
         &self,
         name: &'static str,
-        args: Vec<Arg>,
+        args: &[Arg],
         timeout: Duration,
     ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
         match self {
             Self::Fred(client) => {
-                let client = client.clone();
+                let (client, args) = (client.clone(), words(args));
                 Box::pin(async move {
-                    let args: Vec<Value> = args.into_iter().map(value).collect();
                     let options = options(timeout);
                     let command = CustomCommand::new_static(name, None::<u16>, false);
                     let answer: Value = client.with_options(&options).custom(command, args).await?;
@@ -79,7 +80,7 @@ impl Connection {
             }
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => {
-                let connection = Arc::clone(connection);
+                let (connection, args) = (Arc::clone(connection), args.to_vec());
                 Box::pin(async move { connection.command(name, args, timeout).await })
             }
         }
@@ -254,14 +255,31 @@ fn names(channels: &[Arc<str>]) -> Vec<String> {
     channels.iter().map(|channel| channel.to_string()).collect()
 }
 
-fn value(arg: Arg) -> Value {
-    match arg {
-        Arg::Text(text) => (&*text).into(),
-        Arg::Bytes(bytes) => (&*bytes).into(),
-        Arg::Fixed(text) => Value::from_static_str(text),
-        Arg::Number(number) => number.into(),
-    }
+/// The words of a command, cut from one buffer: each by itself would be two allocations, and a renewal
+/// has up to two hundred.
+fn words(args: &[Arg]) -> Vec<Value> {
+    let length = args.iter().map(|arg| match arg {
+        Arg::Text(text) => text.len(),
+        Arg::Bytes(bytes) => bytes.len(),
+        Arg::Fixed(_) => 0,
+        Arg::Number(_) => DIGITS,
+    });
+    let mut buffer = BytesMut::with_capacity(length.sum());
+    let mut word = |arg: &Arg| {
+        match arg {
+            Arg::Text(text) => buffer.extend_from_slice(text.as_bytes()),
+            Arg::Bytes(bytes) => buffer.extend_from_slice(bytes),
+            Arg::Fixed(text) => return Bytes::from_static(text.as_bytes()),
+            // It grows if it has to, so this cannot fail.
+            Arg::Number(number) => _ = write!(buffer, "{number}"),
+        }
+        buffer.split().freeze()
+    };
+    args.iter().map(|arg| Value::Bytes(word(arg))).collect()
 }
+
+/// Of nearly every number that a script is given.
+const DIGITS: usize = 8;
 
 impl From<Value> for Reply {
     fn from(value: Value) -> Self {

@@ -84,14 +84,14 @@ pub(super) async fn kill(
     who: &Identity,
     timeout: Duration,
 ) -> Result<ConnectionFence, ConnectionError> {
-    let args = vec![
+    let args = [
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
         Arg::Number(who.id),
         Arg::Fixed("ADDR"),
         Arg::Text(who.address.as_str().into()),
     ];
-    match connection.command("CLIENT", args, timeout).await {
+    match connection.command("CLIENT", &args, timeout).await {
         Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
         Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
         Err(problem) => Err(problem),
@@ -104,7 +104,7 @@ pub(super) async fn identify(
     timeout: Duration,
 ) -> Result<Option<Identity>, ConnectionError> {
     let text = match connection
-        .command("CLIENT", vec![Arg::Fixed("INFO")], timeout)
+        .command("CLIENT", &[Arg::Fixed("INFO")], timeout)
         .await
     {
         Ok(Reply::Text(text)) => text,

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -115,7 +116,7 @@ impl Link {
         if limit.until <= sent_at {
             return Err(SendError::NotSent("no time left to send".into()));
         }
-        let mut args = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+        let mut args = SmallVec::<[Arg; 8]>::new();
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
@@ -128,7 +129,7 @@ impl Link {
                 sent_at,
             })
         };
-        match self.exchange(command, args, sent_at, limit).await {
+        match self.exchange(command, &args, sent_at, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
                 let fatal = server_error::may_end_the_connection(&text);
@@ -152,7 +153,7 @@ impl Link {
     async fn exchange(
         &self,
         command: &'static str,
-        args: Vec<Arg>,
+        args: &[Arg],
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
@@ -205,9 +206,7 @@ impl Link {
 
     /// Whether the connection still answers. A refusal is an answer.
     async fn is_alive(&self, limit: Limit) -> bool {
-        let ping = self
-            .exchange("PING", Vec::new(), Instant::now(), limit)
-            .await;
+        let ping = self.exchange("PING", &[], Instant::now(), limit).await;
         matches!(ping, Ok(_) | Err(ConnectionError::Refused(_)))
     }
 }
