@@ -221,7 +221,7 @@ impl LockClientBuilder {
     }
 
     /// How often in a row a lock is handed from one caller of this client to the next without being free
-    /// for other processes in between. Default 32 times or 50 ms, whichever comes first.
+    /// for other processes in between. Default 32 times or 50 ms, whichever comes first; half of that while others listen.
     ///
     /// Needs `+hdel` and the connection fence; without either, every release frees the lock for
     /// everybody.

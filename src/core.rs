@@ -75,6 +75,8 @@ pub struct LockCore {
     /// attempts to.
     freed_at: Option<Time>,
     row: Option<Row>,
+    /// The latest release was heard by others than this client.
+    others_listen: bool,
     /// The queue lets other processes go first until then.
     stands_back_until: Option<Time>,
     counts: Counts,
@@ -103,6 +105,7 @@ impl LockCore {
             queue: Queue::default(),
             freed_at: None,
             row: None,
+            others_listen: false,
             stands_back_until: None,
             counts: Counts::default(),
             latest: Time::START,

@@ -123,7 +123,7 @@ impl LockCore {
         let own = self.owners.get(owner)?;
         let release = own.op.release().filter(|release| release.is_first_send())?;
         debug_assert!(release.pass.is_none());
-        let bounds = self.rules.handover;
+        let bounds = self.rules.handover.beside(self.others_listen);
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
@@ -268,6 +268,7 @@ impl LockCore {
     /// they go first.
     pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {
         let was_over = self.row.take().is_some_and(|row| row.over);
+        self.others_listen = others_listen;
         self.stands_back_until = (was_over && others_listen).then(|| now + STANDS_BACK);
     }
 

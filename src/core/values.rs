@@ -152,7 +152,7 @@ pub struct Rules {
 /// Each pass saves a script call, a wake-up and, unless the next caller's lease is shorter, a message,
 /// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the
 /// next release announces the lock as free, and if other processes listen, this client's queue stands
-/// back for up to 5 ms.
+/// back for up to 5 ms, and the bounds of the next row are half of these.
 ///
 /// # Examples
 ///
@@ -184,6 +184,19 @@ impl HandOver {
         Self {
             passes: 0,
             for_at_most: Duration::ZERO,
+        }
+    }
+}
+
+impl HandOver {
+    /// The bounds, if others than this client listened when the lock was last freed.
+    pub(super) fn beside(self, others_listen: bool) -> Self {
+        if !others_listen {
+            return self;
+        }
+        Self {
+            passes: self.passes.div_ceil(2),
+            for_at_most: self.for_at_most / 2,
         }
     }
 }

@@ -101,3 +101,43 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     let after = fixture.now + Duration::from_millis(5);
     assert_eq!(fixture.core.stands_back_until, Some(after));
 }
+
+/// Whoever else waits has waited for the row before.
+#[test]
+fn a_row_behind_a_release_that_others_heard_is_half_as_long() {
+    const TWICE: HandOver = HandOver {
+        passes: 2,
+        for_at_most: Duration::from_millis(50),
+    };
+    let (mut fixture, hold, _) = held_by_a(TWICE, &[]);
+    let unlock = fixture.unlock(A, hold);
+    is_released_beside_listeners(&mut fixture, &unlock);
+    let passes_of_a_row = |fixture: &mut Fixture| {
+        let mut hold = fixture.lock(A);
+        let mut owners = [A, B, C, A].windows(2);
+        let mut passes = 0;
+        while let Some([giver, receiver]) = owners.next() {
+            let waiter = fixture.call(*receiver, Order::Queued);
+            fixture.admit(waiter);
+            let unlock = fixture.unlock(*giver, hold);
+            let is_pass = sends_pass(fixture, *giver);
+            fixture.unlocked(&unlock, 0, None).expect("held");
+            if !is_pass {
+                let hold = takes(fixture, waiter);
+                let unlock = fixture.unlock(*receiver, hold);
+                fixture.release_sent(*receiver);
+                fixture.unlocked(&unlock, 0, None).expect("held");
+                break;
+            }
+            passes += 1;
+            hold = picks_up(fixture, waiter);
+        }
+        passes
+    };
+    assert_eq!(passes_of_a_row(&mut fixture), 1);
+    assert_eq!(
+        passes_of_a_row(&mut fixture),
+        2,
+        "nobody else heard the last one"
+    );
+}
