@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Life};
+use crate::core::{Counts, Life, LossReason};
 use crate::entry::{Entry, Locks};
-use crate::error::LossReason;
+
 use crate::shared::Shared;
 
 /// Clients, locks and guards have one, background tasks do not.

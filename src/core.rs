@@ -37,8 +37,6 @@ mod values;
 
 use std::sync::Arc;
 
-use crate::error::LossReason;
-
 pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use handover::ReleaseSend;
 pub use hold::{HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
@@ -54,8 +52,8 @@ pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
-    Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, OpId, Rules, ThreadId,
-    Time, Total, WaiterId,
+    Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, LossReason, OpId, Rules,
+    ThreadId, Time, Total, WaiterId,
 };
 
 use owner_state::{Context, OwnerState, Seen};

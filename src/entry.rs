@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::core::{
-    Admission, Counts, Effects, Event, HoldId, Life, LockCore, OpId, Order, Rejected, ReleaseStart,
-    Terms, ThreadId, Time, Unlock, WaiterId,
+    Admission, Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Rejected,
+    ReleaseStart, Terms, ThreadId, Time, Unlock, WaiterId,
 };
-use crate::error::LossReason;
+
 use crate::few::Few;
 use crate::redis::Route;
 use crate::runtime::{event, isolated};

@@ -4,6 +4,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::core::LossReason;
+
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
 ///
@@ -73,15 +75,12 @@ pub enum Error {
         problem: String,
     },
 
-    /// Redis could not be reached, or did not answer in time. The caller holds nothing; if the
-    /// command took effect after all, it is undone in the background, no later than the end of its
-    /// lease.
-    #[error(
-        "no answer from Redis while {while_doing}; nothing is held, check that the server is reachable"
-    )]
+    /// Redis could not be reached, or did not answer in time. What that means for the lock depends on
+    /// the operation: see [`Operation`].
+    #[error("no answer from Redis while {while_doing}; {}", while_doing.consequence())]
     NoAnswer {
         /// The operation in progress.
-        while_doing: &'static str,
+        while_doing: Operation,
         /// What the connection reported.
         #[source]
         source: Source,
@@ -191,7 +190,42 @@ impl Error {
         }
     }
 
-    pub(crate) fn no_answer(while_doing: &'static str, source: impl Into<Source>) -> Self {
+    /// Whether the same call may succeed a while later without anybody's help: the server was away,
+    /// loading, busy, failing over or full.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::Error;
+    /// assert!(!Error::Closed.is_retryable());
+    /// ```
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => true,
+            Self::Refused { kind, .. } => *kind != RefusedKind::Cluster,
+            _ => false,
+        }
+    }
+
+    /// The lock that the error is about, where it names one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::Error;
+    /// assert_eq!(Error::Closed.lock(), None);
+    /// ```
+    pub fn lock(&self) -> Option<&str> {
+        match self {
+            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } | Self::TooDeep { lock, .. } => {
+                Some(lock)
+            }
+            Self::InvalidName { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn no_answer(while_doing: Operation, source: impl Into<Source>) -> Self {
         Self::NoAnswer {
             while_doing,
             source: source.into(),
@@ -202,43 +236,70 @@ impl Error {
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 
-/// What ended a hold that its owner did not release.
+/// What was being done when no answer came.
 ///
 /// # Examples
 ///
 /// ```
-/// use redisson_lock::LossReason;
-/// assert_eq!(LossReason::LeaseOver.to_string(), "its lease expired");
+/// use redisson_lock::Operation;
+/// assert_eq!(Operation::Unlocking.to_string(), "unlocking");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LossReason {
-    /// The fixed lease expired.
-    LeaseOver,
-    /// Redis did not confirm a renewal in time, so the lease may have expired.
-    NotRenewed,
-    /// The key is gone: deleted, flushed, force-unlocked, or expired.
-    Gone,
-    /// Another owner holds the lock.
-    Taken,
-    /// The key holds something else now.
-    Changed,
-    /// The limit set with [`Lock::max_hold`](crate::Lock::max_hold) was reached.
-    MaxHold,
-    /// The client was closed, or the runtime that created it has ended, while the hold was open.
-    Closed,
+pub enum Operation {
+    /// Opening a connection.
+    Connecting,
+    /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is undone
+    /// in the background, no later than the end of its lease.
+    Acquiring,
+    /// Subscribing to the channel of a lock that is held by somebody else. The caller holds nothing new.
+    Subscribing,
+    /// Renewing a lock, in the background. It is held until the lease is over, or confirmed again.
+    Renewing,
+    /// Extending a fixed lease. The lock is held; the lease ends when it did before, or later.
+    Extending,
+    /// Unlocking. The release continues in the background; the lock is free no later than the end of
+    /// its lease.
+    Unlocking,
+    /// Releasing in the background what was dropped, or what an unlock has left.
+    Releasing,
+    /// Asking who holds a lock. Nothing was changed.
+    Inspecting,
+    /// Forcing a lock open. Its holder may have lost it or not.
+    Forcing,
 }
 
-impl fmt::Display for LossReason {
+impl Operation {
+    /// What it means for the lock that no answer came, and what to do.
+    fn consequence(self) -> &'static str {
+        match self {
+            Self::Connecting => "check its address, and that the server is reachable",
+            Self::Acquiring | Self::Subscribing => {
+                "nothing new is held, check that the server is reachable"
+            }
+            Self::Renewing => "the lock is held until its lease is over",
+            Self::Extending => "the lock is held, and its lease ends when it did before or later",
+            Self::Unlocking | Self::Releasing => {
+                "the release continues in the background, and the lock is free no later than the end of its lease"
+            }
+            Self::Inspecting => "nothing was changed, check that the server is reachable",
+            Self::Forcing => "its holder may have lost it or not, ask again who holds it",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LeaseOver => "its lease expired",
-            Self::NotRenewed => "it could not be renewed in time",
-            Self::Gone => "its key is gone (deleted, flushed, force-unlocked or expired)",
-            Self::Taken => "another owner holds it",
-            Self::Changed => "its key now holds something else",
-            Self::MaxHold => "it reached its max_hold",
-            Self::Closed => "the client was closed",
+            Self::Connecting => "connecting",
+            Self::Acquiring => "acquiring",
+            Self::Subscribing => "subscribing",
+            Self::Renewing => "renewing",
+            Self::Extending => "extending",
+            Self::Unlocking => "unlocking",
+            Self::Releasing => "releasing",
+            Self::Inspecting => "inspecting",
+            Self::Forcing => "forcing it open",
         })
     }
 }

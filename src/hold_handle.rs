@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::core::{Ending, HoldId, HoldSnapshot, Time};
+use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time};
 use crate::entry::Entry;
-use crate::error::LossReason;
+
 use crate::owner::Owner;
 use crate::shared::HoldStatus;
 

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{
-    Effects, Ending, Generation, HoldId, LeasePolicy, Life, LockCore, RenewOutcome, RenewalAsk,
-    ThreadId, local_deadline,
+    Effects, Ending, Generation, HoldId, LeasePolicy, Life, LockCore, LossReason, RenewOutcome,
+    RenewalAsk, ThreadId, local_deadline,
 };
 use crate::entry::{Entry, Locks};
-use crate::error::{Error, LossReason, RefusedKind};
+use crate::error::{Error, Operation, RefusedKind};
 use crate::redis::{Bulk, slot_of};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
@@ -230,7 +230,7 @@ async fn call(
     let timeout = shared.command_timeout();
     let permit = entry.route().bulk(Bulk::Renewals);
     let Ok(_permit) = tokio::time::timeout_at(limit - timeout, permit).await else {
-        let error = Error::no_answer("renewing", "earlier renewals have no answer yet");
+        let error = Error::no_answer(Operation::Renewing, "earlier renewals have no answer yet");
         return Err(CallError {
             error,
             maybe_executed: false,
@@ -239,7 +239,7 @@ async fn call(
     let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let retry = RetryPolicy { timeout, sends: 1 };
-    script::call(entry.route(), "renewing", retry, || {
+    script::call(entry.route(), Operation::Renewing, retry, || {
         Some(script::renew(&renewals))
     })
     .await
@@ -338,7 +338,7 @@ pub(crate) async fn extend(
         asked,
     }];
     let call = || Some(script::renew(&renewal));
-    let answer = script::call(entry.route(), "extending", shared.retry(), call).await;
+    let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;
     let sent_at = shared.clock.time(answer.sent_at);
     let reason = match answer.value.first() {

@@ -3,7 +3,7 @@
 //! Redis returns errors as text in which only the first word is stable. An error inside a script
 //! carries a line number, which identifies the refused command and so the missing permission.
 
-use crate::error::{Error, RefusedKind, Source, shorten};
+use crate::error::{Error, Operation, RefusedKind, Source, shorten};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
@@ -50,7 +50,7 @@ pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
 }
 
 /// The error for a connection, or a subscription, that the server refused.
-pub(crate) fn of_connection(while_doing: &'static str, permission: &str, text: &str) -> Error {
+pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str) -> Error {
     let source = || Source::from(text.to_owned());
     if let Some(kind) = kind(text) {
         Error::Refused {

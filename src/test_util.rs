@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
-use crate::core::{Ending, Generation, RenewOutcome, RenewalAsk, ThreadId};
+use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, ThreadId};
 use crate::entry::Entry;
-use crate::error::{Error, LossReason};
+use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
 use crate::lock::Holder;

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, RefusedKind};
+use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, Operation, RefusedKind};
 use test_support::{Server, TestServer, eventually, ms};
 
 /// Says the sentence, and checks that it says this level only.
@@ -262,7 +262,7 @@ async fn where_nobody_answers_connecting_ends_in_time() {
     assert!(matches!(
         error,
         Error::NoAnswer {
-            while_doing: "connecting",
+            while_doing: Operation::Connecting,
             ..
         }
     ));
@@ -909,5 +909,47 @@ async fn a_database_index_and_a_user_come_from_the_address() {
     guard.unlock().await.expect("held");
     let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", server.port)).await;
     sentence(&error.expect_err("no such database"));
+    server.finish([client]).await;
+}
+
+/// What is held when no answer comes depends on what was asked, and the sentence says it.
+#[tokio::test]
+async fn a_missing_answer_says_what_it_means_for_the_lock() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(300)))
+        .await;
+    let lock = client.lock("a").lease(Duration::from_secs(60));
+    let guard = lock.lock().await.expect("free");
+    server.pause();
+    let asked = [
+        (Operation::Extending, guard.extend(ms(90_000)).await),
+        (Operation::Inspecting, lock.is_locked().await.map(drop)),
+        (Operation::Inspecting, lock.force_unlock().await.map(drop)),
+        (Operation::Unlocking, guard.unlock().await),
+        (
+            Operation::Acquiring,
+            client.lock("b").lock().await.map(drop),
+        ),
+    ];
+    server.resume();
+    for (operation, result) in asked {
+        let error = result.expect_err("the server stands still");
+        let text = sentence(&error);
+        let found =
+            matches!(&error, Error::NoAnswer { while_doing, .. } if *while_doing == operation);
+        assert!(found && error.is_retryable(), "{operation}: {error:?}");
+        let is_held = matches!(operation, Operation::Extending);
+        assert_eq!(
+            text.contains("is held"),
+            is_held || operation == Operation::Acquiring,
+            "{text}"
+        );
+        assert_eq!(
+            text.contains("nothing new is held"),
+            operation == Operation::Acquiring,
+            "{text}"
+        );
+    }
     server.finish([client]).await;
 }

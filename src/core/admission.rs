@@ -15,8 +15,7 @@ use super::op::UnderWay;
 use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
-use super::values::{Effects, HoldId, Life, OpId, ThreadId, Time, Total, WaiterId};
-use crate::error::LossReason;
+use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, WaiterId};
 
 /// What a call may do right now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

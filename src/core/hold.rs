@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::values::{HoldId, Rules, Time};
-use crate::error::LossReason;
+use super::values::{HoldId, LossReason, Rules, Time};
 use crate::few::FewKeys;
 
 /// How long a hold is promised to its owner.

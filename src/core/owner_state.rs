@@ -8,9 +8,9 @@ use super::op::{Acquire, Job, Op, Release, Unlock};
 use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
-    Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, Rules, ThreadId, Time, Total,
+    Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
+    Time, Total,
 };
-use crate::error::LossReason;
 
 /// What a step has at hand besides the owner it is about.
 pub(super) struct Context<'a> {

@@ -9,8 +9,7 @@ use super::LockCore;
 use super::handover::Passed;
 use super::op::{Release, Unlock};
 use super::owner_state::{Context, OwnerState};
-use super::values::{Effects, HoldId, Life, OpId, ThreadId, Time, Total};
-use crate::error::LossReason;
+use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total};
 
 /// How an unlock begins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

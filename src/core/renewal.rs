@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::hold::{RenewOutcome, RenewalAsk};
-use super::values::{Effects, Event, Generation, HoldId, ThreadId, Time};
-use crate::error::LossReason;
+use super::values::{Effects, Event, Generation, HoldId, LossReason, ThreadId, Time};
 
 /// A renewal that is due.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

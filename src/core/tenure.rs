@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::hold::{
     Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
 };
-use super::values::{HoldId, Rules, Time};
-use crate::error::LossReason;
+use super::values::{HoldId, LossReason, Rules, Time};
 
 /// Where the renewal of an owner stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

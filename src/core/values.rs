@@ -5,14 +5,13 @@
 //! produced. What may not is a fact, and stands in the core or is written down under the mutex: how a
 //! hold ended, when a timer is due, what is under way.
 
+use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-
-use crate::error::LossReason;
 
 /// Tells the owners of one client apart; the second half of the hash field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -275,6 +274,47 @@ pub struct Effects {
     pub jobs: Vec<(ThreadId, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
+}
+
+/// What ended a hold that its owner did not release.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::LossReason;
+/// assert_eq!(LossReason::LeaseOver.to_string(), "its lease expired");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The fixed lease expired.
+    LeaseOver,
+    /// Redis did not confirm a renewal in time, so the lease may have expired.
+    NotRenewed,
+    /// The key is gone: deleted, flushed, force-unlocked, or expired.
+    Gone,
+    /// Another owner holds the lock.
+    Taken,
+    /// The key holds something else now.
+    Changed,
+    /// The limit set with [`Lock::max_hold`](crate::Lock::max_hold) was reached.
+    MaxHold,
+    /// The client was closed, or the runtime that created it has ended, while the hold was open.
+    Closed,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseOver => "its lease expired",
+            Self::NotRenewed => "it could not be renewed in time",
+            Self::Gone => "its key is gone (deleted, flushed, force-unlocked or expired)",
+            Self::Taken => "another owner holds it",
+            Self::Changed => "its key now holds something else",
+            Self::MaxHold => "it reached its max_hold",
+            Self::Closed => "the client was closed",
+        })
+    }
 }
 
 /// How a hold ended.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::Entry;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::owner::{Origin, Owner};
 use crate::runtime::event;
 use crate::script::{self, Acquired, CallError};
@@ -183,9 +183,14 @@ impl AcquirePermit {
                 ..
             } = &self.permit;
             let call = || Some(script::acquire(&entry.name, field, *target, terms.lease));
-            let answer =
-                script::call_noting(entry.route(), "acquiring", shared.retry(), &self.sent, call)
-                    .await;
+            let answer = script::call_noting(
+                entry.route(),
+                Operation::Acquiring,
+                shared.retry(),
+                &self.sent,
+                call,
+            )
+            .await;
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(CallError {
@@ -275,7 +280,7 @@ async fn release_stray_hold(entry: &Entry, holder: &str) {
         let lease = Duration::from_millis(1);
         Some(script::release(&entry.name, &field, 0, lease))
     };
-    let released = script::call(entry.route(), "releasing", shared.retry(), call)
+    let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
         .await
         .is_ok();
     let lock = entry.name.given();
@@ -303,7 +308,7 @@ async fn subscribe(
     let timeout = Instant::now() + shared.command_timeout();
     let refused = |text: &str| {
         let permission = format!("&{}", entry.name.channel());
-        server_error::of_connection("subscribing", &permission, text)
+        server_error::of_connection(Operation::Subscribing, &permission, text)
     };
     let subscription = shared.subscriptions.subscribe(entry.name.channel());
     tokio::select! {

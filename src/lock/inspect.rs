@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
+use crate::core::LossReason;
 use crate::entry::Entry;
-use crate::error::{Error, LossReason};
+use crate::error::{Error, Operation};
 use crate::script::{self, Inspected};
 
 impl Lock {
@@ -49,7 +50,7 @@ impl Lock {
                         Some(script::force_unlock(&entry.name, &field))
                     };
                     let retry = shared.no_retry();
-                    let forced = script::call(entry.route(), "forcing", retry, call).await;
+                    let forced = script::call(entry.route(), Operation::Forcing, retry, call).await;
                     let forced = match forced {
                         Ok(forced) => forced.value,
                         Err(unanswered) => {
@@ -221,7 +222,7 @@ impl Lock {
             return Err(Error::Closed);
         }
         let call = || Some(script::inspect(&entry.name));
-        let answer = script::call(entry.route(), "inspecting", shared.retry(), call).await;
+        let answer = script::call(entry.route(), Operation::Inspecting, shared.retry(), call).await;
         let inspected = answer.map_err(|failed| failed.error)?.value;
         match inspected {
             Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), &found)),

@@ -16,10 +16,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, JobStep, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId, Unlock,
+    Ending, HoldId, JobStep, LossReason, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId,
+    Unlock,
 };
 use crate::entry::{Entry, UnlockStart};
-use crate::error::{Error, LossReason};
+use crate::error::{Error, Operation};
 use crate::redis::Bulk;
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
@@ -97,7 +98,7 @@ impl OpenHold {
                     let limit = entry.shared().clock.instant(limit);
                     if tokio::time::timeout_at(limit, acquire).await.is_err() {
                         let source = "an acquire by the same owner is still in flight; is its future being polled?";
-                        return Err(Error::no_answer("unlocking", source));
+                        return Err(Error::no_answer(Operation::Unlocking, source));
                     }
                 }
                 Err(reason) => {
@@ -129,10 +130,16 @@ impl OpenUnlock {
         let entry = Arc::clone(&self.entry);
         let (owner, field) = (self.unlock.owner, Arc::clone(&self.unlock.field));
         let (op, retry) = (self.unlock.op, entry.shared().retry());
-        let sending = pin!(send(&entry, (owner, op), &field, "unlocking", retry));
+        let sending = pin!(send(
+            &entry,
+            (owner, op),
+            &field,
+            Operation::Unlocking,
+            retry
+        ));
         let Some(answer) = self.unless_taken_over(sending).await else {
             let source = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
-            return Err(Error::no_answer("unlocking", source));
+            return Err(Error::no_answer(Operation::Unlocking, source));
         };
         let lost = |reason| Error::lost(entry.name.given(), reason);
         let CallError {
@@ -192,7 +199,7 @@ async fn send(
     entry: &Arc<Entry>,
     (owner, op): (ThreadId, OpId),
     field: &Arc<str>,
-    doing: &'static str,
+    doing: Operation,
     retry: RetryPolicy,
 ) -> Result<ReleaseAnswer, CallError> {
     let (route, shared) = (entry.route(), entry.shared());
@@ -336,11 +343,18 @@ impl ReleaseJob {
             let permit = self.entry.route().bulk(Bulk::Releases);
             let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
                 let source = "earlier releases have no answer yet";
-                no_place = Some(Error::no_answer("releasing", source));
+                no_place = Some(Error::no_answer(Operation::Releasing, source));
                 continue;
             };
             let retry = shared.no_retry();
-            let answer = send(&self.entry, (owner, id), &field, "releasing", retry).await;
+            let answer = send(
+                &self.entry,
+                (owner, id),
+                &field,
+                Operation::Releasing,
+                retry,
+            )
+            .await;
             drop(permit);
             let error = match answer {
                 Ok(answer) => {

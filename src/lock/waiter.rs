@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::core::{Admission, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
 use crate::runtime::event;
 use crate::wait::Subscription;
@@ -72,7 +72,7 @@ impl Waiter {
             }
             if behind && limit.is_some_and(|limit| limit <= Instant::now()) {
                 let source = "an earlier operation of this owner on this lock has no answer yet";
-                return Err(Error::no_answer("acquiring", source));
+                return Err(Error::no_answer(Operation::Acquiring, source));
             }
             self.notified([limit, deadline]).await;
         }
@@ -210,7 +210,7 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
             depth,
         },
         Rejected::TooLate => Error::no_answer(
-            "acquiring",
+            Operation::Acquiring,
             "the answer came when the lease was already over",
         ),
     }

@@ -25,7 +25,7 @@ use super::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use super::transport::TransportConnection;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::server_error;
 
 /// One connection to a server, or to what a test has in its place.
@@ -301,10 +301,10 @@ impl From<Value> for Reply {
 pub(super) fn connect_error(problem: ConnectionError) -> Error {
     match problem {
         ConnectionError::Refused(text) => {
-            server_error::of_connection("connecting", "+@connection", &text)
+            server_error::of_connection(Operation::Connecting, "+@connection", &text)
         }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
-            Error::no_answer("connecting", text)
+            Error::no_answer(Operation::Connecting, text)
         }
         ConnectionError::NoSockets => Error::NoRuntime,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Call;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::redis::{Limit, Route, SendError};
 use crate::server_error;
 
@@ -42,7 +42,7 @@ pub(crate) struct RetryPolicy {
 /// any more.
 pub(crate) async fn call<T>(
     route: Route<'_>,
-    while_doing: &'static str,
+    while_doing: Operation,
     retry: RetryPolicy,
     build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
@@ -55,7 +55,7 @@ pub(crate) async fn call<T>(
 /// On the heap: a caller that only waits for a lock would keep the room for it.
 pub(crate) async fn call_noting<T>(
     route: Route<'_>,
-    while_doing: &'static str,
+    while_doing: Operation,
     retry: RetryPolicy,
     sent: &AtomicBool,
     build: impl FnMut() -> Option<Call<T>>,
@@ -65,7 +65,7 @@ pub(crate) async fn call_noting<T>(
 
 async fn repeat<T>(
     route: Route<'_>,
-    while_doing: &'static str,
+    while_doing: Operation,
     retry: RetryPolicy,
     sent: &AtomicBool,
     mut build: impl FnMut() -> Option<Call<T>>,
@@ -132,7 +132,7 @@ async fn repeat<T>(
 /// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
 fn not_repeated<T>(
     call: Option<&Call<T>>,
-    while_doing: &'static str,
+    while_doing: Operation,
     error: SendError,
     earlier: bool,
 ) -> CallError {
@@ -145,7 +145,7 @@ fn not_repeated<T>(
             (error, executed)
         }
         SendError::NotAccepted(text) => (
-            server_error::of_connection("connecting", "+@connection", &text),
+            server_error::of_connection(Operation::Connecting, "+@connection", &text),
             false,
         ),
         SendError::Closed => (Error::Closed, false),
