@@ -130,16 +130,11 @@ impl OpenUnlock {
         let entry = Arc::clone(&self.entry);
         let (owner, field) = (self.unlock.owner, Arc::clone(&self.unlock.field));
         let (op, retry) = (self.unlock.op, entry.shared().retry());
-        let sending = pin!(send(
-            &entry,
-            (owner, op),
-            &field,
-            Operation::Unlocking,
-            retry
-        ));
+        let doing = Operation::Unlocking;
+        let sending = pin!(send(&entry, (owner, op), &field, doing, retry));
         let Some(answer) = self.unless_taken_over(sending).await else {
             let source = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
-            return Err(Error::no_answer(Operation::Unlocking, source));
+            return Err(Error::no_answer(doing, source));
         };
         let lost = |reason| Error::lost(entry.name.given(), reason);
         let CallError {
@@ -347,14 +342,8 @@ impl ReleaseJob {
                 continue;
             };
             let retry = shared.no_retry();
-            let answer = send(
-                &self.entry,
-                (owner, id),
-                &field,
-                Operation::Releasing,
-                retry,
-            )
-            .await;
+            let doing = Operation::Releasing;
+            let answer = send(&self.entry, (owner, id), &field, doing, retry).await;
             drop(permit);
             let error = match answer {
                 Ok(answer) => {
