@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redisson_lock::HandOver;
 
-use super::super::Verb::{Drop, Lock, LockFixed, LockWithin, TryLock, Unlock};
+use super::super::Verb::{Drop, Lock, LockFixed, LockLimited, LockWithin, TryLock, Unlock};
 use super::super::{Verb, World};
 use super::{NOTHING, world};
 
@@ -69,6 +69,11 @@ fn with_trouble() -> Vec<World> {
         world(
             "handed over in time",
             &[(1, dropped), (2, &[LockFixed])],
+            NOTHING.ticks(1),
+        ),
+        world(
+            "handed over behind a limit",
+            &[(1, &[LockLimited, Lock, Unlock]), (2, &[Lock])],
             NOTHING.ticks(1),
         ),
         world(

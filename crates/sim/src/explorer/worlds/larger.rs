@@ -245,7 +245,7 @@ fn handed_over() -> Vec<World> {
             NOTHING.ticks(1),
         ),
         world(
-            "handed over behind a limit",
+            "handed over behind a limit, longer",
             &[(1, &[LockLimited, Lock, Unlock, Drop]), (2, SECTION)],
             NOTHING.ticks(1),
         ),
