@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient};
+use redisson_lock::{Error, HandOver, LockClient};
 use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls};
 
 #[tokio::test]
@@ -372,7 +372,10 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
 #[tokio::test]
 async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time() {
     let server = TestServer::new();
-    let client = server.client().await;
+    // Between passes the lock is never free.
+    let client = server
+        .client_with(|builder| builder.handover(HandOver::off()))
+        .await;
     let lock = client.lock("a");
     let first = lock.lock().await.expect("free");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));

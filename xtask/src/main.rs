@@ -46,7 +46,7 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
-  mutants [NAME]... [--check]
+  mutants [NAME]... [--check | --build]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
                       none is named, all of them; their rows in docs/planted-bugs.md are written;
                       --check only sees whether they can be planted

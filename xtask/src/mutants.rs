@@ -33,6 +33,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         println!("{} bugs can be planted", bugs.len());
         return Ok(());
     }
+    if arguments == ["--build"] {
+        return build_each(&bugs);
+    }
     let all_finders: Finders = bugs
         .iter()
         .map(|bug| (bug.name.clone(), bug.finders()))
@@ -52,6 +55,29 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     plant(&bugs, &finders, install, |row| {
         record::record(row, &all_finders)
     })
+}
+
+/// A bug whose text no longer compiles is found by nothing.
+fn build_each(bugs: &[Bug]) -> Result<(), Problem> {
+    let tree = Tree::new(None, 0)?;
+    let mut broken = Vec::new();
+    for bug in bugs {
+        tree.sync()?;
+        tree.plant(bug)?;
+        if !tree.library_builds()? {
+            println!("{} does not build", bug.name);
+            broken.push(bug.name.clone());
+        }
+    }
+    println!("{} of {} bugs build", bugs.len() - broken.len(), bugs.len());
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!(
+            "they do not build: {}",
+            broken.join(", ")
+        )))
+    }
 }
 
 /// What CI does. It leaves the page alone, and the other parts of CI show that the finders pass without

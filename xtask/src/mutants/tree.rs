@@ -171,6 +171,22 @@ impl Tree {
         })
     }
 
+    /// Whether the library of the copy compiles.
+    pub fn library_builds(&self) -> Result<bool, Problem> {
+        let checked = cargo(&[
+            "check",
+            "--package",
+            "redisson-lock",
+            "--features",
+            "test-util",
+        ])
+        .current_dir(&self.folder)
+        .env("CARGO_TARGET_DIR", &self.target)
+        .output()
+        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        Ok(checked.status.success())
+    }
+
     /// Builds tests of the copy. A copy that does not build proves nothing.
     fn build(&self, what: &[&str]) -> Result<PathBuf, Problem> {
         let built = cargo(&["test", "--no-run"])
