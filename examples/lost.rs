@@ -12,14 +12,17 @@ async fn main() -> Result<(), Error> {
     let url = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let client = LockClient::builder()
-        .watchdog_timeout(Duration::from_secs(10))
-        .connect(&url)
-        .await?;
+    let builder = LockClient::builder().watchdog_timeout(Duration::from_secs(10));
+    builder.scope(&url, write_reports).await
+}
+
+async fn write_reports(client: LockClient) -> Result<(), Error> {
     let report = client.lock("report");
 
     // The body is dropped at its next await when the lock is lost.
-    let written = report.run(|_held| async { work(3).await }).await;
+    let written = report
+        .run(|_held| async { Ok::<_, Error>(work(3).await) })
+        .await;
     println!("run: {written:?}");
 
     // The same by hand: watch the guard during the work, and check it before each externally
@@ -34,7 +37,6 @@ async fn main() -> Result<(), Error> {
         }
         reason = guard.lost() => println!("stopped: {reason}"),
     }
-    client.close(Duration::from_secs(1)).await;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::lock::release::start_job;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, has_timers};
 use crate::shared::{Config, Shared, check_lease};
 use crate::wait::Subscriptions;
 
@@ -37,11 +37,12 @@ use crate::wait::Subscriptions;
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     watchdog_timeout: Duration,
-    command_timeout: Duration,
+    command_timeout: Option<Duration>,
     connections: usize,
     connection_fence: bool,
     key_prefix: String,
     max_hold: Option<Duration>,
+    retry_for: Option<Duration>,
     handover: HandOver,
 }
 
@@ -115,11 +116,12 @@ impl LockClientBuilder {
     pub(crate) fn new() -> Self {
         Self {
             watchdog_timeout: Duration::from_secs(30),
-            command_timeout: Duration::from_secs(3),
+            command_timeout: None,
             connections: 1,
             connection_fence: true,
             key_prefix: String::new(),
             max_hold: None,
+            retry_for: None,
             handover: HandOver::default(),
         }
     }
@@ -142,8 +144,8 @@ impl LockClientBuilder {
         }
     }
 
-    /// Time limit for a command, including one resend. Default 3 s; above zero, and below a third
-    /// of the watchdog timeout.
+    /// Time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout
+    /// if that is shorter; above zero, and below a third of the watchdog timeout.
     ///
     /// # Examples
     ///
@@ -152,6 +154,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
     /// ```
     pub fn command_timeout(self, command_timeout: Duration) -> Self {
+        let command_timeout = Some(command_timeout);
         Self {
             command_timeout,
             ..self
@@ -214,10 +217,22 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
     /// ```
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        Self {
-            max_hold: Some(max_hold),
-            ..self
-        }
+        let max_hold = Some(max_hold);
+        Self { max_hold, ..self }
+    }
+
+    /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
+    /// [`lock`](crate::Lock::lock) fails with its first attempt, after the command timeout at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().retry_for(Duration::from_secs(60));
+    /// ```
+    pub fn retry_for(self, retry_for: Duration) -> Self {
+        let retry_for = Some(retry_for);
+        Self { retry_for, ..self }
     }
 
     /// How often in a row a lock is handed from one caller of this client to the next without being free
@@ -256,7 +271,11 @@ impl LockClientBuilder {
     /// ```
     pub async fn connect(self, url: &str) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_url(url, self.command_timeout, self.connection_fence)?;
+        let settings = Settings::from_url(
+            url,
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        )?;
         self.open(settings).await
     }
 
@@ -279,7 +298,11 @@ impl LockClientBuilder {
     /// ```
     pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::from_fred(client, self.command_timeout, self.connection_fence)?;
+        let settings = Settings::from_fred(
+            client,
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        )?;
         self.open(settings).await
     }
 
@@ -290,7 +313,11 @@ impl LockClientBuilder {
         transport: Arc<dyn crate::test_util::Transport>,
     ) -> Result<LockClient, Error> {
         self.check()?;
-        let settings = Settings::over(transport, self.command_timeout, self.connection_fence);
+        let settings = Settings::over(
+            transport,
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        );
         self.open(settings).await
     }
 
@@ -304,13 +331,14 @@ impl LockClientBuilder {
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
             watchdog_timeout: self.watchdog_timeout,
-            command_timeout: self.command_timeout,
+            command_timeout: self.command_timeout_or_default(),
             handover: self.handover,
         });
         let config = Config {
             key_prefix: self.key_prefix.into(),
             rules,
             max_hold: self.max_hold,
+            retry_for: self.retry_for,
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
         let shared = Shared::new(id, config, runtime, redis, Arc::clone(&subscriptions));
@@ -330,6 +358,11 @@ impl LockClientBuilder {
         Ok(LockClient { handle })
     }
 
+    fn command_timeout_or_default(&self) -> Duration {
+        let derived = || COMMAND_TIMEOUT.min(self.watchdog_timeout / 6);
+        self.command_timeout.unwrap_or_else(derived)
+    }
+
     fn check(&self) -> Result<(), Error> {
         let out_of_bounds = |what, given, problem| {
             Err(Error::InvalidDuration {
@@ -342,32 +375,24 @@ impl LockClientBuilder {
             let problem = "it must be at least 300 milliseconds and at most one day";
             return out_of_bounds("watchdog_timeout", self.watchdog_timeout, problem);
         }
-        if self.command_timeout.is_zero() || self.command_timeout >= self.watchdog_timeout / 3 {
+        let command_timeout = self.command_timeout_or_default();
+        if command_timeout.is_zero() || command_timeout >= self.watchdog_timeout / 3 {
             let problem = "it must be above zero and below a third of the watchdog timeout";
-            return out_of_bounds("command_timeout", self.command_timeout, problem);
+            return out_of_bounds("command_timeout", command_timeout, problem);
         }
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
-            return Err(Error::InvalidConfig {
-                what: "connections",
-                problem: format!(
-                    "{} is not between 1 and {CONNECTIONS_MAX}",
-                    self.connections
-                ),
-            });
+            let (what, given) = ("connections", self.connections);
+            let problem = format!("{given} is not between 1 and {CONNECTIONS_MAX}");
+            return Err(Error::InvalidConfig { what, problem });
         }
         self.max_hold
             .map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
     }
 }
 
-/// Whether this runtime has timers. tokio cannot be asked; it panics when a timer is created, and
-/// reports that once on stderr.
-fn has_timers() -> bool {
-    std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
-}
-
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTIONS_MAX: usize = 16;
 
 #[cfg(test)]

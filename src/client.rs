@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client_handle::{ClientHandle, CloseReport};
+use crate::error::{Error, Operation};
 use crate::lock::Lock;
 use crate::owner::Owner;
-use crate::redis::ConnectionFence;
+use crate::redis::{ConnectionFence, Limit};
+use crate::script::unsent;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
@@ -110,6 +114,7 @@ impl LockClient {
             renewals: self.handle.locks.timers.len(),
             releasing: counts.releasing as usize,
             entries: self.handle.locks.len(),
+            connected: self.is_connected(),
             connection_fence: shared.redis.connection_fence(),
             acquired_total: total(&shared.totals.acquired),
             released_total: total(&shared.totals.released),
@@ -121,6 +126,57 @@ impl LockClient {
             given_up_total: total(&shared.totals.gave_up),
             reconnects_total: shared.redis.reconnects(),
         }
+    }
+
+    /// Whether every command connection is up, from local information. While one is replaced, calls wait
+    /// for it, up to the command timeout.
+    ///
+    /// For a readiness probe; [`ping`](Self::ping) asks the server.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) {
+    /// let status = if client.is_connected() { 200 } else { 503 };
+    /// # }
+    /// ```
+    pub fn is_connected(&self) -> bool {
+        let shared = self.handle.shared();
+        !shared.is_closed() && shared.redis.is_connected()
+    }
+
+    /// Asks the server for an answer on every command connection; answers how long that took.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if a connection has no answer within the command timeout; [`Error::Auth`]
+    /// and [`Error::Refused`] if the server does not accept a new connection; [`Error::Closed`],
+    /// [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// println!("answered after {:?}", client.ping().await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        let shared = self.handle.shared();
+        let pinging = async {
+            let (start, timeout) = (Instant::now(), shared.command_timeout());
+            let limit = Limit {
+                until: start + timeout,
+                silence: timeout / 2,
+            };
+            let answered = shared.redis.ping(limit).await;
+            answered.map_err(|error| unsent(error, Operation::Pinging))?;
+            Ok(start.elapsed())
+        };
+        shared.on_client_runtime(pin!(pinging)).await
     }
 
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
@@ -194,6 +250,8 @@ pub struct ClientStats {
     /// Locks that the client currently tracks: held, waited for, being released, or lost with a
     /// guard still open.
     pub entries: usize,
+    /// Whether every command connection is up.
+    pub connected: bool,
     /// Whether lost connections are killed at the server before their replacements are used.
     pub connection_fence: ConnectionFence,
     /// Holds acquired.

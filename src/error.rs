@@ -267,12 +267,15 @@ pub enum Operation {
     Inspecting,
     /// Forcing a lock open. Its holder may have lost it or not.
     Forcing,
+    /// Asking whether the server is there.
+    Pinging,
 }
 
 impl Operation {
     /// What it means for the lock that no answer came, and what to do.
     fn consequence(self) -> &'static str {
         match self {
+            Self::Pinging => "check that the server is reachable",
             Self::Connecting => "check its address, and that the server is reachable",
             Self::Acquiring | Self::Subscribing => {
                 "nothing new is held, check that the server is reachable"
@@ -300,6 +303,7 @@ impl fmt::Display for Operation {
             Self::Releasing => "releasing",
             Self::Inspecting => "inspecting",
             Self::Forcing => "forcing it open",
+            Self::Pinging => "pinging",
         })
     }
 }

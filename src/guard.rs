@@ -178,6 +178,19 @@ impl LockGuard {
         self.handle.valid_until()
     }
 
+    /// The name of the lock, without the key prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::LockGuard) {
+    /// println!("{} is held by {}", guard.name(), guard.owner());
+    /// # }
+    /// ```
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
     /// The owner of this hold.
     ///
     /// # Examples

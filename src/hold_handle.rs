@@ -25,6 +25,7 @@ use crate::shared::HoldStatus;
 /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
 /// lock.run(|held| async move {
 ///     println!("valid until {:?}", held.valid_until());
+///     Ok(())
 /// }).await
 /// # }
 /// ```
@@ -60,6 +61,28 @@ impl HoldHandle {
         }
     }
 
+    /// The name of the lock, without the key prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{}", held.name()) }
+    /// ```
+    pub fn name(&self) -> &str {
+        self.entry.name.given()
+    }
+
+    /// The owner of the hold.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::HoldHandle) { println!("{}", held.owner()) }
+    /// ```
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// Current state of the hold; see [`LockGuard::state`](crate::LockGuard::state).
     ///
     /// # Examples
@@ -82,6 +105,12 @@ impl HoldHandle {
                 Some(Ending::Released) | None => HoldState::Released,
             },
         }
+    }
+
+    /// From when on its renewal is overdue. `None`: nothing renews it.
+    pub(crate) fn overdue_at(&self) -> Option<tokio::time::Instant> {
+        let at = self.snapshot().0?.at_risk_from?;
+        Some(self.entry.shared().clock.instant(at))
     }
 
     fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {

@@ -6,7 +6,6 @@ pub(crate) mod release;
 mod waiter;
 
 use std::fmt;
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
@@ -17,13 +16,15 @@ use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::guard::LockGuard;
-use crate::hold_handle::{HoldHandle, HoldState};
 use crate::owner::Owner;
 use crate::wire::LockName;
 
-use acquire::{Wait, acquire, terms};
+use acquire::{acquire, terms};
 pub use inspect::Holder;
 use release::OpenHold;
+pub use waiter::Busy;
+pub(crate) use waiter::sleep_until;
+use waiter::{Retries, Wait};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -54,6 +55,7 @@ pub struct Lock {
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
+    retry_for: Option<Duration>,
 }
 
 impl Lock {
@@ -65,6 +67,7 @@ impl Lock {
             given: given.unwrap_or_else(|| name.into()),
             name: valid.map(Arc::new),
             max_hold: config.max_hold,
+            retry_for: config.retry_for,
             client,
             lease: None,
             owner: None,
@@ -147,6 +150,29 @@ impl Lock {
         }
     }
 
+    /// The same lock, of which [`lock`](Self::lock) tries again for so long after an attempt that Redis
+    /// did not answer, or refused for a reason that passes ([`Error::is_retryable`]); default: the
+    /// client's [`retry_for`](crate::LockClientBuilder::retry_for).
+    ///
+    /// Whatever an attempt without an answer has left is undone before the next; the pauses grow to 1 s.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let lock = client.lock("stock:42").retry_for(Duration::from_secs(60));
+    /// let guard = lock.lock().await?; // also through a restart of Redis
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn retry_for(&self, retry_for: Duration) -> Self {
+        Self {
+            retry_for: Some(retry_for),
+            ..self.clone()
+        }
+    }
+
     /// Acquires the lock, waiting while another owner holds it.
     ///
     /// If this owner already holds it, one more hold is added at once. Waiting costs one
@@ -178,16 +204,14 @@ impl Lock {
     /// # }
     /// ```
     pub async fn lock(&self) -> Result<LockGuard, Error> {
-        let taken = self.acquire(Wait::Forever).await?;
         // Without a deadline the loop only ends with a hold or an error.
-        taken.ok_or(Error::Closed)
+        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
     }
 
     /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
     /// is held.
     ///
-    /// While another task of this client is releasing the lock, the first queued caller makes its
-    /// attempt before this one.
+    /// While another task of this client is releasing it, the first queued caller attempts before this one.
     ///
     /// # Errors
     ///
@@ -214,9 +238,10 @@ impl Lock {
     /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
     /// acquired in time.
     ///
-    /// A wait of zero makes one attempt. A reply already in flight at the deadline is still
-    /// awaited, at most for the command timeout. If it is another caller of this client that is
-    /// handing the lock over at that moment, the next in the queue gets it.
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
+    ///
+    /// A wait of zero makes one attempt. A reply in flight at the deadline is still awaited, at most for the
+    /// command timeout; a lock that is being handed over at that moment goes to the next in the queue.
     ///
     /// # Errors
     ///
@@ -240,8 +265,7 @@ impl Lock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Acquires the lock, waiting until `deadline`. Returns `None` if the lock could not be
-    /// acquired in time.
+    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
     ///
     /// # Errors
     ///
@@ -263,48 +287,6 @@ impl Lock {
     pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<LockGuard>, Error> {
         let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
         self.acquire(Wait::of(left)).await
-    }
-
-    /// Runs `body` with the lock held, and drops it if the lock is lost.
-    ///
-    /// The body's value is returned if the lock was still held at its end: a failed unlock does not
-    /// discard the value of a completed body, unless it reports a loss. If the body panics, the
-    /// lock is released and the panic propagates.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock); [`Error::Lost`] if the lock was lost before the body had ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the lock in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn sell() -> u32 { 1 }
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let sold = client.lock("stock:42").run(|_held| async move { sell().await }).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn run<F, Fut>(&self, body: F) -> Result<Fut::Output, Error>
-    where
-        F: FnOnce(HoldHandle) -> Fut,
-        Fut: Future,
-    {
-        let guard = self.lock().await?;
-        let value = tokio::select! {
-            biased;
-            reason = guard.lost() => return Err(Error::lost(&self.given, reason)),
-            value = body(guard.handle()) => value,
-        };
-        if let HoldState::Lost(reason) = guard.state() {
-            return Err(Error::lost(&self.given, reason));
-        }
-        match guard.unlock().await {
-            Err(error @ Error::Lost { .. }) => Err(error),
-            Ok(()) | Err(_) => Ok(value),
-        }
     }
 
     /// Releases one [detached](LockGuard::detach) hold of the current owner.
@@ -347,12 +329,29 @@ impl Lock {
     }
 
     async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+        Ok(self.acquire_or_find(wait).await?.ok())
+    }
+
+    async fn acquire_or_find(
+        &self,
+        wait: Wait,
+    ) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
         let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
         let acquiring = async {
             let entry = self.entry()?;
-            let taken = acquire(&entry, &owner, terms, wait).await?;
+            let mut retries = None;
+            let taken = loop {
+                match acquire(&entry, &owner, terms, wait).await {
+                    Ok(taken) => break taken,
+                    Err(error) => {
+                        let retries =
+                            retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
+                        Box::pin(retries.again(self.client.shared(), error)).await?;
+                    }
+                }
+            };
             let client = Arc::clone(&self.client);
             Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken)))
         };
@@ -378,12 +377,13 @@ impl Lock {
         match &self.owner {
             None => Ok(Owner::current(client_id)),
             Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
-            Some(_) => Err(Error::InvalidConfig {
-                what: "owner",
-                problem:
+            Some(_) => {
+                let what = "owner";
+                let problem =
                     "it belongs to another client; use an owner of the client that made this lock"
-                        .to_owned(),
-            }),
+                        .to_owned();
+                Err(Error::InvalidConfig { what, problem })
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::runtime::{Runtime, Tasks};
 use crate::wait::Subscriptions;
 
+pub(crate) use connection::Backoff;
 pub use fence::ConnectionFence;
 pub(crate) use settings::Settings;
 pub(crate) use transport::{Arg, Reply};
@@ -40,6 +41,8 @@ pub(crate) struct Redis {
     pub(crate) moved: Arc<Notify>,
     /// For each lane, the permits for bulk calls.
     bulk: Vec<[Semaphore; 2]>,
+    /// Whether pauses are scattered.
+    scattered: bool,
     stop: CancellationToken,
     tasks: Tasks,
 }
@@ -57,6 +60,7 @@ impl Redis {
                 .take(lanes)
                 .collect(),
             moved: Arc::default(),
+            scattered: settings.is_scattered(),
             stop: CancellationToken::new(),
             tasks: Tasks::new(runtime.clone()),
         };
@@ -105,6 +109,24 @@ impl Redis {
     /// How many times command connections were replaced.
     pub(crate) fn reconnects(&self) -> u64 {
         self.lanes.iter().map(Lane::reconnects).sum()
+    }
+
+    /// The pauses of a caller that tries again.
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::new(self.scattered)
+    }
+
+    /// Whether every lane has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lanes.iter().all(Lane::is_up)
+    }
+
+    /// Asks the server on every lane for an answer, one after the other.
+    pub(crate) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
+        for lane in &self.lanes {
+            lane.ready(limit.until).await?.ping(limit).await?;
+        }
+        Ok(())
     }
 
     /// The weakest fence of all lanes.

@@ -42,6 +42,7 @@ impl Drop for EndsHolds {
         // Kept until their holds are lost: a detached hold's entry has nobody else once the client is
         // gone.
         let entries = locks.all();
+        warn_of_what_is_left(&locks.shared);
         // In this order: those who are woken find that the client is gone.
         locks.shared.gone.cancel();
         locks.timers.end();
@@ -49,6 +50,20 @@ impl Drop for EndsHolds {
         for entry in entries {
             entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
         }
+    }
+}
+
+/// A runtime that ends releases nothing.
+fn warn_of_what_is_left(shared: &Shared) {
+    let counts = shared.tally.counts();
+    let under_way = counts.acquiring + counts.releasing;
+    if !shared.is_closed() && counts.held + under_way > 0 {
+        event!(
+            WARN,
+            held = counts.held,
+            under_way,
+            "the runtime has ended with locks that nobody releases: their leases free them; close the client before"
+        );
     }
 }
 

@@ -186,6 +186,12 @@ impl Clock {
     }
 }
 
+/// Whether this runtime has timers. tokio cannot be asked; it panics when a timer is created, and
+/// reports that once on stderr.
+pub(crate) fn has_timers() -> bool {
+    std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
+}
+
 /// Runs code that is not ours. What it panics with was printed by the panic hook; nobody else's
 /// wake-up, job or lease is to be lost by it.
 pub(crate) fn isolated(foreign: impl FnOnce()) {

@@ -17,7 +17,7 @@ use crate::core::RenewalAsk;
 use crate::redis::{Arg, Reply};
 use crate::wire::LockName;
 
-pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting};
+pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, unsent};
 
 /// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]

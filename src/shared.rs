@@ -44,6 +44,7 @@ pub(crate) struct Config {
     pub(crate) key_prefix: Arc<str>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) retry_for: Option<Duration>,
 }
 
 impl Shared {

@@ -55,7 +55,7 @@ fn futures_are_send(
     is_send(&lock.try_lock());
     is_send(&lock.try_lock_for(Duration::ZERO));
     is_send(&lock.try_lock_until(Instant::now()));
-    is_send(&lock.run(|_| async {}));
+    is_send(&lock.run(|_| async { Ok::<_, Error>(()) }));
     is_send(&lock.unlock());
     is_send(&lock.force_unlock());
     is_send(&lock.is_locked());
@@ -416,7 +416,7 @@ fn the_package_is_small_and_has_what_it_needs() {
     }
 }
 
-const PACKAGE_FILES_MAX: usize = 60;
+const PACKAGE_FILES_MAX: usize = 61;
 
 #[test]
 fn scripts_are_plain_files_without_anything_built_at_run_time() {

@@ -102,7 +102,7 @@ async fn dropped_before_it_was_polled_nothing_is_sent() {
     drop(lock.lock());
     drop(lock.try_lock());
     drop(lock.try_lock_for(ms(10)));
-    drop(lock.run(|_| async {}));
+    drop(lock.run(|_| async { Ok::<_, Error>(()) }));
     drop(lock.unlock());
     drop(lock.force_unlock());
     drop(lock.inspect());
@@ -294,7 +294,15 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ),
         (
             "run",
-            verb(|lock| async move { drop(lock.run(|_| tokio::task::yield_now()).await) }),
+            verb(|lock| async move {
+                drop(
+                    lock.run(|_| async {
+                        tokio::task::yield_now().await;
+                        Ok::<_, Error>(())
+                    })
+                    .await,
+                )
+            }),
         ),
         (
             "extend",

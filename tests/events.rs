@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redisson_lock::LockClient;
-use test_support::{Fate, Proxy, TestServer, eventually, ms, release_to};
+use test_support::{Fate, Proxy, Server, TestServer, eventually, ms, release_to};
+use tokio::runtime::Runtime;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -125,6 +126,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     events
         .comes(Level::WARN, "waiting long for a lock lock=long")
         .await;
+    assert!(events.has(Level::WARN, "holder=\"java:1\""));
 
     // Lost, with the reason.
     let guard = client.lock("lost").lock().await.expect("free");
@@ -235,6 +237,33 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     behind.close(Duration::ZERO).await;
     proxy.stop().await;
     server.finish([client, patient, off, denied]).await;
+}
+
+#[test]
+fn the_end_of_a_runtime_that_leaves_locks_behind_is_an_event() {
+    let events = collected();
+    let server = Server::start();
+    let url = server.url();
+    let end = |leaves: bool| {
+        let runtime = Runtime::new().expect("a runtime");
+        let guard = runtime.block_on(async {
+            let client = LockClient::connect(&url).await.expect("it answers");
+            let guard = client.lock("left").lock().await.expect("free");
+            if leaves {
+                return Some(guard);
+            }
+            guard.unlock().await.expect("held");
+            client.close(Duration::ZERO).await;
+            None
+        });
+        drop(runtime);
+        drop(guard);
+    };
+    let text = "the runtime has ended with locks that nobody releases";
+    end(false);
+    assert!(!events.has(Level::WARN, text));
+    end(true);
+    assert!(events.has(Level::WARN, text) && events.has(Level::WARN, "held=1"));
 }
 
 #[tokio::test]

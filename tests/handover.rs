@@ -262,7 +262,13 @@ async fn whatever_ends_a_hold_hands_the_lock_over() {
     let (leave, left) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn({
         let lock = client.lock("a");
-        async move { lock.run(|_| async { left.await.expect("told") }).await }
+        async move {
+            lock.run(|_| async {
+                left.await.expect("told");
+                Ok::<_, Error>(())
+            })
+            .await
+        }
     });
     eventually("it runs", ms(2_000), || client.stats().held == 1).await;
     let waiter = Waiter::of(&client).await;

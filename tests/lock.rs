@@ -219,15 +219,15 @@ async fn run_returns_the_value_and_begins_to_release_also_after_a_panic() {
     let client = server.client().await;
     let lock = client.lock("a");
     let value = lock
-        .run(|held| async move { (held.state(), 7) })
+        .run(|held| async move { Ok::<_, Error>((held.state(), 7)) })
         .await
         .expect("held");
     assert_eq!(value, (HoldState::Held, 7));
     assert!(!lock.is_locked().await.expect("asked"));
 
     let panicking = lock.clone();
-    let panicked =
-        tokio::spawn(async move { panicking.run(|_| async { panic!("on purpose") }).await });
+    let body = |_| async { panic!("on purpose") };
+    let panicked = tokio::spawn(async move { panicking.run::<(), Error, _, _>(body).await });
     assert!(panicked.await.expect_err("goes on unwinding").is_panic());
     let mut control = server.control();
     eventually("released", Duration::from_secs(2), || {

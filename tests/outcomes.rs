@@ -717,7 +717,11 @@ async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() 
     for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late] {
         let mut pair = ProxiedPair::new().await;
         pair.proxy.rule(fate, 2, release_to(0));
-        let ran = pair.ours.lock("a").run(|_| async { 7 }).await;
+        let ran = pair
+            .ours
+            .lock("a")
+            .run(|_| async { Ok::<_, Error>(7) })
+            .await;
         assert!(matches!(ran, Ok(7)), "{fate:?}: {ran:?}");
         assert_eq!(
             pair.proxy.hit.load(Ordering::SeqCst),

@@ -720,6 +720,7 @@ async fn run_drops_its_body_when_the_lock_is_lost() {
     let run = lock.run(|_held| async move {
         let _on_drop = OnDrop(dropped);
         tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok(())
     });
     let harm = async {
         eventually("held", ms(1000), || control.run(&["EXISTS", "a"]) == "1").await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{HoldId, LeaseKind, Order, Permit, Rejected, Terms, Time, Untaken};
+use crate::core::{HoldId, LeaseKind, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Origin, Owner};
@@ -14,22 +14,23 @@ use crate::runtime::event;
 use crate::script::{self, Acquired, CallError};
 use crate::server_error;
 use crate::shared::HoldStatus;
-use crate::shared::{LEASE_MAX, Shared, Totals, check_lease};
+use crate::shared::{Shared, Totals, check_lease};
 use crate::wait::Subscription;
 use crate::wire;
 
-use super::waiter::{Next, Waiter, rejection, sleep_until};
+use super::waiter::{Busy, Next, Wait, Waiter, rejection, sleep_until};
 
 /// A hold that was just taken.
 pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 
-/// Takes the lock for `owner`. `None`: the deadline came first.
+/// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
+/// found, if there was one.
 pub(crate) async fn acquire(
     entry: &Arc<Entry>,
     owner: &Owner,
     terms: Terms,
     wait: Wait,
-) -> Result<Option<Taken>, Error> {
+) -> Result<Result<Taken, Option<Box<Busy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
@@ -43,9 +44,9 @@ pub(crate) async fn acquire(
                 let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
                 let taken = permit.taken(sent_at)?;
                 waiter.note_left();
-                return Ok(Some(taken));
+                return Ok(Ok(taken));
             }
-            None => return Ok(None),
+            None => return Ok(Err(waiter.found())),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_ref().map_or(0, Subscription::version);
@@ -56,10 +57,14 @@ pub(crate) async fn acquire(
         let left = match attempt {
             Attempt::Taken(taken) => {
                 waiter.note_left();
-                return Ok(Some(taken));
+                return Ok(Ok(taken));
             }
-            Attempt::Busy { .. } if matches!(wait, Wait::Never) => return Ok(None),
-            Attempt::Busy { left } => left,
+            Attempt::Busy(busy) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
+            Attempt::Busy(busy) => {
+                let left = busy.lease_left;
+                waiter.note_found(busy);
+                left
+            }
         };
         match subscription.as_ref().filter(|found| !found.is_refused()) {
             Some(listening) => {
@@ -82,47 +87,13 @@ pub(crate) async fn acquire(
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
         // What was handed over meanwhile only has to be taken.
         if is_late && !waiter.is_given() {
-            return Ok(None);
+            return Ok(Err(waiter.found()));
         }
     }
 }
 
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-/// How long a caller is ready to wait.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Wait {
-    Never,
-    Until(Instant),
-    Forever,
-}
-
-impl Wait {
-    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one
-    /// without end.
-    pub(crate) fn of(wait: Duration) -> Self {
-        match wait {
-            Duration::ZERO => Self::Never,
-            wait if wait < LEASE_MAX => Self::Until(Instant::now() + wait),
-            _ => Self::Forever,
-        }
-    }
-
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Until(deadline) => Some(deadline),
-            Self::Never | Self::Forever => None,
-        }
-    }
-
-    fn order(self) -> Order {
-        match self {
-            Self::Never => Order::AtOnce,
-            Self::Until(_) | Self::Forever => Order::Queued,
-        }
-    }
-}
 
 /// What a call asks for: a fixed lease, or the watchdog's.
 pub(crate) fn terms(
@@ -153,7 +124,7 @@ struct AcquirePermit {
 
 enum Attempt {
     Taken(Taken),
-    Busy { left: Option<Duration> },
+    Busy(Box<Busy>),
 }
 
 impl AcquirePermit {
@@ -223,9 +194,12 @@ impl AcquirePermit {
                     strays += 1;
                     Box::pin(release_stray_hold(&entry, holder)).await;
                 }
-                Acquired::Busy { left, .. } => {
+                Acquired::Busy { left, holder } => {
                     self.untaken(Untaken::NotExecuted);
-                    return Ok(Attempt::Busy { left: *left });
+                    return Ok(Attempt::Busy(Box::new(Busy {
+                        holder: holder.clone(),
+                        lease_left: *left,
+                    })));
                 }
             }
         }

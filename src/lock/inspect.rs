@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
+use super::waiter::{Busy, Wait};
 use crate::core::LossReason;
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
+use crate::guard::LockGuard;
 use crate::script::{self, Inspected};
 
 impl Lock {
@@ -78,6 +80,35 @@ impl Lock {
                 Ok(true)
             }))
             .await
+    }
+
+    /// The same as [`try_lock`](Self::try_lock), with what the attempt has found if the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// match client.lock("stock:42").try_lock_or_holder().await? {
+    ///     Ok(guard) => guard.unlock().await?,
+    ///     Err(busy) => println!("held by {}, for at least {:?}", busy.holder, busy.lease_left),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_or_holder(&self) -> Result<Result<LockGuard, Busy>, Error> {
+        match self.acquire_or_find(Wait::Never).await? {
+            Ok(guard) => Ok(Ok(guard)),
+            Err(Some(busy)) => Ok(Err(*busy)),
+            // An attempt at once ends with what it has found.
+            Err(None) => Err(Error::Closed),
+        }
     }
 
     /// Whether the lock is held, by any owner. Asks Redis.

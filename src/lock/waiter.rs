@@ -1,6 +1,7 @@
-//! A call that waits for its permit, in the queue of its lock.
+//! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -9,7 +10,9 @@ use crate::core::{Admission, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
+use crate::redis::Backoff;
 use crate::runtime::event;
+use crate::shared::{LEASE_MAX, Shared};
 use crate::wait::Subscription;
 use crate::wire;
 
@@ -27,6 +30,8 @@ pub(super) struct Waiter {
     owner: Owner,
     since: Instant,
     warned: bool,
+    /// What the latest attempt found.
+    found: Option<Box<Busy>>,
 }
 
 impl Waiter {
@@ -42,6 +47,7 @@ impl Waiter {
             owner: owner.clone(),
             since: Instant::now(),
             warned: false,
+            found: None,
         }
     }
 
@@ -90,6 +96,15 @@ impl Waiter {
     /// It has left the queue with the step in which it took the lock.
     pub(super) fn note_left(&mut self) {
         self.has_left = true;
+    }
+
+    pub(super) fn note_found(&mut self, busy: Box<Busy>) {
+        self.found = Some(busy);
+    }
+
+    /// What the latest attempt found.
+    pub(super) fn found(&mut self) -> Option<Box<Busy>> {
+        self.found.take()
     }
 
     /// Waits until something changed in this process, or one of the limits is reached.
@@ -163,7 +178,10 @@ impl Waiter {
         if !self.warned && waited >= self.entry.shared().watchdog_timeout() {
             self.warned = true;
             let lock = self.entry.name.given();
-            event!(WARN, %lock, owner = %self.owner, ?waited, "waiting long for a lock");
+            let found = self.found.as_deref();
+            let holder = found.map_or("another caller of this client", |found| &found.holder);
+            let left = found.and_then(|found| found.lease_left);
+            event!(WARN, %lock, owner = %self.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
         }
     }
 }
@@ -217,9 +235,116 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
 }
 
 /// Sleeps until then, or for ever.
-pub(super) async fn sleep_until(at: Option<Instant>) {
+pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
+
+/// How long a caller is ready to wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wait {
+    Never,
+    Until(Instant),
+    Forever,
+}
+
+impl Wait {
+    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one
+    /// without end.
+    pub(crate) fn of(wait: Duration) -> Self {
+        match wait {
+            Duration::ZERO => Self::Never,
+            wait if wait < LEASE_MAX => Self::Until(Instant::now() + wait),
+            _ => Self::Forever,
+        }
+    }
+
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline),
+            Self::Never | Self::Forever => None,
+        }
+    }
+
+    pub(super) fn order(self) -> Order {
+        match self {
+            Self::Never => Order::AtOnce,
+            Self::Until(_) | Self::Forever => Order::Queued,
+        }
+    }
+}
+
+/// Who has the lock, as an attempt found it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::Busy;
+/// if let Err(Busy { holder, .. }) = lock.try_lock_or_holder().await? {
+///     println!("held by {holder}");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// The field of the holder, `clientId:threadId`, as written by Rust or Java. Bytes that are not
+    /// UTF-8 are shown as `\u{fffd}`.
+    pub holder: String,
+    /// Time left on its lease; `None` if the key has no expiry.
+    pub lease_left: Option<Duration>,
+}
+
+/// Whether a call whose attempt has failed makes another one.
+pub(crate) struct Retries {
+    wait: Wait,
+    retry_for: Option<Duration>,
+    /// When the first of the attempts that failed one after the other did.
+    since: Option<Instant>,
+    /// When the latest attempt began.
+    resumed_at: Option<Instant>,
+    backoff: Option<Backoff>,
+}
+
+impl Retries {
+    /// On the heap: nearly no call needs it.
+    pub(crate) fn new(wait: Wait, retry_for: Option<Duration>) -> Box<Self> {
+        Box::new(Self {
+            wait,
+            retry_for,
+            since: None,
+            resumed_at: None,
+            backoff: None,
+        })
+    }
+
+    /// Pauses; or hands the error back, if it does not pass or there is no time left.
+    pub(crate) async fn again(&mut self, shared: &Shared, error: Error) -> Result<(), Error> {
+        let now = Instant::now();
+        let long = shared.command_timeout() * 2;
+        if self.resumed_at.is_some_and(|at| now - at > long) {
+            // It has waited for the lock meanwhile: the server was there.
+            (self.since, self.backoff) = (None, None);
+        }
+        let limit = match (self.wait, self.retry_for) {
+            (Wait::Until(deadline), _) => deadline,
+            (Wait::Forever, Some(retry_for)) => *self.since.get_or_insert(now) + retry_for,
+            (Wait::Never, _) | (Wait::Forever, None) => return Err(error),
+        };
+        let left = limit.saturating_duration_since(now);
+        if !error.is_retryable() || left < SHORTEST_RETRY {
+            return Err(error);
+        }
+        let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
+        // Half of the rest, so that the last attempt has some time.
+        let _ = tokio::time::timeout(left / 2, backoff.wait()).await;
+        self.resumed_at = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// With less time left no other attempt is made.
+const SHORTEST_RETRY: Duration = Duration::from_millis(20);

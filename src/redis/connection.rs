@@ -311,7 +311,7 @@ pub(super) fn connect_error(problem: ConnectionError) -> Error {
 }
 
 /// The pause between two attempts to connect: it doubles up to a second.
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     pause: Duration,
     scattered: bool,
 }
@@ -319,14 +319,14 @@ pub(super) struct Backoff {
 impl Backoff {
     pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(scattered: bool) -> Self {
         Self {
             pause: Duration::from_millis(20),
-            scattered: settings.is_scattered(),
+            scattered,
         }
     }
 
-    pub(super) async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         let dice = if self.scattered { dice() } else { u32::MAX };
         tokio::time::sleep(scattered(self.pause, dice)).await;
         self.pause = (self.pause * 2).min(Self::LONGEST);

@@ -69,6 +69,11 @@ impl Lane {
         *self.figures.fence.lock()
     }
 
+    /// Whether scripts can be sent now.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.current.now(), Some(Ok(_)))
+    }
+
     /// The current connection, waiting for one until `limit`.
     pub(super) async fn ready(&self, limit: Instant) -> Result<Arc<Link>, SendError> {
         if let Some(link) = self.current.now() {
@@ -161,7 +166,7 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, first: Connected, current: GoneOnDrop, stop: CancellationToken) {
         let mut connected = first;
-        let mut misplaced = Backoff::new(&self.settings);
+        let mut misplaced = Backoff::new(self.settings.is_scattered());
         loop {
             let Connected {
                 link,
@@ -223,7 +228,7 @@ impl Supervisor {
         let misplaced = async {
             link.misplaced.notified().await;
             if link.opened_at.elapsed() > STABLE_AFTER {
-                *misplaced = Backoff::new(&self.settings);
+                *misplaced = Backoff::new(self.settings.is_scattered());
             }
             loop {
                 misplaced.wait().await;
@@ -245,7 +250,7 @@ impl Supervisor {
 
     /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
-        let mut backoff = Backoff::new(&self.settings);
+        let mut backoff = Backoff::new(self.settings.is_scattered());
         while link.is_doubted() {
             match self.open().await {
                 Ok(opened) if link.is_doubted() => return Some(opened),
@@ -257,7 +262,7 @@ impl Supervisor {
     }
 
     async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
-        let mut backoff = Backoff::new(&self.settings);
+        let mut backoff = Backoff::new(self.settings.is_scattered());
         let mut opened = successor.map(Ok);
         loop {
             let next = match opened.take() {

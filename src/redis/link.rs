@@ -204,10 +204,21 @@ impl Link {
         replies
     }
 
+    /// Waits for an answer to a command that does nothing. A refusal is an answer.
+    pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
+        let sent_at = Instant::now();
+        match self.exchange("PING", &[], sent_at, limit).await {
+            Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
+            Err(problem) => Err(SendError::Unknown {
+                source: problem.into_text().into(),
+                sent_at,
+            }),
+        }
+    }
+
     /// Whether the connection still answers. A refusal is an answer.
     async fn is_alive(&self, limit: Limit) -> bool {
-        let ping = self.exchange("PING", &[], Instant::now(), limit).await;
-        matches!(ping, Ok(_) | Err(ConnectionError::Refused(_)))
+        self.ping(limit).await.is_ok()
     }
 }
 

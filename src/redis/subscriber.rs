@@ -71,7 +71,7 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
-        let mut backoff = Backoff::new(&self.settings);
+        let mut backoff = Backoff::new(self.settings.is_scattered());
         loop {
             let since = Instant::now();
             let served = self.serve(&mut session).await;
@@ -80,7 +80,7 @@ impl Actor {
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
             if served || since.elapsed() >= Backoff::LONGEST {
-                backoff = Backoff::new(&self.settings);
+                backoff = Backoff::new(self.settings.is_scattered());
             } else {
                 backoff.wait().await;
             }

@@ -144,17 +144,28 @@ fn not_repeated<T>(
             let executed = !server_error::is_certain(&error, &text);
             (error, executed)
         }
-        SendError::NotAccepted(text) => (
-            server_error::of_connection(Operation::Connecting, "+@connection", &text),
-            false,
-        ),
-        SendError::Closed => (Error::Closed, false),
-        SendError::NoRuntime => (Error::NoRuntime, false),
-        SendError::NotSent(source) => (Error::no_answer(while_doing, source), false),
-        SendError::Unknown { source, .. } => (Error::no_answer(while_doing, source), true),
+        other => {
+            let executed = matches!(other, SendError::Unknown { .. });
+            (unsent(other, while_doing), executed)
+        }
     };
     CallError {
         error,
         maybe_executed: earlier || executed,
+    }
+}
+
+/// Why nothing was sent, or why no reply came.
+pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
+    match error {
+        SendError::NotAccepted(text) => {
+            server_error::of_connection(Operation::Connecting, "+@connection", &text)
+        }
+        SendError::Closed => Error::Closed,
+        SendError::NoRuntime => Error::NoRuntime,
+        SendError::NotSent(source) | SendError::Unknown { source, .. } => {
+            Error::no_answer(while_doing, source)
+        }
+        SendError::Refused(text) => Error::no_answer(while_doing, text),
     }
 }

@@ -141,6 +141,7 @@ const PARTS: [(&str, &[&str]); 4] = [
         "behaviour",
         &[
             "lock",
+            "bodies",
             "owners",
             "runtimes",
             "moved",

@@ -152,7 +152,7 @@ impl Shop {
                 }
                 Way::RedissonLock => {
                     let lock = self.locks.lock("demo:lock");
-                    match lock.run(|_held| self.sale()).await {
+                    match lock.run(|_held| async { Ok(self.sale().await) }).await {
                         Ok(sale) => sale?,
                         // The machine stalled. The next read of the stock shows what is left to
                         // sell.

@@ -15,7 +15,7 @@ async fn count_stock(locks: &LockClient) -> Result<u32, Error> {
         for _ in 0..600 {
             tokio::time::sleep(Duration::from_secs(1)).await; // one shelf
         }
-        600
+        Ok(600)
     })
     .await
 }

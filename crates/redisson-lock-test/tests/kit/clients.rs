@@ -229,7 +229,7 @@ async fn a_body_is_dropped_when_its_lock_is_lost() {
     let lock = client.lock("a");
     let body = lock.run(|_held| async {
         fake.expire("a");
-        std::future::pending::<()>().await;
+        std::future::pending::<Result<(), Error>>().await
     });
     match body.await {
         Err(Error::Lost { reason, .. }) => assert_eq!(reason, LossReason::Gone),

@@ -22,6 +22,12 @@ macro_rules! cases {
 
 mod beside;
 
+/// What runs with a lock held.
+async fn pause() -> Result<(), Error> {
+    tokio::time::sleep(ms(3)).await;
+    Ok(())
+}
+
 cases![
     Connect,
     Lock,
@@ -151,17 +157,13 @@ impl Fixture {
                 taken(limited(until, lock.try_lock_until(deadline)).await)
             }
             Run => (
-                limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
-                    .await
-                    .is_some(),
+                limited(until, lock.run(|_| pause())).await.is_some(),
                 Vec::new(),
             ),
             RunContended => {
                 self.contend().await;
                 (
-                    limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
-                        .await
-                        .is_some(),
+                    limited(until, lock.run(|_| pause())).await.is_some(),
                     Vec::new(),
                 )
             }

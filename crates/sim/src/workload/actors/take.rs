@@ -76,6 +76,7 @@ impl Actor {
                 let _token = token;
                 tokio::time::sleep(ms(inside_ms)).await;
                 world.oracle.call_ends(call, || "inside".to_owned());
+                Ok(())
             }
         };
         let done = limited(attempt.until, attempt.lock.run(body)).await;

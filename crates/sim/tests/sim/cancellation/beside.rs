@@ -7,7 +7,7 @@ use redisson_lock::test_util::{self, Role};
 use redisson_lock::{Error, LockGuard};
 use sim::workload::{Until, limited, ms, runtime};
 
-use super::{Fault, Fixture};
+use super::{Fault, Fixture, pause};
 
 cases![
     Lock,
@@ -136,9 +136,7 @@ async fn poll(
             let scoped = owner.scope(async { Box::pin(lock.lock()).await });
             kept(limited(until, scoped).await.map(|done| done.map(Some)))
         }
-        Run => limited(until, lock.run(|_| tokio::time::sleep(ms(3))))
-            .await
-            .is_some(),
+        Run => limited(until, lock.run(|_| pause())).await.is_some(),
         UnlockDetached => limited(until, lock.unlock()).await.is_some(),
         ForceUnlock => limited(until, lock.force_unlock()).await.is_some(),
         IsLocked => limited(until, lock.is_locked()).await.is_some(),

@@ -1,0 +1,338 @@
+//! Code that runs with a lock or with a client, and what is released behind it.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::builder::LockClientBuilder;
+use crate::client::LockClient;
+use crate::core::LossReason;
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::hold_handle::{HoldHandle, HoldState};
+use crate::lock::{Lock, sleep_until};
+
+impl Lock {
+    /// Runs `body` with the lock held, and drops it if the lock is lost.
+    ///
+    /// The body's value is returned if the lock was still held at its end: a failed unlock does not
+    /// discard the value of a completed body, unless it reports a loss. If the body fails or panics, the
+    /// lock is released, and its error or the panic goes on.
+    ///
+    /// # Errors
+    ///
+    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the lock was lost before the body
+    /// had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn sell() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let sold = client.lock("stock:42").run(|_held| sell()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(HoldHandle) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        section(self.lock().await?, body).await
+    }
+
+    /// Runs `body` if the lock is free now. Returns `None` if it is held, and the body does not run.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// if client.lock("sweep").try_run(|_held| sweep()).await?.is_none() {
+    ///     println!("another instance sweeps");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+        F: FnOnce(HoldHandle) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => section(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None` if the lock could
+    /// not be acquired in time, and the body does not run. How long the body takes is not limited.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn sell() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let stock = client.lock("stock:42");
+    /// let sold = stock.run_for(Duration::from_secs(2), |_held| sell()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_for<T, E, F, Fut>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+        F: FnOnce(HoldHandle) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        match self.try_lock_for(wait).await? {
+            Some(guard) => section(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Leader election: takes the lock, runs `body`, and goes on until the body returns.
+    ///
+    /// The body is the leader's work, and runs again each time this process becomes the leader. It is
+    /// dropped as soon as the lock is at risk, which comes before anybody else can have it; the lock is
+    /// then released, and taken again only when Redis has confirmed that or the lease is over. While the
+    /// server is away, this waits. A process that shuts down ends the future (for example in a
+    /// `select!`) or the body: the lock is released, and another process leads.
+    ///
+    /// # Errors
+    ///
+    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting
+    /// ([`Error::is_retryable`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let leader = client.lock("billing:leader");
+    /// leader.lead(|_held| bill_everybody()).await
+    /// # }
+    /// ```
+    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(HoldHandle) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        loop {
+            let guard = match self.lock().await {
+                Ok(guard) => guard,
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let ended = {
+                let at_risk = at_risk(guard.handle());
+                tokio::select! {
+                    biased;
+                    () = at_risk => None,
+                    ended = body(guard.handle()) => Some(ended),
+                }
+            };
+            // Answered, or left to the background, behind which the next acquire of this owner waits.
+            let _ = guard.unlock().await;
+            if let Some(ended) = ended {
+                return ended;
+            }
+        }
+    }
+}
+
+/// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
+async fn at_risk(handle: HoldHandle) {
+    let mut lost = pin!(handle.lost());
+    while handle.state() == HoldState::Held {
+        // Each renewal moves it.
+        let overdue = handle.overdue_at();
+        tokio::select! {
+            biased;
+            _ = &mut lost => return,
+            () = sleep_until(overdue) => {}
+        }
+    }
+}
+
+/// Runs the body with the hold, and releases it.
+async fn section<T, E, F, Fut>(guard: LockGuard, body: F) -> Result<T, E>
+where
+    E: From<Error>,
+    F: FnOnce(HoldHandle) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    let lost = |guard: &LockGuard, reason: LossReason| Error::lost(guard.name(), reason);
+    let value = tokio::select! {
+        biased;
+        reason = guard.lost() => return Err(lost(&guard, reason).into()),
+        value = body(guard.handle()) => value?,
+    };
+    if let HoldState::Lost(reason) = guard.state() {
+        return Err(lost(&guard, reason).into());
+    }
+    match guard.unlock().await {
+        Err(error @ Error::Lost { .. }) => Err(error.into()),
+        Ok(()) | Err(_) => Ok(value),
+    }
+}
+
+impl LockClient {
+    /// Runs `body` with the lock of this name held: [`lock(name).run(body)`](Lock::run), in one line.
+    ///
+    /// Of all processes that call this with one name, one at a time runs its body.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::run`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn pay() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let paid = client.serial("account:7", pay).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn serial<T, E, F, Fut>(&self, name: impl Into<String>, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.lock(name).run(|_held| body()).await
+    }
+
+    /// Connects, runs `body` with the client, and closes the client behind it: when this future is
+    /// ready, what the body has locked is released.
+    ///
+    /// The end of a runtime cannot release anything: a guard that is dropped at the end of `main`
+    /// leaves its lock for its whole lease. Here the client is closed while the runtime still runs,
+    /// also behind a `?` or a panic of the body. Guards that the body has given to other tasks have the
+    /// command timeout to be released. For a client with other settings there is
+    /// [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and the body's.
+    ///
+    /// # Panics
+    ///
+    /// With the panic of the body, behind the close.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body, and closes the client in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::{Error, LockClient};
+    /// LockClient::scope("redis://127.0.0.1:6379", async |client| {
+    ///     let guard = client.lock("stock:42").lock().await?;
+    ///     guard.unlock().await
+    /// })
+    /// .await
+    /// # }
+    /// ```
+    pub async fn scope<T, E, F, Fut>(url: &str, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(Self) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        Self::builder().scope(url, body).await
+    }
+
+    /// Runs `body`, and closes the client behind it whichever way it ends.
+    async fn run_and_close<Fut: Future>(self, body: impl FnOnce(Self) -> Fut) -> Fut::Output {
+        let outcome = {
+            let client = self.clone();
+            let mut running = pin!(async { body(client).await });
+            std::future::poll_fn(|context| {
+                let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
+                match polled {
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                }
+            })
+            .await
+        };
+        self.close(self.handle.shared().command_timeout()).await;
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl LockClientBuilder {
+    /// Connects, runs `body` with the client, and closes the client behind it: see
+    /// [`LockClient::scope`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and the body's.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body, and closes the client in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::LockClient;
+    /// let builder = LockClient::builder().key_prefix("shop:");
+    /// builder
+    ///     .scope("redis://127.0.0.1:6379", async |client| {
+    ///         client.lock("stock:42").lock().await?.unlock().await
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub async fn scope<T, E, F, Fut>(self, url: &str, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(LockClient) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let client = self.connect(url).await?;
+        client.run_and_close(body).await
+    }
+}
+
+/// Between two attempts to become the leader while the server does not answer.
+const PAUSE: Duration = Duration::from_millis(500);

@@ -1,0 +1,286 @@
+//! Code that runs with a lock or with a client, calls that try again, and what tells whether the server
+//! is there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Busy, Error, HoldState, LockClient, Operation};
+use test_support::{ProxiedPair, Server, TestServer, eventually, ms};
+
+/// An error of a program that uses locks.
+#[derive(Debug)]
+enum Failed {
+    Lock(Error),
+    Body,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+#[tokio::test]
+async fn a_body_runs_with_the_lock_and_its_error_goes_on_behind_the_release() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
+    let held = lock.run(async |held| Ok::<_, Failed>(held.state())).await;
+    assert!(matches!(held, Ok(HoldState::Held)), "{held:?}");
+    let failed: Result<(), Failed> = lock.run(|_| async { Err(Failed::Body) }).await;
+    assert!(matches!(failed, Err(Failed::Body)));
+    eventually("released", ms(2_000), || {
+        server.control().number(&["EXISTS", "a"]) == 0
+    })
+    .await;
+    let bad: Result<(), Failed> = client.lock("").run(|_| async { Ok(()) }).await;
+    assert!(matches!(bad, Err(Failed::Lock(Error::InvalidName { .. }))));
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_body_that_only_runs_if_the_lock_is_free_does_not_run_beside_a_holder() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let lock = client.lock("a");
+    let ran = lock.try_run(async |_| Ok::<_, Error>(7)).await;
+    assert!(matches!(ran, Ok(Some(7))), "{ran:?}");
+    let guard = other.lock("a").lock().await.expect("free");
+    let body = async |_| -> Result<(), Error> { panic!("it runs beside its holder") };
+    assert!(matches!(lock.try_run(body).await, Ok(None)));
+    let start = Instant::now();
+    assert!(matches!(lock.run_for(ms(200), body).await, Ok(None)));
+    assert!(start.elapsed() >= ms(200));
+    guard.unlock().await.expect("held");
+    let ran = lock
+        .run_for(Duration::from_secs(5), async |_| Ok::<_, Error>(8))
+        .await;
+    assert!(matches!(ran, Ok(Some(8))), "{ran:?}");
+    server.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn of_those_that_run_serially_one_is_inside_at_a_time() {
+    let server = TestServer::new();
+    let clients = [server.client().await, server.client().await];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tasks = (0..20).map(|nth| {
+        let (client, inside) = (clients[nth % 2].clone(), Arc::clone(&inside));
+        tokio::spawn(async move {
+            let body = async || {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                Ok::<_, Error>(())
+            };
+            client.serial("account:7", body).await
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("no panic").expect("answered");
+    }
+    server.finish(clients).await;
+}
+
+/// The lock is gone as soon as `scope` is ready, whichever way its body ends.
+#[test]
+fn behind_a_scope_nothing_is_held() {
+    let server = Server::start();
+    let url = server.url();
+    let mut control = server.control();
+    let mut locked_by = |body: fn(redisson_lock::LockGuard) -> Result<(), Failed>| {
+        let url = url.clone();
+        // A program: when its main ends, its runtime does.
+        let program = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            runtime.block_on(LockClient::scope(&url, async |client| {
+                body(client.lock("a").lock().await?)
+            }))
+        });
+        let ended = program.join();
+        assert_eq!(control.number(&["EXISTS", "a"]), 0, "left behind");
+        ended
+    };
+    let ended = locked_by(|guard| {
+        drop(guard);
+        Ok(())
+    });
+    assert!(matches!(ended, Ok(Ok(()))));
+    assert!(matches!(
+        locked_by(|_guard| Err(Failed::Body)),
+        Ok(Err(Failed::Body))
+    ));
+    let detached = locked_by(|guard| {
+        guard.detach();
+        Ok(())
+    });
+    assert!(matches!(detached, Ok(Ok(()))));
+    let panicked = locked_by(|_guard| panic!("on purpose"));
+    assert_eq!(
+        panicked.expect_err("it goes on").downcast_ref(),
+        Some(&"on purpose")
+    );
+}
+
+/// Two processes; the one whose lock is taken away stops before the other one leads.
+#[tokio::test]
+async fn a_leader_stops_when_its_lock_is_lost_and_leads_again_later() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)))
+        .await;
+    let terms = Arc::new(AtomicUsize::new(0));
+    let leader = tokio::spawn({
+        let (lock, terms) = (client.lock("leader"), Arc::clone(&terms));
+        async move {
+            let body = |_| async {
+                match terms.fetch_add(1, Ordering::SeqCst) {
+                    0 => std::future::pending().await,
+                    term => Ok::<_, Error>(term),
+                }
+            };
+            lock.lead(body).await
+        }
+    });
+    eventually("it leads", ms(2_000), || terms.load(Ordering::SeqCst) == 1).await;
+    server.control().run(&["DEL", "leader"]);
+    let term = leader.await.expect("no panic");
+    assert!(matches!(term, Ok(1)), "{term:?}");
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_leader_whose_server_is_away_stops_and_waits_for_it() {
+    let pair = ProxiedPair::with(|builder| builder.watchdog_timeout(ms(900))).await;
+    let running = Arc::new(AtomicUsize::new(0));
+    let leader = tokio::spawn({
+        let (lock, running) = (pair.ours.lock("leader"), Arc::clone(&running));
+        async move {
+            let body = |_| async {
+                running.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<Result<(), Error>>().await
+            };
+            lock.lead(body).await
+        }
+    });
+    eventually("it leads", ms(2_000), || {
+        running.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    pair.proxy.refuse(true);
+    pair.proxy.cut_all();
+    eventually("it is away", ms(2_000), || !pair.ours.is_connected()).await;
+    eventually("it has stopped", ms(5_000), || pair.ours.stats().held == 0).await;
+    pair.proxy.refuse(false);
+    eventually("it leads again", ms(10_000), || {
+        running.load(Ordering::SeqCst) == 2
+    })
+    .await;
+    leader.abort();
+    assert!(leader.await.expect_err("aborted").is_cancelled());
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn who_finds_a_lock_held_learns_by_whom() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let owner = other.owner_with_id(-7);
+    let lease = Duration::from_secs(60);
+    let guard = other
+        .lock("a")
+        .owned_by(&owner)
+        .lease(lease)
+        .lock()
+        .await
+        .expect("free");
+    let found = client
+        .lock("a")
+        .try_lock_or_holder()
+        .await
+        .expect("answered");
+    let Busy {
+        holder, lease_left, ..
+    } = found.expect_err("held");
+    assert_eq!(holder, owner.to_string());
+    assert!(
+        lease_left.is_some_and(|left| left > ms(50_000) && left <= lease),
+        "{lease_left:?}"
+    );
+    guard.unlock().await.expect("held");
+    let guard = client
+        .lock("a")
+        .try_lock_or_holder()
+        .await
+        .expect("answered");
+    guard.expect("free").unlock().await.expect("held");
+    server.finish([client, other]).await;
+}
+
+/// An outage that is shorter than what the caller is ready to wait.
+#[tokio::test]
+async fn a_wait_outlasts_an_outage() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(300))).await;
+    pair.proxy.refuse(true);
+    pair.proxy.cut_all();
+    eventually("it is away", ms(2_000), || !pair.ours.is_connected()).await;
+    let (lock, long) = (pair.ours.lock("a"), Duration::from_secs(20));
+    let start = Instant::now();
+    let once = lock.lock().await.expect_err("one attempt");
+    assert!(once.is_retryable() && start.elapsed() < ms(5_000), "{once}");
+    let once = lock.try_lock().await.expect_err("one attempt");
+    assert!(once.is_retryable(), "{once}");
+    let short = lock
+        .try_lock_for(ms(700))
+        .await
+        .expect_err("the server is away");
+    assert!(short.is_retryable(), "{short}");
+    let patient = lock.retry_for(long);
+    let (within, until_it_is_back, ()) = tokio::join!(
+        async {
+            let guard = lock.try_lock_for(long).await?.expect("in time");
+            guard.unlock().await
+        },
+        async {
+            let owner = pair.ours.owner();
+            patient.owned_by(&owner).lock().await?.unlock().await
+        },
+        async {
+            // The first attempt of both has failed after a command timeout.
+            tokio::time::sleep(ms(700)).await;
+            pair.proxy.refuse(false);
+        },
+    );
+    within.expect("the server was back");
+    until_it_is_back.expect("the server was back");
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn whether_the_server_is_there_is_known_and_can_be_asked() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(300))).await;
+    let client = &pair.ours;
+    assert!(client.is_connected() && client.stats().connected);
+    assert!(client.ping().await.expect("it answers") < ms(300));
+    pair.proxy.refuse(true);
+    pair.proxy.cut_all();
+    eventually("it is away", ms(2_000), || !client.is_connected()).await;
+    assert!(!client.stats().connected);
+    let error = client.ping().await.expect_err("away");
+    let is_ping = matches!(
+        &error,
+        Error::NoAnswer {
+            while_doing: Operation::Pinging,
+            ..
+        }
+    );
+    assert!(is_ping, "{error:?}");
+    pair.proxy.refuse(false);
+    eventually("it is back", ms(5_000), || client.is_connected()).await;
+    client.ping().await.expect("it answers");
+    client.close(Duration::ZERO).await;
+    assert!(!client.is_connected());
+    assert!(matches!(client.ping().await, Err(Error::Closed)));
+    pair.finish().await;
+}
