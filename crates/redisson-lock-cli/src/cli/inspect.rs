@@ -1,0 +1,69 @@
+//! `inspect`: who holds locks.
+
+use std::time::Duration;
+
+use redisson_lock::Holder;
+use serde_json::{Value, json};
+
+use super::args::Inspect;
+use super::exit::{self, Failure};
+use super::{connect, text};
+
+pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Failure> {
+    let client = connect(&arguments.server.url).await?;
+    let mut found = Vec::new();
+    for name in &arguments.names {
+        let holder = client.lock(name).inspect().await?;
+        found.push((name.as_str(), holder));
+    }
+    client.close(Duration::ZERO).await;
+    if arguments.json {
+        let list: Vec<Value> = found
+            .iter()
+            .map(|(name, holder)| as_json(name, holder.as_ref()))
+            .collect();
+        text::print(&format!("{:#}\n", Value::Array(list)));
+    } else {
+        let lines = found.iter().map(|(name, holder)| match holder {
+            Some(holder) => format!("{}: {}\n", text::plain(name), held(holder)),
+            None => format!("{}: free\n", text::plain(name)),
+        });
+        text::print(&lines.collect::<String>());
+    }
+    let all_held = found.iter().all(|(_, holder)| holder.is_some());
+    Ok(if all_held { 0 } else { exit::FREE })
+}
+
+/// A holder in a few words.
+pub(crate) fn held(holder: &Holder) -> String {
+    let times = match holder.hold_count {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    };
+    format!(
+        "held {times} by {}, {}",
+        text::plain(&holder.owner),
+        left(holder)
+    )
+}
+
+/// How long the lock lasts if nobody renews it.
+pub(crate) fn left(holder: &Holder) -> String {
+    holder.lease_left.map_or_else(
+        || "without an end".to_owned(),
+        |left| format!("{} left", text::seconds(left)),
+    )
+}
+
+fn as_json(name: &str, holder: Option<&Holder>) -> Value {
+    match holder {
+        None => json!({ "name": name, "held": false }),
+        Some(holder) => json!({
+            "name": name,
+            "held": true,
+            "owner": holder.owner,
+            "hold_count": holder.hold_count,
+            "lease_left_ms": holder.lease_left.map(|left| left.as_millis() as u64),
+        }),
+    }
+}

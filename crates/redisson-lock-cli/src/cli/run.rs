@@ -1,0 +1,134 @@
+//! `run`: takes the lock, runs the command, releases the lock.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
+
+use super::args::Run;
+use super::exit::{self, Failure};
+use super::group::Group;
+use super::signals::Signals;
+use super::supervise::{Ending, supervise};
+use super::waiting::Progress;
+use super::{CLOSE_GRACE, text};
+
+pub(crate) async fn run(arguments: &Run) -> Result<u8, Failure> {
+    let mut signals = Signals::ending_ones()?;
+    let client = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(exit::by_signal(signal)),
+        client = connect(arguments) => client?,
+    };
+    let result = with_client(arguments, &client, &mut signals).await;
+    // Waits for an attempt that was given up, and for a release without an answer.
+    client.close(CLOSE_GRACE).await;
+    result
+}
+
+async fn connect(arguments: &Run) -> Result<LockClient, Failure> {
+    // It has to be below a third of the lease.
+    let command_timeout = COMMAND_TIMEOUT.min(arguments.lease / 4);
+    let builder = LockClient::builder()
+        .watchdog_timeout(arguments.lease)
+        .command_timeout(command_timeout);
+    Ok(builder.connect(&arguments.server.url).await?)
+}
+
+/// The library's own.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
+async fn with_client(
+    arguments: &Run,
+    client: &LockClient,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let lock = client.lock(&arguments.name);
+    let mut progress = Progress::new();
+    let taken = tokio::select! {
+        biased;
+        // First: a lock that is granted at the same moment is released unused.
+        signal = signals.ending() => return Ok(exit::by_signal(signal)),
+        taken = take(&lock, arguments.wait) => taken?,
+        () = progress.show(&lock, arguments.wait) => None,
+    };
+    drop(progress);
+    match taken {
+        Some(guard) => with_lock(arguments, guard, signals).await,
+        None => {
+            let waited = text::seconds(arguments.wait.unwrap_or_default());
+            let name = text::plain(&arguments.name);
+            let sentence = format!("lock `{name}` was not free within {waited}");
+            Err(Failure::new(exit::NOT_IN_TIME, sentence))
+        }
+    }
+}
+
+async fn take(lock: &Lock, wait: Option<Duration>) -> Result<Option<LockGuard>, Error> {
+    match wait {
+        None => lock.lock().await.map(Some),
+        Some(wait) => lock.try_lock_for(wait).await,
+    }
+}
+
+async fn with_lock(
+    arguments: &Run,
+    guard: LockGuard,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let name = text::plain(&arguments.name);
+    signals.and_those_of_a_job()?;
+    // The program may have been stopped for longer than the lease since the lock was granted.
+    if let HoldState::Lost(reason) = guard.state() {
+        let sentence = format!("lock `{name}` was lost: {reason}; the command was not started");
+        return Err(Failure::new(exit::LOST, sentence));
+    }
+    let group = match Group::start(&arguments.command) {
+        Ok(group) => group,
+        Err(error) => {
+            release(&name, guard).await?;
+            return Err(not_started(arguments, &error));
+        }
+    };
+    match supervise(group, &guard, signals, arguments.grace).await {
+        Ending::Ended(code) => {
+            release(&name, guard).await?;
+            Ok(code)
+        }
+        Ending::Lost(reason) => {
+            let sentence = format!("lock `{name}` was lost: {reason}; the command was ended");
+            Err(Failure::new(exit::LOST, sentence))
+        }
+    }
+}
+
+/// Releases the lock. Only a loss is a failure: the command ran, and its code says how it went.
+async fn release(name: &str, guard: LockGuard) -> Result<(), Failure> {
+    match guard.unlock().await {
+        Ok(()) => Ok(()),
+        Err(Error::Lost { reason, .. }) => {
+            let sentence = format!("lock `{name}` was lost before the command had ended: {reason}");
+            Err(Failure::new(exit::LOST, sentence))
+        }
+        Err(error) => {
+            let error = Failure::from(error).sentence;
+            text::say(&format!(
+                "lock `{name}` may be held until its lease ends: {error}"
+            ));
+            Ok(())
+        }
+    }
+}
+
+fn not_started(arguments: &Run, error: &std::io::Error) -> Failure {
+    let command = arguments
+        .command
+        .first()
+        .map(|command| command.display().to_string());
+    let command = text::plain(&command.unwrap_or_default());
+    let code = match error.kind() {
+        ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::CANNOT_EXECUTE,
+    };
+    Failure::new(code, format!("`{command}` cannot be executed: {error}"))
+}

@@ -1,0 +1,134 @@
+//! The signals that reach this program, as events.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
+
+use super::exit::Failure;
+
+/// Those that end a program which does not handle them, and can be handled.
+const ENDING: [Signal; 7] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+];
+
+/// Something happened outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A child changed its state.
+    Child,
+    /// A signal that would end this program.
+    Ending(Signal),
+    /// The terminal, or somebody else, wants this program to stop.
+    Stop,
+    /// It continues.
+    Continue,
+}
+
+/// What was received and not yet read. A signal that was ignored when the program began stays
+/// ignored, here and in the command, as `nohup` and `&` want it.
+pub(crate) struct Signals {
+    watched: Vec<(Event, Arrivals)>,
+}
+
+impl Signals {
+    /// From here on the signals that end a program are events.
+    pub(crate) fn ending_ones() -> Result<Self, Failure> {
+        let ignored = Ignored::now();
+        let mut signals = Self {
+            watched: Vec::new(),
+        };
+        for ending in ENDING
+            .into_iter()
+            .filter(|ending| !ignored.contains(*ending))
+        {
+            signals.watch(Event::Ending(ending), ending)?;
+        }
+        Ok(signals)
+    }
+
+    /// From here on children, stopping and continuing are events too. Before, while there is no
+    /// command, Ctrl-Z does what it does to any program.
+    pub(crate) fn and_those_of_a_job(&mut self) -> Result<(), Failure> {
+        self.watch(Event::Child, Signal::SIGCHLD)?;
+        self.watch(Event::Continue, Signal::SIGCONT)?;
+        if !Ignored::now().contains(Signal::SIGTSTP) {
+            self.watch(Event::Stop, Signal::SIGTSTP)?;
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, event: Event, kind: Signal) -> Result<(), Failure> {
+        let arrivals = signal(SignalKind::from_raw(kind as i32))
+            .map_err(|error| Failure::internal("a signal cannot be handled", error))?;
+        self.watched.push((event, arrivals));
+        Ok(())
+    }
+
+    /// The next event. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> Event {
+        poll_fn(|context| {
+            for (event, arrivals) in &mut self.watched {
+                if let Poll::Ready(Some(())) = arrivals.poll_recv(context) {
+                    return Poll::Ready(*event);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next signal that ends this program.
+    pub(crate) async fn ending(&mut self) -> Signal {
+        loop {
+            if let Event::Ending(signal) = self.next().await {
+                return signal;
+            }
+        }
+    }
+}
+
+/// The signals that this program ignores. Only Linux says so without `unsafe`; elsewhere none
+/// counts as ignored.
+struct Ignored(u64);
+
+impl Ignored {
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self(Self::read(&status))
+    }
+
+    fn read(status: &str) -> u64 {
+        let mut lines = status.lines();
+        let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .unwrap_or(0)
+    }
+
+    fn contains(&self, signal: Signal) -> bool {
+        self.0 >> (signal as u32 - 1) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_their_mask() {
+        let ignored = Ignored(Ignored::read(
+            "Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t1\n",
+        ));
+        assert!(ignored.contains(Signal::SIGHUP));
+        assert!(ignored.contains(Signal::SIGPIPE));
+        assert!(!ignored.contains(Signal::SIGTERM));
+        assert_eq!(Ignored::read(""), 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! A server, the program, and a folder into which commands write what they see.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use test_support::{Control, Server};
+
+pub(crate) const LOCK: &str = "stock:42";
+
+/// No wait is longer.
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Fixture {
+    pub(crate) server: Server,
+    folder: PathBuf,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("redisson-lock-cli-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        Self {
+            server: Server::start(),
+            folder,
+        }
+    }
+
+    pub(crate) fn control(&self) -> Control {
+        self.server.control()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The program with these arguments, told where the server is, in the folder.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(arguments)
+            .env("REDISSON_LOCK_URL", self.server.url())
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        Running::start(&mut self.command(arguments))
+    }
+
+    /// Runs a script of the shell under the lock, with these options.
+    pub(crate) fn start_script(&self, options: &[&str], script: &str) -> Running {
+        self.start(&[&["run"], options, &[LOCK, "--", "sh", "-c", script]].concat())
+    }
+
+    /// Runs the program to its end.
+    pub(crate) fn finish(&self, arguments: &[&str]) -> Finished {
+        self.start(arguments).end()
+    }
+
+    /// Another holder takes the lock, as a JVM writes it.
+    pub(crate) fn take_as_java(&self, lock: &str, count: u32) {
+        let mut control = self.control();
+        control.run(&["HSET", lock, JAVA, &count.to_string()]);
+        control.run(&["PEXPIRE", lock, "600000"]);
+    }
+
+    /// Frees the lock as a JVM does.
+    pub(crate) fn release_as_java(&self, lock: &str) {
+        let mut control = self.control();
+        control.run(&["DEL", lock]);
+        control.run(&[
+            "PUBLISH",
+            &format!("redisson_lock__channel:{{{lock}}}"),
+            "0",
+        ]);
+    }
+
+    /// Waits until the file has a line in it, and answers what it has.
+    pub(crate) fn written(&self, name: &str) -> String {
+        let path = self.path(name);
+        let read = || std::fs::read_to_string(&path).unwrap_or_default();
+        wait(&format!("`{name}` is written"), || read().ends_with('\n'));
+        read().trim_end().to_owned()
+    }
+
+    /// Waits until the file names a process.
+    pub(crate) fn process(&self, name: &str) -> Pid {
+        Pid::from_raw(self.written(name).parse().expect("a process id"))
+    }
+
+    /// Waits until somebody waits for the lock.
+    pub(crate) fn wait_for_a_waiter(&self) {
+        let mut control = self.control();
+        let channel = format!("redisson_lock__channel:{{{LOCK}}}");
+        wait("somebody waits", || {
+            control.run(&["PUBSUB", "NUMSUB", &channel]) == format!("{channel} 1")
+        });
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.control().number(&["EXISTS", LOCK]) == 0
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The program while it runs. Its output is read all the time, so that it never waits for that.
+pub(crate) struct Running {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("the program starts");
+        Self {
+            stdout: child.stdout.take().map(collect),
+            stderr: child.stderr.take().map(collect),
+            child,
+        }
+    }
+
+    pub(crate) fn id(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a process id"))
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        kill(self.id(), signal).expect("the program runs");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
+    pub(crate) fn end(mut self) -> Finished {
+        wait("the program ends", || self.has_ended());
+        let text = |reader: Option<JoinHandle<String>>| {
+            reader.map_or_else(String::new, |reader| reader.join().expect("read"))
+        };
+        Finished {
+            status: self.child.wait().expect("a child"),
+            stdout: text(self.stdout.take()),
+            stderr: text(self.stderr.take()),
+        }
+    }
+}
+
+impl Drop for Running {
+    /// Only of a test that failed in between.
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.send(Signal::SIGTERM);
+        }
+    }
+}
+
+pub(crate) struct Finished {
+    status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    #[track_caller]
+    pub(crate) fn with_code(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{}", self.stderr);
+        self
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Waits for a fact.
+#[track_caller]
+pub(crate) fn wait(what: &str, mut fact: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !fact() {
+        assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the process is gone. One that nobody has reaped runs no more.
+pub(crate) fn is_gone(process: Pid) -> bool {
+    matches!(state(process), None | Some('Z'))
+}
+
+/// The state of a process, as `ps` writes it.
+pub(crate) fn state(process: Pid) -> Option<char> {
+    let output = Command::new("ps")
+        .args(["-o", "stat=", "-p", &process.to_string()])
+        .output()
+        .expect("ps runs");
+    let state = String::from_utf8_lossy(&output.stdout);
+    state.trim_start().chars().next()
+}
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_redisson-lock");
+
+/// An owner as Redisson writes it.
+pub(crate) const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:31";

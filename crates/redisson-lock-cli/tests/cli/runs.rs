@@ -1,0 +1,271 @@
+//! `run` when nothing goes wrong, and when it cannot begin.
+
+use crate::fixture::{Fixture, JAVA, LOCK, is_gone, wait};
+
+#[test]
+fn the_status_of_the_command_is_handed_on_and_the_key_is_gone() {
+    let fixture = Fixture::new();
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -KILL $$", 137),
+    ] {
+        fixture.start_script(&[], script).end().with_code(code);
+        assert!(fixture.is_free(), "after {script}");
+    }
+}
+
+#[test]
+fn arguments_arrive_as_they_are_and_no_shell_is_in_between() {
+    let fixture = Fixture::new();
+    let given = [
+        "two words",
+        "it's \"quoted\"",
+        "$HOME",
+        "*",
+        "a;b",
+        "",
+        "--wait",
+        "-n",
+        "ü\nx",
+    ];
+    let script = "printf '<%s>' \"$@\"";
+    let mut arguments = vec!["run", LOCK, "--", "sh", "-c", script, "sh"];
+    arguments.extend(given);
+    let finished = fixture.finish(&arguments).with_code(0);
+    let expected: String = given.map(|word| format!("<{word}>")).concat();
+    assert_eq!(finished.stdout, expected);
+    // Without a shell the command is the child itself.
+    fixture
+        .finish(&["run", LOCK, "--", "exit 3"])
+        .with_code(127);
+}
+
+#[test]
+fn the_lock_is_held_while_the_command_runs_and_stdin_is_its_own() {
+    let fixture = Fixture::new();
+    let running = fixture.start_script(&[], "echo $$ > in; while [ ! -e go ]; do sleep 0.02; done");
+    let command = fixture.process("in");
+    assert_eq!(fixture.control().count(LOCK), 1);
+    // In a group of its own.
+    let group = nix::unistd::getpgid(Some(command)).expect("it runs");
+    assert_eq!(group, command);
+    std::fs::write(fixture.path("go"), "").expect("written");
+    running.end().with_code(0);
+    assert!(fixture.is_free());
+
+    let input = std::fs::File::open("/etc/hostname").or_else(|_| std::fs::File::open("/dev/null"));
+    let mut command = fixture.command(&["run", LOCK, "--", "cat"]);
+    command.stdin(input.expect("a file"));
+    let finished = crate::fixture::Running::start(&mut command)
+        .end()
+        .with_code(0);
+    let expected = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    assert_eq!(finished.stdout, expected);
+}
+
+#[test]
+fn the_lease_is_renewed_for_as_long_as_the_command_runs() {
+    let fixture = Fixture::new();
+    let script = "echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 5";
+    let running = fixture.start_script(&["--lease", "600ms"], script);
+    fixture.written("in");
+    // Several leases, by what the server counts: each renewal is a PEXPIRE of a lock.
+    let mut control = fixture.control();
+    let before = control.calls("pexpire");
+    wait("six renewals", || control.calls("pexpire") >= before + 6);
+    assert_eq!(control.count(LOCK), 1);
+    std::fs::write(fixture.path("go"), "").expect("written");
+    running.end().with_code(5);
+    assert!(fixture.is_free());
+}
+
+#[test]
+fn what_the_command_leaves_in_its_group_is_ended_before_the_lock_is_released() {
+    let fixture = Fixture::new();
+    // One ends when told to, and says whether the lock was held by then; the other ignores it.
+    let polite = format!(
+        "sh -c 'trap \"echo told > told; exit\" TERM; echo $$ > polite; while :; do sleep 0.02; done' & {}",
+        "sh -c 'trap \"\" TERM; echo $$ > deaf; while :; do sleep 0.02; done' &"
+    );
+    let script =
+        format!("{polite} while [ ! -s polite -o ! -s deaf ]; do sleep 0.02; done; exit 4");
+    let running = fixture.start_script(&["--grace", "200ms"], &script);
+    let (polite, deaf) = (fixture.process("polite"), fixture.process("deaf"));
+    fixture.written("told");
+    running.end().with_code(4);
+    assert!(is_gone(polite) && is_gone(deaf));
+    assert!(fixture.is_free());
+}
+
+#[test]
+fn the_lock_is_held_until_the_last_of_the_group_is_gone() {
+    let fixture = Fixture::new();
+    let script = "sh -c 'trap \"\" TERM; echo $$ > deaf; while :; do sleep 0.02; done' & \
+                  while [ ! -s deaf ]; do sleep 0.02; done; exit 0";
+    let running = fixture.start_script(&["--grace", "60s"], script);
+    let deaf = fixture.process("deaf");
+    // The command itself ends, the other one does not before the grace is over.
+    wait("the command has ended", || {
+        let parent = std::fs::read_to_string(format!("/proc/{deaf}/stat")).unwrap_or_default();
+        let parent = parent
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.split(' ').nth(1).map(str::to_owned));
+        cfg!(not(target_os = "linux")) || parent == Some(running.id().to_string())
+    });
+    assert_eq!(fixture.control().count(LOCK), 1);
+    nix::sys::signal::kill(deaf, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    running.end().with_code(0);
+    assert!(fixture.is_free());
+}
+
+#[test]
+fn a_lock_that_is_not_free_in_time_starts_nothing() {
+    let fixture = Fixture::new();
+    fixture.take_as_java(LOCK, 1);
+    for wait in ["0", "150ms"] {
+        let script = "echo ran > ran";
+        let finished = fixture
+            .start_script(&["--wait", wait], script)
+            .end()
+            .with_code(75);
+        assert!(
+            finished.stderr.contains("was not free within"),
+            "{}",
+            finished.stderr
+        );
+    }
+    assert!(!fixture.path("ran").exists());
+    assert_eq!(fixture.control().hash(LOCK), format!("{JAVA} 1"));
+}
+
+#[test]
+fn a_lock_that_becomes_free_is_taken() {
+    let fixture = Fixture::new();
+    fixture.take_as_java(LOCK, 1);
+    let running = fixture.start_script(&["--wait", "60s"], "echo ran > ran");
+    fixture.wait_for_a_waiter();
+    assert!(!fixture.path("ran").exists());
+    fixture.release_as_java(LOCK);
+    running.end().with_code(0);
+    fixture.written("ran");
+    assert!(fixture.is_free());
+}
+
+#[test]
+fn two_runs_never_overlap() {
+    let fixture = Fixture::new();
+    // A folder can be made once: whoever finds it there is inside together with another.
+    let script = "mkdir inside || exit 9; sleep 0.02; rmdir inside; echo done >> done";
+    let runs: Vec<_> = (0..8).map(|_| fixture.start_script(&[], script)).collect();
+    for run in runs {
+        run.end().with_code(0);
+    }
+    assert_eq!(fixture.written("done").lines().count(), 8);
+    assert!(fixture.is_free());
+}
+
+#[test]
+fn a_command_that_cannot_be_started_leaves_no_lock() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("text"), "no program").expect("written");
+    for (command, code) in [("./there-is-no-such-command", 127), ("./text", 126)] {
+        let finished = fixture
+            .finish(&["run", LOCK, "--", command])
+            .with_code(code);
+        assert!(
+            finished.stderr.contains("cannot be executed"),
+            "{}",
+            finished.stderr
+        );
+        assert!(fixture.is_free());
+    }
+}
+
+#[test]
+fn wrong_arguments_have_the_code_of_usage() {
+    let fixture = Fixture::new();
+    let wrong: [&[&str]; 8] = [
+        &[],
+        &["run", LOCK],
+        &["run", LOCK, "--"],
+        &["run", LOCK, "true"],
+        &["run", "--wait", "soon", LOCK, "--", "true"],
+        &["run", "--lease", "1ms", LOCK, "--", "true"],
+        &["run", "", "--", "true"],
+        &["inspect"],
+    ];
+    for arguments in wrong {
+        let finished = fixture.finish(arguments).with_code(64);
+        assert!(!finished.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_has_every_exit_code_and_the_readme_too() {
+    let fixture = Fixture::new();
+    let help = fixture.finish(&["run", "--help"]).with_code(0).stdout;
+    let readme = include_str!("../../README.md");
+    for code in [
+        "0", "1", "64", "65", "69", "70", "75", "77", "79", "126", "127", "128+n",
+    ] {
+        let row = help
+            .lines()
+            .any(|line| line.trim_start().starts_with(&format!("{code} ")));
+        assert!(row, "{code} in {help}");
+        assert!(
+            readme.contains(&format!("| {code} |")),
+            "{code} in the README"
+        );
+    }
+    assert!(
+        !help.contains(&fixture.server.url()),
+        "the variable is not shown"
+    );
+}
+
+#[test]
+fn an_address_that_cannot_be_used_gets_a_sentence_and_no_password() {
+    let fixture = Fixture::new();
+    let secret = "geheim";
+    let urls = [
+        (format!("redis://:{secret}@127.0.0.1:1"), 69),
+        (format!("redis://:{secret}@127.0.0.1:port"), 64),
+        (format!("redis+tls://user:{secret}@127.0.0.1:1"), 64),
+        (format!("user:{secret}@127.0.0.1"), 64),
+        (format!("redis-cluster://:{secret}@127.0.0.1:1"), 64),
+        (
+            format!("redis://user:{secret}@127.0.0.1:{}", fixture.server.port),
+            77,
+        ),
+    ];
+    for (url, code) in urls {
+        for arguments in [
+            &["run", LOCK, "--", "true"][..],
+            &["inspect", LOCK],
+            &["watch", "--once", "*"],
+            &["unlock", "--force", LOCK],
+            &["bench", "--tasks", "1", "--seconds", "1"],
+        ] {
+            let mut command = fixture.command(arguments);
+            command.env("REDISSON_LOCK_URL", &url);
+            let finished = crate::fixture::Running::start(&mut command)
+                .end()
+                .with_code(code);
+            let said = format!("{}{}", finished.stdout, finished.stderr);
+            assert!(!said.contains(secret), "{arguments:?} {said}");
+            assert!(
+                finished.stderr.starts_with("redisson-lock: "),
+                "{}",
+                finished.stderr
+            );
+            assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+        }
+    }
+    // Among the wrong arguments.
+    let url = format!("redis://:{secret}@127.0.0.1");
+    let finished = fixture.finish(&[&url]).with_code(64);
+    assert!(!finished.stderr.contains(secret), "{}", finished.stderr);
+}

@@ -1,0 +1,1 @@
+//! The program at a terminal, under a shell with job control.
