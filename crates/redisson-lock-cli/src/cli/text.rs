@@ -16,11 +16,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(FORM.to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| FORM.to_owned())?;
-    let total = number.checked_mul(milliseconds);
+    let total = number.checked_mul(milliseconds).map(Duration::from_millis);
     total
-        .map(Duration::from_millis)
-        .ok_or_else(|| "it is too long".to_owned())
+        .filter(|total| *total <= LONGEST)
+        .ok_or_else(|| "it is longer than 3650d".to_owned())
 }
+
+/// Far from the end of the clock's range.
+const LONGEST: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 
 const FORM: &str = "a duration is a number with ms, s, m, h or d, such as 30s";
 
