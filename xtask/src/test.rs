@@ -215,6 +215,8 @@ impl Report {
         }
         let kit = ["--package", "redisson-lock-test", "--tests"];
         self.tests("test kit", server, &kit, &[]);
+        let cli = ["--package", "redisson-lock-cli", "--test", "cli"];
+        self.tests("command line", server, &cli, &[]);
         let docs = [
             "--doc",
             "--package",

@@ -21,7 +21,7 @@ use clap::{CommandFactory, Parser};
 use redisson_lock::LockClient;
 
 use self::args::{Arguments, Command};
-use self::exit::Failure;
+use self::exit::Problem;
 
 /// Reads the arguments and does what they say.
 pub(crate) fn main() -> ExitCode {
@@ -31,9 +31,9 @@ pub(crate) fn main() -> ExitCode {
     };
     match perform(arguments.command) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            text::say(&failure.sentence);
-            ExitCode::from(failure.code)
+        Err(problem) => {
+            text::say(&problem.sentence);
+            ExitCode::from(problem.code)
         }
     }
 }
@@ -50,7 +50,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     ExitCode::from(exit::USAGE)
 }
 
-fn perform(command: Command) -> Result<u8, Failure> {
+fn perform(command: Command) -> Result<u8, Problem> {
     // Everything but `bench` is one task. `run` needs a single thread: it blocks a signal around a
     // call, and must not be starting the command on another thread meanwhile.
     let mut builder = match command {
@@ -60,7 +60,7 @@ fn perform(command: Command) -> Result<u8, Failure> {
     let runtime = builder
         .enable_all()
         .build()
-        .map_err(|error| Failure::internal("no runtime can be started", error))?;
+        .map_err(|error| Problem::internal("no runtime can be started", error))?;
     runtime.block_on(async {
         match command {
             Command::Run(arguments) => run::run(&arguments).await,
@@ -80,8 +80,8 @@ fn perform(command: Command) -> Result<u8, Failure> {
 }
 
 /// A client with the default settings.
-async fn connect(url: &str) -> Result<LockClient, Failure> {
-    LockClient::connect(url).await.map_err(Failure::from)
+async fn connect(url: &str) -> Result<LockClient, Problem> {
+    LockClient::connect(url).await.map_err(Problem::from)
 }
 
 /// How long the end of a client waits for its last releases.

@@ -9,11 +9,11 @@ use redisson_lock::{Error, Lock};
 use tokio::task::JoinSet;
 
 use super::args::Bench;
-use super::exit::{self, Failure};
+use super::exit::{self, Problem};
 use super::signals::Signals;
 use super::{CLOSE_GRACE, connect, text};
 
-pub(crate) async fn run(arguments: &Bench) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: &Bench) -> Result<u8, Problem> {
     let mut signals = Signals::ending_ones()?;
     let client = tokio::select! {
         biased;

@@ -44,12 +44,12 @@ The URL may be given in the variable REDISSON_LOCK_URL. A password on a command 
 by everybody on the machine; in the environment it cannot.";
 
 /// Why the program ends with a code of its own.
-pub(crate) struct Failure {
+pub(crate) struct Problem {
     pub(crate) code: u8,
     pub(crate) sentence: String,
 }
 
-impl Failure {
+impl Problem {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
         Self {
             code,
@@ -63,7 +63,7 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::InvalidName { .. }

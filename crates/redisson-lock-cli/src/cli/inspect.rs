@@ -6,10 +6,10 @@ use redisson_lock::Holder;
 use serde_json::{Value, json};
 
 use super::args::Inspect;
-use super::exit::{self, Failure};
+use super::exit::{self, Problem};
 use super::{connect, text};
 
-pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Problem> {
     let client = connect(&arguments.server.url).await?;
     let mut found = Vec::new();
     for name in &arguments.names {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
 
 use super::args::Run;
-use super::exit::{self, Failure};
+use super::exit::{self, Problem};
 use super::group::Group;
 use super::signals::Signals;
 use super::supervise::{Ending, supervise};
 use super::waiting::Progress;
 use super::{CLOSE_GRACE, text};
 
-pub(crate) async fn run(arguments: &Run) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: &Run) -> Result<u8, Problem> {
     let mut signals = Signals::ending_ones()?;
     let client = tokio::select! {
         biased;
@@ -26,7 +26,7 @@ pub(crate) async fn run(arguments: &Run) -> Result<u8, Failure> {
     result
 }
 
-async fn connect(arguments: &Run) -> Result<LockClient, Failure> {
+async fn connect(arguments: &Run) -> Result<LockClient, Problem> {
     // It has to be below a third of the lease.
     let command_timeout = COMMAND_TIMEOUT.min(arguments.lease / 4);
     let builder = LockClient::builder()
@@ -42,7 +42,7 @@ async fn with_client(
     arguments: &Run,
     client: &LockClient,
     signals: &mut Signals,
-) -> Result<u8, Failure> {
+) -> Result<u8, Problem> {
     let lock = client.lock(&arguments.name);
     let mut progress = Progress::new();
     let taken = tokio::select! {
@@ -59,7 +59,7 @@ async fn with_client(
             let waited = text::seconds(arguments.wait.unwrap_or_default());
             let name = text::plain(&arguments.name);
             let sentence = format!("lock `{name}` was not free within {waited}");
-            Err(Failure::new(exit::NOT_IN_TIME, sentence))
+            Err(Problem::new(exit::NOT_IN_TIME, sentence))
         }
     }
 }
@@ -75,13 +75,13 @@ async fn with_lock(
     arguments: &Run,
     guard: LockGuard,
     signals: &mut Signals,
-) -> Result<u8, Failure> {
+) -> Result<u8, Problem> {
     let name = text::plain(&arguments.name);
     signals.and_those_of_a_job()?;
     // The program may have been stopped for longer than the lease since the lock was granted.
     if let HoldState::Lost(reason) = guard.state() {
         let sentence = format!("lock `{name}` was lost: {reason}; the command was not started");
-        return Err(Failure::new(exit::LOST, sentence));
+        return Err(Problem::new(exit::LOST, sentence));
     }
     let group = match Group::start(&arguments.command) {
         Ok(group) => group,
@@ -97,21 +97,21 @@ async fn with_lock(
         }
         Ending::Lost(reason) => {
             let sentence = format!("lock `{name}` was lost: {reason}; the command was ended");
-            Err(Failure::new(exit::LOST, sentence))
+            Err(Problem::new(exit::LOST, sentence))
         }
     }
 }
 
-/// Releases the lock. Only a loss is a failure: the command ran, and its code says how it went.
-async fn release(name: &str, guard: LockGuard) -> Result<(), Failure> {
+/// Releases the lock. Only a loss is a problem: the command ran, and its code says how it went.
+async fn release(name: &str, guard: LockGuard) -> Result<(), Problem> {
     match guard.unlock().await {
         Ok(()) => Ok(()),
         Err(Error::Lost { reason, .. }) => {
             let sentence = format!("lock `{name}` was lost before the command had ended: {reason}");
-            Err(Failure::new(exit::LOST, sentence))
+            Err(Problem::new(exit::LOST, sentence))
         }
         Err(error) => {
-            let error = Failure::from(error).sentence;
+            let error = Problem::from(error).sentence;
             text::say(&format!(
                 "lock `{name}` may be held until its lease ends: {error}"
             ));
@@ -120,7 +120,7 @@ async fn release(name: &str, guard: LockGuard) -> Result<(), Failure> {
     }
 }
 
-fn not_started(arguments: &Run, error: &std::io::Error) -> Failure {
+fn not_started(arguments: &Run, error: &std::io::Error) -> Problem {
     let command = arguments
         .command
         .first()
@@ -130,5 +130,5 @@ fn not_started(arguments: &Run, error: &std::io::Error) -> Failure {
         ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::CANNOT_EXECUTE,
     };
-    Failure::new(code, format!("`{command}` cannot be executed: {error}"))
+    Problem::new(code, format!("`{command}` cannot be executed: {error}"))
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
-use super::exit::Failure;
+use super::exit::Problem;
 
 /// Those that end a program which does not handle them, and can be handled.
 const ENDING: [Signal; 7] = [
@@ -40,7 +40,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// From here on the signals that end a program are events.
-    pub(crate) fn ending_ones() -> Result<Self, Failure> {
+    pub(crate) fn ending_ones() -> Result<Self, Problem> {
         let ignored = Ignored::now();
         let mut signals = Self {
             watched: Vec::new(),
@@ -56,7 +56,7 @@ impl Signals {
 
     /// From here on children, stopping and continuing are events too. Before, while there is no
     /// command, Ctrl-Z does what it does to any program.
-    pub(crate) fn and_those_of_a_job(&mut self) -> Result<(), Failure> {
+    pub(crate) fn and_those_of_a_job(&mut self) -> Result<(), Problem> {
         self.watch(Event::Child, Signal::SIGCHLD)?;
         self.watch(Event::Continue, Signal::SIGCONT)?;
         if !Ignored::now().contains(Signal::SIGTSTP) {
@@ -65,9 +65,9 @@ impl Signals {
         Ok(())
     }
 
-    fn watch(&mut self, event: Event, kind: Signal) -> Result<(), Failure> {
+    fn watch(&mut self, event: Event, kind: Signal) -> Result<(), Problem> {
         let arrivals = signal(SignalKind::from_raw(kind as i32))
-            .map_err(|error| Failure::internal("a signal cannot be handled", error))?;
+            .map_err(|error| Problem::internal("a signal cannot be handled", error))?;
         self.watched.push((event, arrivals));
         Ok(())
     }

@@ -88,7 +88,7 @@ pub(crate) fn say(sentence: &str) {
     let _ = writeln!(std::io::stderr(), "redisson-lock: {sentence}");
 }
 
-/// Writes to stdout. A reader that is gone wants nothing more, and is no failure.
+/// Writes to stdout. A reader that is gone wants nothing more, and is no problem.
 pub(crate) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout
@@ -112,7 +112,16 @@ mod tests {
         assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for wrong in ["", "s", "-1s", "1.5s", "1 s", "1w", "99999999999999999999d"] {
+        for wrong in [
+            "",
+            "s",
+            "-1s",
+            "1.5s",
+            "1 s",
+            "1w",
+            "99999999999999999999d",
+            "3651d",
+        ] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
         assert!(lease("299ms").is_err() && lease("300ms").is_ok() && lease("25h").is_err());

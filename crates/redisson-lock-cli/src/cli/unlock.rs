@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::args::Unlock;
-use super::exit::{self, Failure};
+use super::exit::{self, Problem};
 use super::{connect, text};
 
-pub(crate) async fn run(arguments: &Unlock) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: &Unlock) -> Result<u8, Problem> {
     let name = text::plain(&arguments.name);
     if !arguments.force {
         let sentence = format!(
             "lock `{name}` belongs to its holder, which would go on without it: say --force if that is meant"
         );
-        return Err(Failure::new(exit::USAGE, sentence));
+        return Err(Problem::new(exit::USAGE, sentence));
     }
     let client = connect(&arguments.server.url).await?;
     let freed = client.lock(&arguments.name).force_unlock().await;

@@ -11,12 +11,12 @@ use redisson_lock::{Error, Holder, LockClient};
 use tokio::task::JoinSet;
 
 use super::args::Watch;
-use super::exit::{self, Failure};
+use super::exit::{self, Problem};
 use super::inspect::left;
 use super::signals::Signals;
 use super::{connect, text};
 
-pub(crate) async fn run(arguments: &Watch) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: &Watch) -> Result<u8, Problem> {
     let mut signals = Signals::ending_ones()?;
     tokio::select! {
         biased;
@@ -25,7 +25,7 @@ pub(crate) async fn run(arguments: &Watch) -> Result<u8, Failure> {
     }
 }
 
-async fn watch(arguments: &Watch) -> Result<(), Failure> {
+async fn watch(arguments: &Watch) -> Result<(), Problem> {
     // First: it says what is wrong with an address, and accepts no unknown scheme.
     let client = connect(&arguments.server.url).await?;
     let scanner = scanner(&arguments.server.url).await?;
@@ -40,7 +40,7 @@ async fn watch(arguments: &Watch) -> Result<(), Failure> {
             Ok(found) if is_screen => table(&found, lines_of_screen()),
             Ok(found) => table(&found, usize::MAX),
             // It goes on when the server is back.
-            Err(failure) => format!("{}\n", text::without_passwords(&failure.sentence)),
+            Err(problem) => format!("{}\n", text::without_passwords(&problem.sentence)),
         };
         text::print(&match is_screen {
             true => format!("{CLEAR_SCREEN}{lines}"),
@@ -51,7 +51,7 @@ async fn watch(arguments: &Watch) -> Result<(), Failure> {
 }
 
 /// A connection for SCAN.
-async fn scanner(url: &str) -> Result<Client, Failure> {
+async fn scanner(url: &str) -> Result<Client, Problem> {
     let config = Config::from_url(url).map_err(unavailable)?;
     let client = Builder::from_config(config)
         .with_performance_config(|performance| performance.default_command_timeout = TIMEOUT)
@@ -70,8 +70,8 @@ async fn scanner(url: &str) -> Result<Client, Failure> {
     Ok(client)
 }
 
-fn unavailable(error: fred::error::Error) -> Failure {
-    Failure::new(exit::UNAVAILABLE, format!("no answer from Redis ({error})"))
+fn unavailable(error: fred::error::Error) -> Problem {
+    Problem::new(exit::UNAVAILABLE, format!("no answer from Redis ({error})"))
 }
 
 /// Every lock that matches now, by name.
@@ -79,7 +79,7 @@ async fn locks(
     client: &LockClient,
     scanner: &Client,
     pattern: &str,
-) -> Result<Vec<(String, Holder)>, Failure> {
+) -> Result<Vec<(String, Holder)>, Problem> {
     let mut names = std::collections::BTreeSet::new();
     let mut cursor = "0".to_owned();
     loop {
@@ -121,7 +121,7 @@ async fn scan(
     scanner: &Client,
     cursor: &str,
     pattern: &str,
-) -> Result<(String, Vec<String>), Failure> {
+) -> Result<(String, Vec<String>), Problem> {
     let command = CustomCommand::new_static("SCAN", ClusterHash::Random, false);
     let words = [cursor, "MATCH", pattern, "COUNT", STEP, "TYPE", "hash"];
     let words = words.map(str::to_owned).to_vec();
@@ -135,7 +135,7 @@ async fn scan(
         return Ok((cursor, names.collect()));
     }
     let sentence = "SCAN has an unknown reply; is another program answering for Redis?";
-    Err(Failure::new(exit::UNAVAILABLE, sentence))
+    Err(Problem::new(exit::UNAVAILABLE, sentence))
 }
 
 /// Whether a field is an owner's, `clientId:threadId`. Other programs have hashes with one number
