@@ -35,8 +35,9 @@ impl Group {
         };
         // Processes of the group whose parents end become children of this program, which reaps
         // them: a group with a zombie never becomes empty, and in a container nobody else reaps.
+        // Where that is refused, the system's first process does it, as on other systems.
         #[cfg(target_os = "linux")]
-        nix::sys::prctl::set_child_subreaper(true)?;
+        let _ = nix::sys::prctl::set_child_subreaper(true);
         let child = Command::new(program)
             .args(arguments)
             .process_group(0)

@@ -208,7 +208,15 @@ pub(crate) fn is_gone(process: Pid) -> bool {
     matches!(state(process), None | Some('Z'))
 }
 
-/// The state of a process, as `ps` writes it.
+/// The state of a process, as `ps` writes it, which not every machine has.
+#[cfg(target_os = "linux")]
+pub(crate) fn state(process: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may contain anything.
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+#[cfg(not(target_os = "linux"))]
 pub(crate) fn state(process: Pid) -> Option<char> {
     let output = Command::new("ps")
         .args(["-o", "stat=", "-p", &process.to_string()])

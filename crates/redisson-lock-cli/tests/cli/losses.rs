@@ -126,7 +126,7 @@ fn a_server_that_is_silent_for_longer_than_the_lease_is_a_loss() {
 #[test]
 fn a_stopped_command_is_ended_by_a_loss() {
     let fixture = Fixture::new();
-    let running = command_with_child(&fixture, &SHORT);
+    let running = command_with_child(&fixture, &[&SHORT[..], &["--grace", "10m"]].concat());
     let command = fixture.process("in");
     fixture.process("child");
     kill(command, Signal::SIGSTOP).expect("it runs");

@@ -126,9 +126,8 @@ fn handles_term(running: &Running) -> bool {
 fn what_is_ignored_stays_ignored() {
     let fixture = Fixture::new();
     // As `nohup` does it.
-    let script = format!(
-        "trap '' HUP; exec '{PROGRAM}' run {LOCK} -- sh -c 'echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 8'"
-    );
+    let inner = "trap \"echo got > got\" USR1; echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 8";
+    let script = format!("trap '' HUP; exec '{PROGRAM}' run {LOCK} -- sh -c '{inner}'");
     let mut command = Command::new("sh");
     command
         .args(["-c", &script])
@@ -137,8 +136,9 @@ fn what_is_ignored_stays_ignored() {
     let running = Running::start(&mut command);
     fixture.written("in");
     running.send(Signal::SIGHUP);
-    // It would end both at once.
-    running.send(Signal::SIGCONT);
+    // It would have been passed on before this one.
+    running.send(Signal::SIGUSR1);
+    fixture.written("got");
     std::fs::write(fixture.path("go"), "").expect("written");
     running.end().with_code(8);
     assert!(fixture.is_free());
