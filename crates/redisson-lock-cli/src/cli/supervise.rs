@@ -151,7 +151,13 @@ impl Job {
                     }
                 }
             }
-            Event::Ending(signal) => self.group.send(signal),
+            Event::Ending(signal) => {
+                self.group.send(signal);
+                if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
+                    // One that is stopped is meant to end too.
+                    self.group.send(Signal::SIGCONT);
+                }
+            }
             Event::Stop => {
                 self.stop_wanted = true;
                 self.group.send(Signal::SIGTSTP);

@@ -1,5 +1,6 @@
 //! A server, the program, and a folder into which commands write what they see.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -85,6 +86,16 @@ impl Fixture {
             &format!("redisson_lock__channel:{{{lock}}}"),
             "0",
         ]);
+    }
+
+    /// A pipe from which a command reads its lines, opened so that neither side waits for the
+    /// other. A command that is to be stopped waits with this: a shell that is just about to
+    /// start a program can be stopped only afterwards.
+    pub(crate) fn pipe(&self, name: &str) -> File {
+        let path = self.path(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let mut options = File::options();
+        options.read(true).write(true).open(path).expect("opened")
     }
 
     /// Waits until the file has a line in it, and answers what it has.

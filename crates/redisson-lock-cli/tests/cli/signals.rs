@@ -1,10 +1,11 @@
 //! Signals that the program receives: passed on while the command runs, the end of the waiting
 //! before.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
 use crate::fixture::{Fixture, JAVA, LOCK, PROGRAM, Running, is_gone, state, wait};
 
@@ -147,7 +148,8 @@ fn what_is_ignored_stays_ignored() {
 #[test]
 fn a_stop_stops_both_and_both_continue() {
     let fixture = Fixture::new();
-    let script = "echo $$ > in; while [ ! -e go ]; do sleep 0.02; done; exit 2";
+    let mut go = fixture.pipe("go");
+    let script = "echo $$ > in; read line < go; exit 2";
     let mut command = fixture.command(&["run", "--lease", "60s", LOCK, "--", "sh", "-c", script]);
     // As a job of a shell has it: a group of its own, inside the session.
     command.process_group(0);
@@ -157,7 +159,7 @@ fn a_stop_stops_both_and_both_continue() {
     wait("both are stopped", || {
         is_stopped(child) && is_stopped(running.id())
     });
-    std::fs::write(fixture.path("go"), "").expect("written");
+    go.write_all(b"on\n").expect("written");
     assert_eq!(fixture.control().count(LOCK), 1);
     running.send(Signal::SIGCONT);
     running.end().with_code(2);
@@ -167,7 +169,8 @@ fn a_stop_stops_both_and_both_continue() {
 #[test]
 fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
     let fixture = Fixture::new();
-    let script = "echo $$ > in; while [ ! -e go ]; do sleep 0.02; done; echo on > on; sleep 60";
+    let mut go = fixture.pipe("go");
+    let script = "echo $$ > in; read line < go; echo on > on; sleep 60";
     let mut command = fixture.command(&["run", "--lease", "300ms", LOCK, "--", "sh", "-c", script]);
     command.process_group(0);
     let running = Running::start(&mut command);
@@ -176,12 +179,32 @@ fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
     wait("both are stopped", || {
         is_stopped(child) && is_stopped(running.id())
     });
-    std::fs::write(fixture.path("go"), "").expect("written");
+    go.write_all(b"on\n").expect("written");
     wait("the lease is over", || fixture.is_free());
     running.send(Signal::SIGCONT);
     running.end().with_code(79);
     assert!(!fixture.path("on").exists(), "it went on without its lock");
     assert!(is_gone(child));
+}
+
+#[test]
+fn a_stopped_command_without_a_terminal_keeps_its_lock_and_ends_by_a_signal() {
+    let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
+    let running = fixture.start_script(&["--lease", "600ms"], "echo $$ > in; read line < go");
+    let child = fixture.process("in");
+    kill(child, Signal::SIGSTOP).expect("it runs");
+    wait("it is stopped", || is_stopped(child));
+    let mut control = fixture.control();
+    let before = control.calls("pexpire");
+    wait("the lock is renewed", || {
+        control.calls("pexpire") >= before + 3
+    });
+    assert_eq!(control.count(LOCK), 1);
+    running.send(Signal::SIGTERM);
+    running.end().with_code(143);
+    assert!(is_gone(child) && fixture.is_free());
+    go.write_all(b"nobody reads\n").expect("written");
 }
 
 fn is_stopped(process: nix::unistd::Pid) -> bool {

@@ -151,8 +151,9 @@ fn in_the_background_the_command_does_not_get_the_terminal_until_it_is_called() 
 #[test]
 fn without_a_shell_above_a_stop_does_not_last() {
     let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
     let script =
-        "trap \"echo on > on\" CONT; echo $$ > in; while [ ! -e go ]; do sleep 0.02; done; exit 4";
+        "trap \"echo on > on\" CONT; echo $$ > in; while ! read line < go; do :; done; exit 4";
     let words = [PROGRAM, "run", LOCK, "--", "sh", "-c", script];
     let mut terminal = Terminal::start(&fixture, &words, &[]);
     terminal.wait_for_foreground(fixture.process("in"));
@@ -160,7 +161,7 @@ fn without_a_shell_above_a_stop_does_not_last() {
     let _ = std::fs::remove_file(fixture.path("on"));
     terminal.enter(CTRL_Z);
     fixture.written("on");
-    std::fs::write(fixture.path("go"), "").expect("written");
+    go.write_all(b"on\n").expect("written");
     terminal.leader.end().with_code(4);
     assert!(fixture.is_free());
 }
@@ -197,5 +198,23 @@ fn a_command_that_is_lost_at_a_terminal_leaves_it_to_the_shell() {
     assert!(kill(command, None).is_err());
     terminal.enter("typed\n");
     assert_eq!(fixture.written("after"), "typed");
+    terminal.leader.end().with_code(0);
+}
+
+#[test]
+fn a_script_around_the_program_has_its_terminal_back() {
+    let fixture = Fixture::new();
+    // Without job control the script and the program are in one group.
+    let script = format!(
+        "{}; echo $? > ended; read line; echo \"$line\" > after",
+        run("echo $$ > in; read line; echo \"$line\" > line")
+    );
+    let mut terminal = Terminal::start(&fixture, &["sh", "-c", &script], &[]);
+    terminal.wait_for_foreground(fixture.process("in"));
+    terminal.enter("typed\n");
+    assert_eq!(fixture.written("line"), "typed");
+    assert_eq!(fixture.written("ended"), "0");
+    terminal.enter("more\n");
+    assert_eq!(fixture.written("after"), "more");
     terminal.leader.end().with_code(0);
 }
