@@ -162,8 +162,13 @@ impl Running {
 
     pub(crate) fn end(mut self) -> Finished {
         wait("the program ends", || self.has_ended());
+        // Whoever survived it still has its output open.
         let text = |reader: Option<JoinHandle<String>>| {
-            reader.map_or_else(String::new, |reader| reader.join().expect("read"))
+            let Some(reader) = reader else {
+                return String::new();
+            };
+            wait("nobody has its output open", || reader.is_finished());
+            reader.join().expect("read")
         };
         Finished {
             status: self.child.wait().expect("a child"),

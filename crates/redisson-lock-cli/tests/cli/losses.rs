@@ -4,8 +4,8 @@ use nix::sys::signal::{Signal, kill};
 
 use crate::fixture::{Fixture, JAVA, LOCK, Running, is_gone, wait};
 
-/// Renewed every 100 ms, so a loss is noticed soon.
-const SHORT: [&str; 2] = ["--lease", "300ms"];
+/// Renewed every half second, so a loss is noticed soon, and a busy machine makes none.
+const SHORT: [&str; 2] = ["--lease", "1500ms"];
 
 /// A command with a child in the background, both of which write what they get.
 fn command_with_child(fixture: &Fixture, options: &[&str]) -> Running {

@@ -103,7 +103,7 @@ fn a_signal_while_waiting_ends_the_waiting_and_takes_no_lock() {
 fn a_signal_while_the_server_is_silent_ends_the_waiting() {
     let fixture = Fixture::new();
     fixture.server.pause();
-    let running = fixture.start_script(&["--lease", "1s"], "echo ran > ran");
+    let running = fixture.start_script(&[], "echo ran > ran");
     // It handles its signals before it connects.
     wait("it handles signals", || handles_term(&running));
     running.send(Signal::SIGTERM);
@@ -171,7 +171,8 @@ fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
     let script = "echo $$ > in; read line < go; echo on > on; sleep 60";
-    let mut command = fixture.command(&["run", "--lease", "300ms", LOCK, "--", "sh", "-c", script]);
+    let mut command =
+        fixture.command(&["run", "--lease", "1500ms", LOCK, "--", "sh", "-c", script]);
     command.process_group(0);
     let running = Running::start(&mut command);
     let child = fixture.process("in");
@@ -191,14 +192,14 @@ fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
 fn a_stopped_command_without_a_terminal_keeps_its_lock_and_ends_by_a_signal() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
-    let running = fixture.start_script(&["--lease", "600ms"], "echo $$ > in; read line < go");
+    let running = fixture.start_script(&["--lease", "1500ms"], "echo $$ > in; read line < go");
     let child = fixture.process("in");
     kill(child, Signal::SIGSTOP).expect("it runs");
     wait("it is stopped", || is_stopped(child));
     let mut control = fixture.control();
     let before = control.calls("pexpire");
     wait("the lock is renewed", || {
-        control.calls("pexpire") >= before + 3
+        control.calls("pexpire") >= before + 2
     });
     assert_eq!(control.count(LOCK), 1);
     running.send(Signal::SIGTERM);

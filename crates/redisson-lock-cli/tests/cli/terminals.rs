@@ -187,7 +187,7 @@ fn whoever_waits_at_a_terminal_sees_who_holds_the_lock() {
 fn a_command_that_is_lost_at_a_terminal_leaves_it_to_the_shell() {
     let fixture = Fixture::new();
     let job = format!(
-        "'{PROGRAM}' run --lease 300ms {LOCK} -- sh -c 'echo $$ > in; while :; do sleep 0.02; done'"
+        "'{PROGRAM}' run --lease 1500ms {LOCK} -- sh -c 'echo $$ > in; while :; do sleep 0.02; done'"
     );
     let script = format!("{job}; echo $? > ended; read line; echo \"$line\" > after");
     let mut terminal = Terminal::shell(&fixture, &script);
