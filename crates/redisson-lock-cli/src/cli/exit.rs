@@ -39,6 +39,7 @@ Exit codes:
   126    run: the command cannot be executed
   127    run: there is no such command
 128+n    run: signal n ended the waiting; the command was not started
+         bench: signal n ended it early
 
 The URL may be given in the variable REDISSON_LOCK_URL. A password on a command line can be seen
 by everybody on the machine; in the environment it cannot.";
