@@ -157,6 +157,14 @@ pub enum Error {
          client running"
     )]
     NoRuntime,
+
+    /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would
+    /// have stopped the tasks of that thread. Nothing was sent.
+    #[error(
+        "a blocking call inside of a tokio runtime: use the async LockClient there, or make the call in \
+         tokio::task::spawn_blocking or on a thread of its own"
+    )]
+    InsideRuntime,
 }
 
 impl Error {

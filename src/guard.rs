@@ -164,6 +164,19 @@ impl LockGuard {
         self.handle.state()
     }
 
+    /// Whether the hold was lost, from local information; no network round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::LockGuard) {
+    /// assert!(!guard.is_lost());
+    /// # }
+    /// ```
+    pub fn is_lost(&self) -> bool {
+        self.handle.is_lost()
+    }
+
     /// The instant up to which the hold is guaranteed without another renewal; always before the
     /// server-side expiry.
     ///

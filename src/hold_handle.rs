@@ -113,6 +113,17 @@ impl HoldHandle {
         Some(self.entry.shared().clock.instant(at))
     }
 
+    /// Whether the hold was lost, from local information.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(held: redisson_lock::HoldHandle) { assert!(!held.is_lost()) }
+    /// ```
+    pub fn is_lost(&self) -> bool {
+        matches!(self.state(), HoldState::Lost(_))
+    }
+
     fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
         self.entry
             .read(|core, now| (core.snapshot(now, self.owner.id(), self.hold), now))

@@ -28,6 +28,9 @@
 //!
 //! # Features
 //!
+//! `blocking` adds the module `blocking`: the same locks for programs without an async runtime, whose
+//! calls wait on the calling thread.
+//!
 //! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
 //! a hidden module, which changes without notice and is outside of semantic versioning.
 //!
@@ -44,6 +47,8 @@
 #[doc = include_str!("../README.md")]
 struct Pages;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 mod client;
 mod client_handle;

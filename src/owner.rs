@@ -39,6 +39,8 @@ use crate::wire;
 /// removes it: there each call has its own owner, and a nested `lock()` deadlocks. Use
 /// [`scope`](Self::scope) in such a body.
 ///
+/// Calls of a [blocking](crate#features) client belong to the thread that makes them.
+///
 /// Owners are created by [`LockClient::owner`](crate::LockClient::owner) and belong to that client
 /// only.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,19 +65,28 @@ impl Owner {
     /// The owner of the current call: its scope, its task, its thread inside a bare `block_on`, or
     /// a fresh one.
     pub(crate) fn current(client_id: &str) -> Self {
-        if let Some(owner) = SCOPE
-            .try_with(|scope| scope.owner_of(client_id))
-            .unwrap_or_default()
-        {
+        if let Some(owner) = Self::of_scope(client_id) {
             return owner;
         }
         if let Some(id) = tokio::task::try_id() {
             return Self::new(client_id, task_number(id), Origin::Task);
         }
-        if in_block_on() {
+        if polled_by_tokio() {
             return Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
         }
         Self::new(client_id, next_own_id(), Origin::Call)
+    }
+
+    /// The owner of a blocking call: its scope, or the thread that makes it.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_thread(client_id: &str) -> Self {
+        let thread = || Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
+        Self::of_scope(client_id).unwrap_or_else(thread)
+    }
+
+    fn of_scope(client_id: &str) -> Option<Self> {
+        let owner = SCOPE.try_with(|scope| scope.owner_of(client_id));
+        owner.unwrap_or_default()
     }
 
     fn new(client_id: &str, thread_id: i64, origin: Origin) -> Self {
@@ -194,13 +205,14 @@ impl Scope {
     }
 }
 
-/// Whether this code is polled by tokio's `block_on` rather than by some other executor.
+/// Whether this code is polled by tokio, as a task or by its `block_on`, rather than by some other
+/// executor or by none.
 ///
 /// Only tokio's own loops run a future under a cooperative budget. Outside a task nothing else
 /// distinguishes the two, and the difference matters: another executor may poll many futures on one
 /// thread, which must not share an owner. The probe consumes budget until it is refused or clearly
 /// unlimited, then restores it.
-fn in_block_on() -> bool {
+pub(crate) fn polled_by_tokio() -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let mut taken = Vec::with_capacity(BUDGET_PROBE);
     let mut refused = false;
@@ -265,7 +277,7 @@ mod tests {
 
     #[test]
     fn block_on_is_told_from_no_executor_and_keeps_its_budget() {
-        assert!(!in_block_on());
+        assert!(!polled_by_tokio());
         for runtime in [
             tokio::runtime::Builder::new_current_thread().build(),
             tokio::runtime::Builder::new_multi_thread()
@@ -274,9 +286,9 @@ mod tests {
         ] {
             let runtime = runtime.expect("runtime");
             let _entered = runtime.enter();
-            assert!(!in_block_on(), "a context alone is no block_on");
+            assert!(!polled_by_tokio(), "a context alone is no block_on");
             runtime.block_on(async {
-                assert!(in_block_on());
+                assert!(polled_by_tokio());
                 assert!(
                     coop::has_budget_remaining(),
                     "the probe gave the budget back"

@@ -131,14 +131,17 @@ const BUSY_MAX: usize = 64;
 /// How many simulated schedules.
 const SCHEDULES: &str = "2000";
 
-/// Which test files belong together; each file runs its tests side by side.
-const PARTS: [(&str, &[&str]); 4] = [
+/// Which test files belong together, and the features that they need; each file runs its tests side by
+/// side.
+const PARTS: [(&str, &[&str], &[&str]); 5] = [
     (
         "facts about fred, public surface, scripts",
+        &[],
         &["fred_facts", "api", "scripts", "leaks"],
     ),
     (
         "behaviour",
+        &[],
         &[
             "lock",
             "bodies",
@@ -153,12 +156,20 @@ const PARTS: [(&str, &[&str]); 4] = [
             "path",
         ],
     ),
-    ("errors, bad inputs, rights", &["errors", "rights"]),
+    ("blocking", &["blocking"], &["blocking"]),
+    ("errors, bad inputs, rights", &[], &["errors", "rights"]),
     (
         "hostile: outcomes, cancellation, storms",
+        &[],
         &["outcomes", "cancellation", "storm", "handover"],
     ),
 ];
+
+/// The features that a file of tests needs.
+pub fn features(file: &str) -> &'static [&'static str] {
+    let part = PARTS.iter().find(|(_, _, files)| files.contains(&file));
+    part.map_or(&[], |(_, features, _)| features)
+}
 
 impl Report {
     /// What can be said without running a test.
@@ -169,12 +180,17 @@ impl Report {
         // In the workspace the library has its feature `test-util`, as its users do not.
         let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         self.check("lints of the library alone", alone.args(DENY));
+        let mut blocking = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
+        blocking.args(["--features", "blocking"]).args(DENY);
+        self.check("lints of the blocking library", &mut blocking);
         let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
         docs.args([
             "--package",
             "redisson-lock",
             "--package",
             "redisson-lock-test",
+            "--features",
+            "redisson-lock/blocking",
         ]);
         self.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
         self.check("package builds from its own tarball", &mut package());
@@ -208,8 +224,9 @@ impl Report {
         );
         self.tests("explorer", server, &sim::EXPLORER, &[]);
         self.tests("real threads at one lock", server, &sim::THREADS, &[]);
-        for (name, files) in PARTS {
+        for (name, features, files) in PARTS {
             let mut selected = vec!["--package", "redisson-lock"];
+            selected.extend(features.iter().flat_map(|feature| ["--features", feature]));
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
             self.tests(name, server, &selected, &[]);
         }
@@ -225,6 +242,8 @@ impl Report {
             "test-support",
             "--package",
             "redisson-lock-test",
+            "--features",
+            "redisson-lock/blocking",
         ];
         self.tests("doc tests", server, &docs, &[]);
     }

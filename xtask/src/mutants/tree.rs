@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::bug::{Bug, Finder};
 use super::under_way::UnderWay;
-use crate::{Problem, cargo, sim, tools};
+use crate::{Problem, cargo, sim, test, tools};
 
 /// How many schedules a bug may hide in.
 const SEEDS: &str = "5000";
@@ -137,8 +137,10 @@ impl Tree {
                 (self.build(&library)?, filter.as_str(), Some(LIMIT))
             }
             Finder::Test(file, filter) => {
-                let file = ["--package", "redisson-lock", "--test", file];
-                (self.build(&file)?, filter.as_str(), Some(LIMIT))
+                let mut selected = vec!["--package", "redisson-lock", "--test", file.as_str()];
+                let features = test::features(file).iter();
+                selected.extend(features.flat_map(|feature| ["--features", feature]));
+                (self.build(&selected)?, filter.as_str(), Some(LIMIT))
             }
         };
         let said = self.target.join("said");

@@ -1,0 +1,70 @@
+//! The locks for programs without an async runtime: every call waits on the thread that makes it.
+//!
+//! Needs the feature `blocking`. The locks are the same ones as those of the async client, on the
+//! same keys: the methods have the same names, and answer when they are done.
+//!
+//! ```no_run
+//! # fn sell() {}
+//! # fn run() -> Result<(), redisson_lock::Error> {
+//! use redisson_lock::blocking::LockClient;
+//!
+//! let client = LockClient::connect("redis://127.0.0.1:6379")?;
+//! let stock = client.lock("stock:42");
+//!
+//! let guard = stock.lock()?;
+//! // No other thread holds `stock:42` now, in this process or in any JVM.
+//! sell();
+//! guard.unlock()?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Owners
+//!
+//! A call belongs to the thread that makes it, as in Java: nested calls of one thread re-enter, two
+//! threads exclude each other, and [`Lock::owned_by`] overrides that. A guard remembers its owner:
+//! sent to another thread, it is still a hold of the thread that acquired it, and is released as one
+//! wherever it is dropped. The number of a thread is unique in the process, also after the thread
+//! has ended.
+//!
+//! Two jobs on one thread are one owner. In a pool that runs other jobs on a thread while one of its
+//! jobs waits there (a nested `join` of a work-stealing pool does), give each job its own
+//! [`owner`](LockClient::owner).
+//!
+//! # The end of a program
+//!
+//! A dropped guard is released in the background. Who drops the last handle of a client (the last of
+//! its clients, locks and guards) waits until Redis has answered the releases that were started, so
+//! that they are done when `main` returns, be it at its end, by `?` or by a panic that unwinds. That
+//! wait ends when no release was answered for two command timeouts (6 s by default), and after the
+//! watchdog timeout (30 s by default) in any case; the leases free what is left.
+//!
+//! Nothing is dropped by [`std::process::exit`], in a `static`, or in a thread that still runs when
+//! `main` returns. Call [`LockGuard::unlock`] there, which answers when the lock is released, or
+//! [`LockClient::close`].
+//!
+//! # Inside of a tokio runtime
+//!
+//! A call that waits would stop the tasks of a runtime that polls it, so in an `async fn` run by tokio
+//! every method that talks to Redis fails with [`Error::InsideRuntime`](crate::Error::InsideRuntime):
+//! use the async client there. Other executors are not recognised; a call blocks their thread.
+//! Dropping never fails: where the thread may not wait, a client's last handle leaves its end to a
+//! thread of its own.
+//!
+//! In [`tokio::task::spawn_blocking`] and in [`tokio::task::block_in_place`] calls may wait, and
+//! work. The owner is the thread of the pool, which runs other closures later: keep no guard past the
+//! end of its closure, or give it an [`owner`](LockClient::owner).
+//!
+//! Each client has a runtime of its own with one thread, `redisson-lock`, which renews the holds. A
+//! process that was forked has no such thread: connect after the fork.
+
+mod builder;
+mod client;
+mod guard;
+mod inspect;
+mod lock;
+mod own_runtime;
+
+pub use builder::LockClientBuilder;
+pub use client::LockClient;
+pub use guard::LockGuard;
+pub use lock::Lock;

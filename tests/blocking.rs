@@ -1,0 +1,613 @@
+//! The blocking client: every verb on plain threads, what it does inside of a tokio runtime, and that
+//! a program that ends leaves no lock behind.
+
+use std::cell::RefCell;
+use std::net::TcpListener;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::{Duration, Instant};
+
+use redisson_lock::blocking::{Lock, LockClient, LockClientBuilder, LockGuard};
+use redisson_lock::{Error, HoldState, LossReason};
+use test_support::{Server, ms, stalls};
+use tokio::runtime::{Builder, Runtime};
+
+const COMMAND: u64 = 1000;
+
+/// Far more than anything here takes; a bound, not a wait.
+const LONG: Duration = Duration::from_secs(20);
+
+fn client(server: &Server) -> LockClient {
+    client_with(server, |builder| builder)
+}
+
+fn client_with(
+    server: &Server,
+    set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+) -> LockClient {
+    let connected = set(LockClient::builder()).connect(&server.url());
+    connected.expect("the server answers")
+}
+
+fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let limit = Instant::now() + LONG;
+    while !fact() {
+        assert!(Instant::now() < limit, "not within {LONG:?}: {what}");
+        std::thread::sleep(ms(3));
+    }
+}
+
+/// Runs a part of a test on a thread of its own, with a limit: what hangs fails.
+fn bounded<T: Send + 'static>(part: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ends) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let value = part();
+        let _ = done.send(());
+        value
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LONG) {
+        panic!("not within {LONG:?}");
+    }
+    thread.join().expect("no panic")
+}
+
+#[test]
+fn public_types_are_send_sync_and_static() {
+    fn check<T: Send + Sync + 'static>() {}
+    check::<LockClient>();
+    check::<LockClientBuilder>();
+    check::<Lock>();
+    check::<LockGuard>();
+}
+
+#[test]
+fn a_lock_is_taken_nested_and_released_by_one_thread_with_a_field_as_java_writes_it() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let stock = client.lock("stock:42");
+    assert_eq!(stock.name(), "stock:42");
+    assert!(!stock.is_locked().expect("answered"));
+
+    let outer = stock.lock().expect("free");
+    let field = outer.owner().to_string();
+    assert_eq!(control.hash("stock:42"), format!("{field} 1"));
+    let (id, thread) = field.split_once(':').expect("id:threadId");
+    assert_eq!(id, client.id());
+    assert_eq!(id.len(), 36);
+    assert_eq!(thread.parse(), Ok(outer.owner().thread_id()));
+    assert!(outer.owner().thread_id() > 0, "a Java thread id is a long");
+    assert!((25_000..=30_000).contains(&control.pttl("stock:42")));
+
+    let inner = stock.try_lock().expect("answered").expect("re-entered");
+    assert_eq!(inner.owner(), outer.owner());
+    assert_eq!(stock.hold_count().expect("answered"), 2);
+    assert!(stock.is_held().expect("answered"));
+    assert!(stock.lease_left().expect("answered").expect("a lease") > Duration::from_secs(20));
+    let holder = stock.inspect().expect("answered").expect("held");
+    assert_eq!((holder.owner, holder.hold_count), (field, 2));
+
+    inner.unlock().expect("held");
+    assert_eq!(control.count("stock:42"), 1);
+    outer.unlock().expect("held");
+    assert_eq!(control.hash("stock:42"), "");
+    assert_eq!(client.stats().held, 0);
+    assert!(!stock.is_held().expect("answered"));
+}
+
+#[test]
+fn two_threads_exclude_each_other() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 50;
+    let server = Server::start();
+    let client = client(&server);
+    // Read and written apart: it counts right only if nobody comes in between.
+    let sum = Arc::new(AtomicU64::new(0));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (lock, sum) = (client.lock("sum"), Arc::clone(&sum));
+            move || {
+                for _ in 0..ROUNDS {
+                    let guard = lock.lock().expect("acquired");
+                    let before = sum.load(Ordering::Relaxed);
+                    std::thread::yield_now();
+                    sum.store(before + 1, Ordering::Relaxed);
+                    guard.unlock().expect("held");
+                }
+            }
+        })
+        .map(std::thread::spawn)
+        .collect();
+    bounded(move || {
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    });
+    assert_eq!(sum.load(Ordering::Relaxed), THREADS * ROUNDS);
+    assert_eq!(client.stats().acquired_total, THREADS * ROUNDS);
+}
+
+#[test]
+fn another_thread_finds_the_lock_held_waits_for_it_and_gives_up_in_time() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock("a");
+    let guard = lock.lock().expect("free");
+    let elsewhere = lock.clone();
+    bounded(move || {
+        assert!(elsewhere.try_lock().expect("answered").is_none());
+        assert!(!elsewhere.is_held().expect("answered"), "another thread");
+        assert!(matches!(elsewhere.unlock(), Err(Error::NotHeld { .. })));
+        let start = Instant::now();
+        let waited = elsewhere.try_lock_for(ms(100)).expect("answered");
+        assert!(waited.is_none());
+        assert!(start.elapsed() >= ms(100));
+        let deadline = Instant::now() + ms(50);
+        let waited = elsewhere.try_lock_until(deadline).expect("answered");
+        assert!(waited.is_none());
+        assert!(Instant::now() >= deadline);
+    });
+    let (done, acquires) = mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        let guard = lock.try_lock_for(LONG).expect("answered");
+        let _ = done.send(());
+        guard.expect("in time").unlock()
+    });
+    until("it waits", || client.stats().waiting == 1);
+    assert!(acquires.try_recv().is_err(), "it is held");
+    guard.unlock().expect("held");
+    acquires.recv_timeout(LONG).expect("woken");
+    waiter.join().expect("no panic").expect("held");
+}
+
+#[test]
+fn owners_that_are_given_are_the_same_for_every_thread() {
+    let server = Server::start();
+    let client = client(&server);
+    let owner = client.owner_with_id(-7);
+    let lock = client.lock("a").owned_by(&owner);
+    let guard = lock.lock().expect("free");
+    assert_eq!(guard.owner(), &owner);
+    let elsewhere = lock.clone();
+    bounded(move || {
+        let inner = elsewhere.try_lock().expect("answered").expect("re-entered");
+        assert_eq!(elsewhere.hold_count().expect("answered"), 2);
+        inner.detach();
+    });
+    let other = client.lock("a").owned_by(&client.owner());
+    assert!(other.try_lock().expect("answered").is_none());
+    guard.unlock().expect("held");
+    lock.unlock().expect("the detached hold");
+    assert!(!lock.is_locked().expect("answered"));
+}
+
+#[test]
+fn a_fixed_lease_ends_is_extended_and_its_loss_is_waited_for() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let lock = client.lock("a");
+    let guard = lock.lease(ms(250)).lock().expect("free");
+    assert!(control.pttl("a") <= 250);
+    assert!(!guard.is_lost());
+    assert_eq!(guard.lost_within(Duration::ZERO).expect("waited"), None);
+    let reason = guard.lost_within(LONG).expect("waited");
+    assert_eq!(reason, Some(LossReason::LeaseOver));
+    assert!(guard.is_lost());
+    assert!(guard.valid_until() <= Instant::now());
+    let unlocked = guard.unlock();
+    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+
+    let guard = lock.lease(Duration::from_secs(5)).lock().expect("free");
+    guard.extend(Duration::from_secs(60)).expect("held");
+    assert!(control.pttl("a") > 50_000);
+    guard.unlock().expect("held");
+    let watched = lock.lock().expect("free");
+    let extended = watched.extend(ms(500));
+    assert!(matches!(extended, Err(Error::InvalidConfig { .. })));
+    let short = lock.lease(ms(1)).try_lock();
+    assert!(matches!(short, Err(Error::InvalidDuration { .. })));
+    watched.unlock().expect("held");
+}
+
+#[test]
+fn the_watchdog_renews_while_the_thread_is_busy() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client_with(&server, |builder| {
+        builder.watchdog_timeout(ms(1500)).command_timeout(ms(450))
+    });
+    let guard = client.lock("a").lock().expect("free");
+    // The worker of the client's own runtime does it, while this thread does nothing for it.
+    until("renewed past the first lease", || {
+        client.stats().renewed_total >= 4
+    });
+    assert_eq!(guard.state(), HoldState::Held);
+    assert!(control.pttl("a") > 0);
+    guard.unlock().expect("held");
+}
+
+#[test]
+fn a_guard_dropped_in_another_thread_releases_the_hold_of_its_own() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let lock = client.lock("a");
+    let (outer, inner) = (lock.lock().expect("free"), lock.lock().expect("free"));
+    let own = outer.owner().clone();
+    bounded(move || drop(inner));
+    until("released", || control.hash("a") == format!("{own} 1"));
+    assert_eq!(outer.state(), HoldState::Held);
+    bounded(move || outer.unlock()).expect("held");
+    assert_eq!(control.hash("a"), "");
+    // A thread that has ended leaves its guard, and nobody else is taken for it.
+    let guard = bounded({
+        let lock = lock.clone();
+        move || lock.lock().expect("free")
+    });
+    assert!(lock.try_lock().expect("answered").is_none());
+    drop(guard);
+    until("released", || control.hash("a").is_empty());
+}
+
+#[test]
+fn run_returns_the_value_reports_a_loss_and_releases_when_the_body_panics() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let lock = client.lock("a");
+    let nested = lock.run(|held| {
+        assert_eq!(held.state(), HoldState::Held);
+        lock.run(|_| lock.hold_count())
+    });
+    assert_eq!(nested.expect("answered"), 2);
+    assert_eq!(control.hash("a"), "");
+
+    // The body goes on behind the loss, which it sees, and its value is discarded.
+    let finished = AtomicBool::new(false);
+    let lost = lock.lease(ms(200)).run(|held| {
+        until("lost", || held.is_lost());
+        finished.store(true, Ordering::Relaxed);
+        Ok::<_, Error>(())
+    });
+    assert!(finished.load(Ordering::Relaxed));
+    let reason = match lost {
+        Err(Error::Lost { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reason, LossReason::LeaseOver);
+
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        lock.run::<(), Error, _>(|_| panic!("as it should"))
+    }));
+    assert!(panicked.is_err());
+    until("released", || control.hash("a").is_empty());
+    let guard = client
+        .lock("b")
+        .owned_by(&client.owner())
+        .lock()
+        .expect("free");
+    let body = |_| -> Result<(), Error> { panic!("it runs beside its holder") };
+    assert!(matches!(client.lock("b").try_run(body), Ok(None)));
+    assert!(matches!(client.lock("b").run_for(ms(50), body), Ok(None)));
+    drop(guard);
+    let ran = lock.try_run(|_| Ok::<_, Error>(7)).expect("answered");
+    assert_eq!(ran, Some(7), "free again");
+    let failed: Result<(), Error> = lock.run(|_| Err(Error::Closed));
+    assert!(matches!(failed, Err(Error::Closed)), "the body's own error");
+}
+
+#[test]
+fn a_forced_unlock_is_a_loss_and_close_ends_waiters_and_reports_open_guards() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock("a");
+    let guard = lock.lock().expect("free");
+    assert!(lock.force_unlock().expect("answered"));
+    let reason = guard.lost_within(LONG).expect("waited");
+    assert_eq!(reason, Some(LossReason::Gone));
+    drop(guard);
+
+    let held = lock.lock().expect("free");
+    let elsewhere = lock.clone();
+    let waiter = std::thread::spawn(move || elsewhere.lock().map(drop));
+    until("it waits", || client.stats().waiting == 1);
+    let report = client.close(Duration::ZERO).expect("closed");
+    assert_eq!(report.abandoned.len(), 1, "{report:?}");
+    assert_eq!(report.abandoned[0].owner, held.owner().to_string());
+    let waited = waiter.join().expect("no panic");
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    assert!(matches!(lock.try_lock(), Err(Error::Closed)));
+    assert_eq!(held.state(), HoldState::Lost(LossReason::Closed));
+    let again = client.close(LONG).expect("closed");
+    assert_eq!(again, Default::default());
+}
+
+/// Calls everything that waits, and says what did not fail as it should.
+fn every_entry_point(server: &str, client: &LockClient, lock: &Lock, guards: [LockGuard; 2]) {
+    fn refused<T: std::fmt::Debug>(what: &str, result: Result<T, Error>) {
+        match result {
+            Err(error @ Error::InsideRuntime) => {
+                let text = error.to_string();
+                assert!(text.contains("spawn_blocking"), "{text}");
+                assert!(!text.ends_with('.'), "{text}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    let fred = fred::types::Builder::default_centralized();
+    let fred = fred.build().expect("a client");
+    refused("connect", LockClient::connect(server));
+    refused("builder", LockClient::builder().connect(server));
+    refused("from_fred", LockClient::from_fred(&fred));
+    refused("from_fred", LockClient::builder().from_fred(&fred));
+    refused("close", client.close(Duration::ZERO));
+    refused("lock", lock.lock());
+    refused("try_lock", lock.try_lock());
+    refused("try_lock_for", lock.try_lock_for(ms(1)));
+    refused("try_lock_until", lock.try_lock_until(Instant::now()));
+    refused("run", lock.run::<(), Error, _>(|_| panic!("it is not run")));
+    refused("unlock", lock.unlock());
+    refused("force_unlock", lock.force_unlock());
+    refused("is_locked", lock.is_locked());
+    refused("is_held", lock.is_held());
+    refused("hold_count", lock.hold_count());
+    refused("lease_left", lock.lease_left());
+    refused("inspect", lock.inspect());
+    let [first, second] = guards;
+    refused("extend", first.extend(LONG));
+    refused("lost_within", first.lost_within(ms(1)));
+    refused("guard.unlock", first.unlock());
+    // What does not wait works.
+    assert_eq!(second.state(), HoldState::Held);
+    assert_eq!(client.stats().waiting, 0);
+    drop(second);
+}
+
+fn runtimes() -> [Runtime; 2] {
+    [
+        Builder::new_current_thread().enable_all().build(),
+        Builder::new_multi_thread().enable_all().build(),
+    ]
+    .map(|runtime| runtime.expect("runtime"))
+}
+
+#[test]
+fn inside_of_a_runtime_every_call_fails_with_a_sentence_and_dropping_everything_is_fine() {
+    let server = Server::start();
+    let mut control = server.control();
+    for (spawned, runtime) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let [current, multi] = runtimes();
+        let runtime = if runtime == 0 { current } else { multi };
+        let (url, client) = (server.url(), client(&server));
+        let lock = client.lock("a");
+        let guards = [lock.lock().expect("free"), lock.lock().expect("free")];
+        // The task has the last handles: it drops the client, and its runtime, inside of another.
+        let calls = async move { every_entry_point(&url, &client, &lock, guards) };
+        if spawned {
+            let task = runtime.spawn(calls);
+            runtime.block_on(task).expect("no panic");
+        } else {
+            runtime.block_on(calls);
+        }
+        until("released all the same", || control.hash("a").is_empty());
+        until("its connections are closed", || control.connections() == 0);
+    }
+}
+
+#[test]
+fn unpolled_threads_of_a_runtime_may_wait() {
+    let server = Server::start();
+    let mut control = server.control();
+    let [_, multi] = runtimes();
+    let client = client(&server);
+    let sells = |client: LockClient| {
+        move || {
+            client
+                .lock("a")
+                .run(|_| Ok::<_, Error>(1))
+                .expect("acquired")
+        }
+    };
+    let (a, b) = (sells(client.clone()), sells(client.clone()));
+    multi.block_on(async move {
+        assert_eq!(tokio::task::spawn_blocking(a).await.expect("no panic"), 1);
+        let waits = tokio::spawn(async move { tokio::task::block_in_place(b) });
+        assert_eq!(waits.await.expect("no panic"), 1);
+    });
+    // A runtime that is entered, but does not poll.
+    let _entered = multi.enter();
+    let guard = client.lock("a").lock().expect("free");
+    // The last handle of a client waits there, too.
+    drop(client);
+    drop(guard);
+    assert_eq!(control.hash("a"), "");
+}
+
+#[test]
+fn an_unconstrained_future_is_refused_as_well() {
+    let server = Server::start();
+    let client = client(&server);
+    for runtime in runtimes() {
+        let lock = client.lock("a");
+        let called = runtime.block_on(tokio::task::unconstrained(async move { lock.lock() }));
+        assert!(matches!(called, Err(Error::InsideRuntime)), "{called:?}");
+    }
+    client.lock("a").run(|_| Ok::<_, Error>(())).expect("free");
+}
+
+#[test]
+fn a_server_that_is_away_is_an_error_in_time_and_the_end_does_not_wait_forever() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://{}", nobody.local_addr().expect("an address"));
+    drop(nobody);
+    let builder = || {
+        LockClient::builder()
+            .command_timeout(ms(COMMAND))
+            .watchdog_timeout(ms(20 * COMMAND))
+    };
+    let start = Instant::now();
+    let connected = builder().connect(&url);
+    assert!(
+        matches!(connected, Err(Error::NoAnswer { .. })),
+        "{connected:?}"
+    );
+    assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+    let connected = builder().connect("http://127.0.0.1");
+    assert!(matches!(connected, Err(Error::InvalidConfig { .. })));
+
+    let server = Server::start();
+    let client = builder().connect(&server.url()).expect("it answers");
+    let guard = client.lock("a").lock().expect("free");
+    server.pause();
+    let start = Instant::now();
+    let called = client.lock("b").lock();
+    assert!(matches!(called, Err(Error::NoAnswer { .. })), "{called:?}");
+    let called = client.lock("b").is_locked();
+    assert!(matches!(called, Err(Error::NoAnswer { .. })), "{called:?}");
+    drop(guard);
+    // The last handle: it waits for releases that are not answered, as long as it is documented.
+    let dropped = Instant::now();
+    drop(client);
+    let waited = dropped.elapsed();
+    assert!(waited >= ms(COMMAND), "it waits for an answer: {waited:?}");
+    assert!(waited < ms(4 * COMMAND) + stalls(dropped), "{waited:?}");
+    assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+    server.resume();
+}
+
+#[test]
+fn the_last_handle_waits_until_the_releases_are_answered() {
+    const LOCKS: usize = 200;
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let take = |n| client.lock(format!("l{n}")).lock().expect("free");
+    let mut guards: Vec<LockGuard> = (0..LOCKS).map(take).collect();
+    client.lock("detached").lock().expect("free").detach();
+    assert_eq!(control.number(&["DBSIZE"]), LOCKS as i64 + 1);
+    let last = guards.pop().expect("one");
+    drop(client);
+    drop(guards);
+    assert!(!last.is_lost(), "a guard keeps its client");
+    drop(last);
+    // No waiting: all of it was answered before the drop returned.
+    assert_eq!(control.number(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn threads_that_drop_a_client_together_leave_nothing() {
+    let server = Server::start();
+    let mut control = server.control();
+    for _ in 0..10 {
+        let client = client(&server);
+        let together = Arc::new(Barrier::new(4));
+        let drops = |n: usize| {
+            let guard = client.lock(format!("l{n}")).lock().expect("free");
+            let together = Arc::clone(&together);
+            std::thread::spawn(move || {
+                together.wait();
+                drop(guard);
+            })
+        };
+        let threads: Vec<_> = (0..4).map(drops).collect();
+        drop(client);
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(control.number(&["DBSIZE"]), 0);
+        until("its connections are closed", || control.connections() == 0);
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_thread_that_ends_drops_the_last_handle_with_its_own_data() {
+    let server = Server::start();
+    let mut control = server.control();
+    // What a thread uses first is dropped last: once tokio's own data are gone by then, once not.
+    for ours_first in [true, false] {
+        let url = server.url();
+        bounded(move || {
+            let keep = || KEPT.with_borrow_mut(|_| ());
+            if ours_first {
+                keep();
+            }
+            let client = LockClient::connect(&url).expect("the server answers");
+            let guard = client.lock("a").lock().expect("free");
+            KEPT.with_borrow_mut(|kept| *kept = Some(guard));
+        });
+        until("released", || control.hash("a").is_empty());
+        until("its connections are closed", || control.connections() == 0);
+    }
+}
+
+/// How the program of the next test ends, and where its server is.
+const ENDS: &str = "REDISSON_LOCK_TEST_ENDS";
+const URL: &str = "REDISSON_LOCK_TEST_URL";
+
+/// Started again as a program of its own, which ends with a lock held.
+#[test]
+fn a_program_that_ends_releases_its_locks() -> Result<(), Error> {
+    if let Ok(ends) = std::env::var(ENDS) {
+        let url = std::env::var(URL).expect("given");
+        return holds_until_its_end(&url, &ends);
+    }
+    let server = Server::start();
+    let mut control = server.control();
+    for (ends, succeeds, left) in [
+        ("at its end", true, 0),
+        ("by ?", false, 0),
+        ("by a panic", false, 0),
+        ("closed", true, 0),
+        // Nothing is dropped: this is what the others are told apart from.
+        ("exit", true, 1),
+    ] {
+        let output = ends_as(ends, &server);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("held"), "{ends}: {output:?}");
+        assert_eq!(output.status.success(), succeeds, "{ends}: {output:?}");
+        assert_eq!(control.number(&["EXISTS", "held"]), left, "{ends}");
+        assert_eq!(control.number(&["EXISTS", "nested"]), left, "{ends}");
+        control.run(&["DEL", "held", "nested"]);
+    }
+    Ok(())
+}
+
+fn ends_as(ends: &str, server: &Server) -> Output {
+    let program = std::env::current_exe().expect("this binary");
+    let mut program = Command::new(program);
+    program.args(["--exact", "a_program_that_ends_releases_its_locks"]);
+    // With one thread the test is run by the main thread, and its end is the end of `main`.
+    program.args(["--nocapture", "--test-threads=1"]);
+    program.env(ENDS, ends).env(URL, server.url());
+    let output = bounded(move || program.output());
+    output.expect("started")
+}
+
+fn holds_until_its_end(url: &str, ends: &str) -> Result<(), Error> {
+    let client = LockClient::connect(url)?;
+    let _held = client.lock("held").lock()?;
+    let nested = client.lock("nested");
+    let _outer = nested.lock()?;
+    let _inner = nested.lock()?;
+    println!("held: {}", nested.is_held()?);
+    match ends {
+        "at its end" => Ok(()),
+        "by ?" => client.lock("").lock().map(drop),
+        "by a panic" => panic!("as it should"),
+        "exit" => std::process::exit(0),
+        "closed" => {
+            // As in a program whose client is in a `static`: what it has open is released here.
+            drop((_held, _inner, _outer));
+            let report = client.close(LONG)?;
+            assert_eq!(report.unconfirmed, 0);
+            std::process::exit(0)
+        }
+        other => unreachable!("{other}"),
+    }
+}
