@@ -214,6 +214,55 @@ impl LockClient {
         let closed = handle.shared().on_client_runtime(pin!(closing)).await;
         closed.unwrap_or_else(|_| handle.close_without_runtime())
     }
+
+    /// Runs a future in which this client is the one of every `#[locked]` function without
+    /// `client = …`.
+    ///
+    /// It covers everything polled inside, except a nested `as_default` with another client.
+    /// `tokio::spawn` does not inherit it: wrap the spawned future too.
+    ///
+    /// Needs the feature `macros`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As safe as the future inside.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::{Error, locked};
+    ///
+    /// #[locked(name = "stock:{id}")]
+    /// async fn sell(id: u64) -> Result<(), Error> {
+    ///     Ok(())
+    /// }
+    ///
+    /// client.as_default(async { sell(42).await }).await
+    /// # }
+    /// ```
+    #[cfg(feature = "macros")]
+    pub async fn as_default<F: Future>(&self, future: F) -> F::Output {
+        DEFAULT.scope(self.clone(), future).await
+    }
+
+    /// The client of the innermost [`as_default`](Self::as_default) around this call.
+    #[cfg(feature = "macros")]
+    pub(crate) fn of_this_task() -> Result<Self, Error> {
+        DEFAULT
+            .try_with(Self::clone)
+            .map_err(|_| Error::InvalidConfig {
+                what: "default client",
+                problem: "this task has none; run the call inside `client.as_default(…)`, or name a client with \
+                          `#[locked(client = …)]`"
+                    .to_owned(),
+            })
+    }
+}
+
+#[cfg(feature = "macros")]
+tokio::task_local! {
+    static DEFAULT: LockClient;
 }
 
 impl fmt::Debug for LockClient {

@@ -144,6 +144,17 @@ pub enum Error {
         depth: u32,
     },
 
+    /// A function with `#[locked(wait = "…")]` did not get its lock in time. It did not run, and
+    /// nothing is held.
+    #[cfg(feature = "macros")]
+    #[error("lock `{lock}` was not free within {waited:?}: try again later, or wait longer")]
+    Busy {
+        /// The lock.
+        lock: String,
+        /// How long the call waited at most.
+        waited: std::time::Duration,
+    },
+
     /// The client was closed. Nothing was sent.
     #[error("the lock client is closed: create a new one")]
     Closed,
@@ -199,7 +210,7 @@ impl Error {
     }
 
     /// Whether the same call may succeed a while later without anybody's help: the server was away,
-    /// loading, busy, failing over or full.
+    /// loading, busy, failing over or full; or the lock was not free in time for `#[locked]`.
     ///
     /// # Examples
     ///
@@ -211,6 +222,8 @@ impl Error {
         match self {
             Self::NoAnswer { .. } => true,
             Self::Refused { kind, .. } => *kind != RefusedKind::Cluster,
+            #[cfg(feature = "macros")]
+            Self::Busy { .. } => true,
             _ => false,
         }
     }
@@ -229,6 +242,8 @@ impl Error {
                 Some(lock)
             }
             Self::InvalidName { name, .. } => Some(name),
+            #[cfg(feature = "macros")]
+            Self::Busy { lock, .. } => Some(lock),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! A hold as its owner sees it: releasing, extending and detaching it.
 
 use std::fmt;
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -105,6 +106,29 @@ impl LockGuard {
             .shared()
             .on_client_runtime(pin!(hold.unlock(Some(status))))
             .await
+    }
+
+    /// Runs `body` until it ends or the hold is lost, which drops it and is an error. Then releases
+    /// the hold: with the body's value comes whether it was held until now.
+    pub(crate) async fn run<F, Fut>(
+        self,
+        body: F,
+    ) -> Result<(Fut::Output, Result<(), Error>), Error>
+    where
+        F: FnOnce(HoldHandle) -> Fut,
+        Fut: Future,
+    {
+        let name = self.handle.entry.name.given();
+        let value = tokio::select! {
+            biased;
+            reason = self.lost() => return Err(Error::lost(name, reason)),
+            value = body(self.handle()) => value,
+        };
+        let released = match self.state() {
+            HoldState::Lost(reason) => Err(Error::lost(name, reason)),
+            _ => self.unlock().await,
+        };
+        Ok((value, released))
     }
 
     /// Resolves when the hold is lost, with the reason; never after a normal unlock.

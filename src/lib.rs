@@ -31,6 +31,9 @@
 //! `blocking` adds the module `blocking`: the same locks for programs without an async runtime, whose
 //! calls wait on the calling thread.
 //!
+//! `macros` adds the attribute [`#[locked]`](https://docs.rs/redisson-lock-macros), which takes a lock
+//! around an async function, and `LockClient::as_default`, which gives such functions their client.
+//!
 //! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
 //! a hidden module, which changes without notice and is outside of semantic versioning.
 //!
@@ -59,6 +62,9 @@ mod few;
 mod guard;
 mod hold_handle;
 mod lock;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod macro_support;
 mod owner;
 mod redis;
 mod renewal;
@@ -85,3 +91,5 @@ pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
 pub use lock::{Busy, Holder, Lock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
+#[cfg(feature = "macros")]
+pub use redisson_lock_macros::locked;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
-use crate::core::LossReason;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
@@ -191,16 +190,10 @@ where
     F: FnOnce(HoldHandle) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let lost = |guard: &LockGuard, reason: LossReason| Error::lost(guard.name(), reason);
-    let value = tokio::select! {
-        biased;
-        reason = guard.lost() => return Err(lost(&guard, reason).into()),
-        value = body(guard.handle()) => value?,
-    };
-    if let HoldState::Lost(reason) = guard.state() {
-        return Err(lost(&guard, reason).into());
-    }
-    match guard.unlock().await {
+    let (ended, released) = guard.run(body).await?;
+    // Why the body failed says more than what became of its lock.
+    let value = ended?;
+    match released {
         Err(error @ Error::Lost { .. }) => Err(error.into()),
         Ok(()) | Err(_) => Ok(value),
     }

@@ -188,9 +188,11 @@ impl Report {
             "--package",
             "redisson-lock",
             "--package",
+            "redisson-lock-macros",
+            "--package",
             "redisson-lock-test",
             "--features",
-            "redisson-lock/blocking",
+            "redisson-lock/blocking,redisson-lock/macros",
         ]);
         self.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
         self.check("package builds from its own tarball", &mut package());
@@ -234,12 +236,14 @@ impl Report {
         self.tests("test kit", server, &kit, &[]);
         let cli = ["--package", "redisson-lock-cli", "--test", "cli"];
         self.tests("command line", server, &cli, &[]);
+        let attribute = ["--package", "redisson-lock-macros", "--tests"];
+        self.tests("attribute", server, &attribute, &[]);
         let docs = [
             "--doc",
             "--package",
             "redisson-lock",
             "--package",
-            "test-support",
+            "redisson-lock-macros",
             "--package",
             "redisson-lock-test",
             "--features",
@@ -344,11 +348,14 @@ impl Report {
 }
 
 fn package() -> Command {
-    // Packages what is in the working tree, also before it is committed.
+    // Packages what is in the working tree, also before it is committed. The library needs the
+    // attribute, which may not be published yet.
     cargo(&[
         "package",
         "--quiet",
         "--allow-dirty",
+        "--package",
+        "redisson-lock-macros",
         "--package",
         "redisson-lock",
     ])

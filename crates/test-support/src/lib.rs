@@ -10,11 +10,6 @@
     reason = "only tests use it, and a panic is how a test fails"
 )]
 
-// The code on this page compiles. It is here because the page is not in the library's package.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/migrating.md")]
-struct Migrating;
-
 mod commands;
 mod pair;
 pub mod peer;

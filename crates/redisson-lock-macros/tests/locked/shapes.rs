@@ -1,0 +1,126 @@
+//! Generics, lifetimes, receivers, attributes: the function stays what it was.
+
+#![deny(warnings, clippy::all)]
+
+use std::fmt::{Debug, Display};
+
+use redisson_lock::{LockClient, locked};
+use redisson_lock_test::FakeRedis;
+
+use crate::{Order, SaleError};
+
+type Sold<T> = Result<T, SaleError>;
+
+struct Json<T>(T);
+
+struct Till<T> {
+    locks: LockClient,
+    fake: FakeRedis,
+    sold: Vec<T>,
+}
+
+impl<T: Display + Clone + Debug> Till<T> {
+    const KIND: &'static str = "till";
+
+    /// Documented, as before.
+    #[must_use = "the number counts"]
+    #[inline]
+    #[locked(name = "{Self::KIND}:{piece}", client = self.locks)]
+    pub(crate) async fn sell(&mut self, piece: T) -> Sold<usize> {
+        assert!(self.fake.holder("till:tea").is_some());
+        self.sold.push(piece);
+        Ok(self.sold.len())
+    }
+
+    #[locked(name = "till", client = self.locks)]
+    async fn first<'a, 'b>(&'a self, _other: &'b str) -> Result<&'a T, SaleError>
+    where
+        T: 'b,
+    {
+        let first = self.sold.first().ok_or(SaleError::SoldOut)?;
+        Ok(first)
+    }
+
+    #[locked(name = "till", client = self.locks)]
+    async fn last(&self) -> Result<Option<&T>, SaleError> {
+        Ok(self.sold.last())
+    }
+
+    #[locked(name = "till", client = self.locks)]
+    async fn close(self) -> Sold<Vec<T>> {
+        Ok(self.sold)
+    }
+
+    #[locked(name = "till", client = self.locks)]
+    async fn each(&self) -> Result<impl Iterator<Item = &T>, SaleError> {
+        Ok(self.sold.iter())
+    }
+}
+
+trait Sale {
+    async fn pay(&self, order: Order) -> Result<u64, SaleError>;
+}
+
+impl Sale for Till<String> {
+    #[locked(name = "order:{order.id}", client = self.locks)]
+    async fn pay(&self, order: Order) -> Result<u64, SaleError> {
+        #![allow(clippy::needless_return)]
+        return Ok(order.id);
+    }
+}
+
+/// Patterns, a number as parameter, `impl Trait`, a loop, a closure, early returns.
+#[locked(name = "{order.id}:{left}:{N}:{label}", client = locks)]
+async fn everything<const N: usize>(
+    locks: &LockClient,
+    Json(mut order): Json<Order>,
+    (left, _): (u8, u8),
+    label: impl Display + Send,
+) -> Result<[u64; N], SaleError> {
+    for step in 0..u64::from(left) {
+        order.id += step;
+        if order.id == 100 {
+            return Err(SaleError::SoldOut);
+        }
+    }
+    let parsed = |text: &str| -> Result<u64, SaleError> { Ok(text.parse()?) };
+    let number = parsed("7")?;
+    Ok([order.id + number + label.to_string().len() as u64; N])
+}
+
+macro_rules! seller {
+    ($name:ident, $text:literal) => {
+        #[locked(name = $text, client = locks)]
+        async fn $name(locks: &LockClient) -> Result<(), SaleError> {
+            Ok(())
+        }
+    };
+}
+
+seller!(made, "made");
+
+fn is_send<T: Send>(value: T) -> T {
+    value
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_function_stays_what_it_was() {
+    let fake = FakeRedis::start();
+    let locks = fake.client().await;
+    let mut till = Till {
+        locks: locks.clone(),
+        fake,
+        sold: Vec::new(),
+    };
+    assert_eq!(is_send(till.sell("tea".to_owned())).await.unwrap(), 1);
+    assert_eq!(is_send(till.first("")).await.unwrap(), "tea");
+    assert_eq!(till.last().await.unwrap().unwrap(), "tea");
+    assert_eq!(till.each().await.unwrap().count(), 1);
+    let order = |id| Order { id, item: (1, "") };
+    assert_eq!(till.pay(order(7)).await.unwrap(), 7);
+    assert_eq!(till.close().await.unwrap(), ["tea"]);
+
+    let numbers = is_send(everything::<2>(&locks, Json(order(1)), (3, 0), "ab"));
+    assert_eq!(numbers.await.unwrap(), [13, 13]);
+    made(&locks).await.unwrap();
+}

@@ -1,0 +1,20 @@
+//! What `#[locked]` refuses, with its messages. `TRYBUILD=overwrite` writes them anew.
+
+use std::process::Command;
+
+/// The compiler whose own words stand in `refused_by_rustc`.
+const RUSTC: &str = "rustc 1.95.";
+
+#[test]
+fn each_mistake_is_refused_with_a_sentence_that_says_what_to_write() {
+    let tests = trybuild::TestCases::new();
+    tests.compile_fail("tests/refused/*.rs");
+    // These are refused by every compiler, but each version may word it in its own way.
+    let version = Command::new("rustc").arg("-V").output();
+    let version = version.expect("rustc runs").stdout;
+    if version.starts_with(RUSTC.as_bytes()) {
+        tests.compile_fail("tests/refused_by_rustc/*.rs");
+    } else {
+        println!("the messages of {RUSTC}x were not compared");
+    }
+}

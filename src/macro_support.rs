@@ -1,0 +1,123 @@
+//! What the expansion of `#[locked]` calls. Hidden, and outside of semantic versioning: only the
+//! attribute of the same release names it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::client::LockClient;
+use crate::error::Error;
+use crate::guard::LockGuard;
+
+/// What the options of the attribute say.
+#[derive(Debug)]
+pub struct Options {
+    /// The lock's name, formatted.
+    pub name: String,
+    /// A fixed lease, instead of the watchdog.
+    pub lease: Option<Duration>,
+    /// How long to wait at most.
+    pub wait: Option<Duration>,
+}
+
+/// What a function with `#[locked]` returns.
+#[diagnostic::on_unimplemented(
+    message = "a function with `#[locked]` returns a `Result`, but this one returns `{Self}`",
+    label = "write `Result<{Self}, redisson_lock::Error>`, or an error type `E` with `E: From<redisson_lock::Error>`"
+)]
+pub trait Fallible {
+    /// The error of the lock, as the function's.
+    fn failed(error: Error) -> Self;
+
+    /// Whether the function itself failed.
+    fn is_failed(&self) -> bool;
+}
+
+impl<T, E: From<Error>> Fallible for Result<T, E> {
+    fn failed(error: Error) -> Self {
+        Err(error.into())
+    }
+
+    fn is_failed(&self) -> bool {
+        self.is_err()
+    }
+}
+
+/// What a function with `#[locked(busy = "skip")]` returns.
+#[diagnostic::on_unimplemented(
+    message = "a function with `busy = \"skip\"` returns `Result<Option<T>, E>`, but this one returns `{Self}`",
+    label = "write `Result<Option<…>, …>`: it is `Ok(None)` when the lock is not free in time"
+)]
+pub trait Skippable: Fallible {
+    /// The lock was not free in time.
+    fn skipped() -> Self;
+}
+
+impl<T, E: From<Error>> Skippable for Result<Option<T>, E> {
+    fn skipped() -> Self {
+        Ok(None)
+    }
+}
+
+/// The client of a function without `client = …`.
+pub fn default_client() -> Result<LockClient, Error> {
+    LockClient::of_this_task()
+}
+
+/// Runs a function's body with its lock held. A lock that is not free in time is an error.
+pub async fn run<R, F, Fut>(client: Result<LockClient, Error>, options: Options, body: F) -> R
+where
+    R: Fallible,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = R>,
+{
+    match acquire(client, &options).await {
+        Ok(Some(guard)) => returned(guard.run(|_| body()).await),
+        Ok(None) => R::failed(Error::Busy {
+            lock: options.name,
+            waited: options.wait.unwrap_or_default(),
+        }),
+        Err(error) => R::failed(error),
+    }
+}
+
+/// As [`run`], but a lock that is not free in time skips the body.
+pub async fn run_or_skip<R, F, Fut>(
+    client: Result<LockClient, Error>,
+    options: Options,
+    body: F,
+) -> R
+where
+    R: Skippable,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = R>,
+{
+    match acquire(client, &options).await {
+        Ok(Some(guard)) => returned(guard.run(|_| body()).await),
+        Ok(None) => R::skipped(),
+        Err(error) => R::failed(error),
+    }
+}
+
+async fn acquire(
+    client: Result<LockClient, Error>,
+    options: &Options,
+) -> Result<Option<LockGuard>, Error> {
+    let mut lock = client?.lock(options.name.as_str());
+    if let Some(lease) = options.lease {
+        lock = lock.lease(lease);
+    }
+    match options.wait {
+        Some(wait) => lock.try_lock_for(wait).await,
+        None => lock.lock().await.map(Some),
+    }
+}
+
+/// Not async: each async function around a body holds its arguments once more.
+fn returned<R: Fallible>(ended: Result<(R, Result<(), Error>), Error>) -> R {
+    match ended {
+        // Why the body failed says more than what became of its lock.
+        Ok((value, Err(error @ Error::Lost { .. }))) if !value.is_failed() => R::failed(error),
+        Ok((value, _)) => value,
+        Err(error) => R::failed(error),
+    }
+}
