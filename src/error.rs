@@ -159,10 +159,9 @@ pub enum Error {
     #[error("the lock client is closed: create a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that
-    /// created the client has ended, or nothing drives it: a caller on another runtime assumes this
-    /// when it has run no task for about two command timeouts. Nothing is held; a command in flight
-    /// is undone when that runtime resumes, or ends with its lease.
+    /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that created the
+    /// client has ended, or nothing drives it: it has run no task for about two command timeouts. Nothing is
+    /// held; a command in flight is undone when that runtime resumes, or ends with its lease.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
          client running"
@@ -189,10 +188,8 @@ impl Error {
 
     /// Whether trying a release again cannot help.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::PermissionDenied { .. } | Self::Closed | Self::NoRuntime
-        )
+        use Error::{Closed, NoRuntime, PermissionDenied};
+        matches!(self, PermissionDenied { .. } | Closed | NoRuntime)
     }
 
     pub(crate) fn not_a_lock(key: &str, found: &str) -> Self {
@@ -221,7 +218,10 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
-            Self::Refused { kind, .. } => *kind != RefusedKind::Cluster,
+            Self::Refused { kind, .. } => {
+                use RefusedKind::{Cluster, NoSuchDatabase, Other};
+                !matches!(kind, Cluster | NoSuchDatabase | Other)
+            }
             #[cfg(feature = "macros")]
             Self::Busy { .. } => true,
             _ => false,
@@ -336,8 +336,8 @@ impl fmt::Display for Operation {
 /// # Examples
 ///
 /// ```
-/// use redisson_lock::RefusedKind;
-/// assert_eq!(RefusedKind::ReadOnly.to_string(), "it is a read-only replica; connect to the primary");
+/// let kind = redisson_lock::RefusedKind::Loading;
+/// assert_eq!(kind.to_string(), "it is still loading its data; try again");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -360,6 +360,10 @@ pub enum RefusedKind {
     TooManyClients,
     /// `CLUSTERDOWN`, `MOVED`, `ASK`, `CROSSSLOT`, `TRYAGAIN`
     Cluster,
+    /// `ERR DB index is out of range`: the number behind the `/` of the address.
+    NoSuchDatabase,
+    /// Anything else, while connecting: the source has the server's words.
+    Other,
 }
 
 impl fmt::Display for RefusedKind {
@@ -373,6 +377,10 @@ impl fmt::Display for RefusedKind {
             Self::MasterDown => "it is a replica that lost its primary",
             Self::Misconf => "it cannot persist its data; see its log",
             Self::TooManyClients => "maxclients is reached; raise it or close connections",
+            Self::NoSuchDatabase => {
+                "it has no database of this number; see its setting `databases`"
+            }
+            Self::Other => "it gives a reason of its own",
             Self::Cluster => {
                 "it is a cluster node that does not serve this key; clusters are not supported yet"
             }

@@ -65,9 +65,21 @@ pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str
             permission,
             source: source(),
         }
+    } else if is_from_server(text) {
+        Error::Refused {
+            kind: RefusedKind::Other,
+            source: source(),
+        }
     } else {
         Error::no_answer(while_doing, source())
     }
+}
+
+/// Whether the text is the server's: its errors start with an upper-case word, those of a client
+/// library do not.
+pub(crate) fn is_from_server(text: &str) -> bool {
+    let word = text.split(' ').next().unwrap_or_default();
+    word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// Whether the server accepts no writes and another one may: the connection led to the wrong
@@ -168,7 +180,7 @@ fn command_at(script: &Script, text: &str) -> Option<String> {
     (!commands.is_empty()).then(|| commands.join(" "))
 }
 
-const KINDS: [(&str, RefusedKind); 14] = [
+const KINDS: [(&str, RefusedKind); 15] = [
     ("READONLY", RefusedKind::ReadOnly),
     ("OOM", RefusedKind::OutOfMemory),
     ("NOREPLICAS", RefusedKind::NotEnoughReplicas),
@@ -183,6 +195,7 @@ const KINDS: [(&str, RefusedKind); 14] = [
     ("CROSSSLOT", RefusedKind::Cluster),
     ("TRYAGAIN", RefusedKind::Cluster),
     ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
+    ("ERR DB index is out of range", RefusedKind::NoSuchDatabase),
 ];
 
 /// Prefixes of errors that a server returns before it runs a script.

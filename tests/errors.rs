@@ -908,7 +908,11 @@ async fn a_database_index_and_a_user_come_from_the_address() {
     assert_eq!(control.count("a"), 1);
     guard.unlock().await.expect("held");
     let error = LockClient::connect(&format!("redis://127.0.0.1:{}/99", server.port)).await;
-    sentence(&error.expect_err("no such database"));
+    let error = error.expect_err("no such database");
+    assert!(sentence(&error).contains("`databases`"));
+    let kind = RefusedKind::NoSuchDatabase;
+    assert!(matches!(&error, Error::Refused { kind: found, .. } if *found == kind));
+    assert!(!error.is_retryable(), "it will not be there later either");
     server.finish([client]).await;
 }
 
@@ -952,4 +956,37 @@ async fn a_missing_answer_says_what_it_means_for_the_lock() {
         );
     }
     server.finish([client]).await;
+}
+
+/// The source says where, and what happened there, in words; the password is nowhere.
+#[tokio::test]
+async fn an_address_that_leads_nowhere_useful_says_why() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0");
+    let listener = listener.await.expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let url = format!("redis://:hidden@127.0.0.1:{port}");
+    let hangs_up = tokio::spawn(async move {
+        // As a server does that expects TLS.
+        while let Ok((connection, _)) = listener.accept().await {
+            drop(connection);
+        }
+    });
+    let connect = || LockClient::builder().command_timeout(ms(500)).connect(&url);
+    let told = |error: &Error| {
+        let source = error.source().expect("a source").to_string();
+        println!("{error}: {source}");
+        assert!(source.contains(&format!("127.0.0.1:{port}: ")), "{source}");
+        let shown = format!("{error} {error:?}");
+        assert!(
+            !shown.contains("hidden") && !shown.contains("Os {"),
+            "{shown}"
+        );
+        source
+    };
+    let closed = connect().await.expect_err("it hangs up");
+    assert!(told(&closed).contains("rediss://"));
+    hangs_up.abort();
+    let _ = hangs_up.await;
+    let refused = connect().await.expect_err("nobody there");
+    assert!(told(&refused).to_lowercase().contains("connection refused"));
 }

@@ -151,17 +151,11 @@ impl From<fred::error::Error> for ConnectionError {
     fn from(error: fred::error::Error) -> Self {
         let text = error.details().to_owned();
         match error.kind() {
-            _ if is_from_server(&text) => Self::Refused(text),
+            _ if server_error::is_from_server(&text) => Self::Refused(text),
             ErrorKind::Timeout => Self::Timeout(text),
             _ => Self::Lost(text),
         }
     }
-}
-
-/// Whether the text is the server's: its errors start with an upper-case word; fred's never do.
-fn is_from_server(text: &str) -> bool {
-    let word = text.split(' ').next().unwrap_or_default();
-    word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// What drives a connection. It ends with the connection, and dropping it ends the connection.
@@ -298,16 +292,40 @@ impl From<Value> for Reply {
 }
 
 /// Why the first connection could not be made.
-pub(super) fn connect_error(problem: ConnectionError) -> Error {
+pub(super) fn connect_error(settings: &Settings, problem: ConnectionError) -> Error {
     match problem {
         ConnectionError::Refused(text) => {
             server_error::of_connection(Operation::Connecting, "+@connection", &text)
         }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
+            let text = format!("{}: {}", settings.address, sentence(&text));
             Error::no_answer(Operation::Connecting, text)
         }
         ConnectionError::NoSockets => Error::NoRuntime,
     }
+}
+
+/// What an operating system says is printed by fred with `Debug`; inside is a sentence.
+fn sentence(text: &str) -> String {
+    let inside = |key: &str| {
+        text.split_once(key)?
+            .1
+            .split_once('"')
+            .map(|(inside, _)| inside)
+    };
+    let said = inside("message: \"").or_else(|| inside("error: \""));
+    let said = said.unwrap_or(text);
+    // What fred makes of a server that hangs up during the handshake.
+    let hung_up = [
+        "Expected string.",
+        "unexpected end of file",
+        "Connection reset by peer",
+    ];
+    if hung_up.iter().any(|start| said.starts_with(start)) {
+        return "the server closed the connection without an answer; if it expects TLS, the address begins with rediss://"
+            .to_owned();
+    }
+    said.to_owned()
 }
 
 /// The pause between two attempts to connect: it doubles up to a second.

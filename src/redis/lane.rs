@@ -46,8 +46,9 @@ impl Lane {
             predecessor: None,
             moved: Arc::clone(moved),
         };
-        let opened = supervisor.open().await.map_err(connect_error)?;
-        let first = supervisor.take_over(opened).await.map_err(connect_error)?;
+        let refused = |problem| connect_error(settings, problem);
+        let opened = supervisor.open().await.map_err(refused)?;
+        let first = supervisor.take_over(opened).await.map_err(refused)?;
         let current = Arc::new(Current {
             state: Mutex::new(State::Down(None)),
             changed: Notify::new(),

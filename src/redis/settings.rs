@@ -21,6 +21,8 @@ use crate::error::{self, Error};
 /// What a connection is made from. Not `Debug`: it contains the password.
 pub(crate) struct Settings {
     pub(super) target: Target,
+    /// Host and port, for error messages.
+    pub(super) address: String,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
 }
@@ -49,6 +51,7 @@ impl Settings {
     ) -> Self {
         Self {
             target: Target::Custom(transport),
+            address: "the server of a test".to_owned(),
             command_timeout,
             fence,
         }
@@ -126,6 +129,7 @@ impl Settings {
             broadcast_channel_capacity: 32,
             ..PerformanceConfig::default()
         };
+        let address = config.server.hosts().first().map(address);
         let server = Server {
             config,
             connection,
@@ -133,6 +137,7 @@ impl Settings {
         };
         Ok(Self {
             target: Target::Server(Box::new(server)),
+            address: address.unwrap_or_default(),
             command_timeout,
             fence,
         })
@@ -151,6 +156,15 @@ impl Server {
             .set_connection_config(self.connection.clone())
             .set_performance_config(performance);
         builder.build()
+    }
+}
+
+/// Host and port, or the path of a socket.
+fn address(server: &fred::types::config::Server) -> String {
+    match (&*server.host, server.port) {
+        (path, 0) => path.to_owned(),
+        (host, port) if host.contains(':') => format!("[{host}]:{port}"),
+        (host, port) => format!("{host}:{port}"),
     }
 }
 

@@ -41,7 +41,10 @@ pub(super) async fn open(
         moved,
         slow: AtomicBool::new(false),
     };
-    let first = actor.connect().await.map_err(connect_error)?;
+    let first = actor
+        .connect()
+        .await
+        .map_err(|problem| connect_error(settings, problem))?;
     let stop = stop.clone();
     tasks.spawn(async move {
         tokio::select! {
