@@ -10,6 +10,7 @@ mod bench;
 mod demo;
 mod interop;
 mod java;
+mod msrv;
 mod mutants;
 mod page;
 mod sim;
@@ -46,6 +47,7 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
+  msrv                whether the declared Rust version is enough for the newest dependencies
   mutants [NAME]... [--check | --build]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
                       none is named, all of them; their rows in docs/planted-bugs.md are written;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
+        Some((&"msrv", rest)) => msrv::run(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
