@@ -81,6 +81,9 @@ mod timers;
 mod wait;
 mod wire;
 
+/// The client library whose settings [`LockClient::from_fred`] takes, in the version it takes them from.
+pub use fred;
+
 pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};

@@ -43,7 +43,7 @@ use crate::wire;
 ///
 /// Owners are created by [`LockClient::owner`](crate::LockClient::owner) and belong to that client
 /// only.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// `clientId:threadId`.
     field: Arc<str>,
@@ -176,7 +176,7 @@ impl fmt::Debug for Owner {
 }
 
 /// Where an owner's thread id came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
     Explicit,
     Task,

@@ -60,6 +60,16 @@ async fn two_tasks_exclude_each_other_and_one_task_nests() {
 }
 
 #[tokio::test]
+async fn owners_can_be_kept_in_a_set() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let owners = [client.owner_with_id(-1), client.owner_with_id(-2)];
+    let set: std::collections::HashSet<_> = owners.iter().chain(&owners).cloned().collect();
+    assert_eq!(set.len(), 2);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
 async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
     within(async {
         let server = TestServer::new();
