@@ -45,7 +45,7 @@ impl Fixture {
 
     /// The program with these arguments, told where the server is, in the folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
+        let mut command = program();
         command
             .args(arguments)
             .env("REDISSON_LOCK_URL", self.server.url())
@@ -245,6 +245,20 @@ pub(crate) fn state(process: Pid) -> Option<char> {
 }
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_redisson-lock");
+
+/// The program, with every signal as a terminal has it. Tests that were started in the background, or
+/// below `nohup`, would hand on that some are ignored, and the program leaves those alone.
+#[cfg(target_os = "linux")]
+pub(crate) fn program() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", PROGRAM]);
+    command
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn program() -> Command {
+    Command::new(PROGRAM)
+}
 
 /// An owner as Redisson writes it.
 pub(crate) const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:31";

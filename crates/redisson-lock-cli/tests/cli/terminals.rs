@@ -28,7 +28,7 @@ impl Terminal {
         let mut command = Command::new("setsid");
         // Makes its stdin the terminal of the new session.
         command
-            .arg("--ctty")
+            .args(["--ctty", "env", "--default-signal=HUP,INT,QUIT,TERM"])
             .args(words)
             .env("REDISSON_LOCK_URL", fixture.server.url())
             .env_remove("NO_COLOR")
