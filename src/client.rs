@@ -179,6 +179,36 @@ impl LockClient {
         shared.on_client_runtime(pin!(pinging)).await
     }
 
+    /// The permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them: `+publish`,
+    /// `~stock:42`, `&redisson_lock__channel:{stock:42}`. Empty if nothing is missing.
+    ///
+    /// For the start of a service: without it a missing permission shows at the first call that needs it, perhaps
+    /// with a lock already held. It takes five round trips on the connections of the client, none with an effect on
+    /// the lock, held or not; a subscription to its channel ends a second later. What connecting needs is not looked
+    /// at, nor is `+unsubscribe`, without which subscriptions end with their connection. Without `+eval` and
+    /// `+evalsha` nothing is known of the commands inside the scripts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if a reply takes longer than the command timeout; [`Error::InvalidName`],
+    /// [`Error::Refused`], [`Error::UnexpectedReply`], [`Error::Closed`], [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let missing = client.check("stock:42").await?;
+    /// assert!(missing.is_empty(), "missing permissions: {}", missing.join(" "));
+    /// # Ok(()) }
+    /// ```
+    pub async fn check(&self, name: impl Into<String>) -> Result<Vec<String>, Error> {
+        self.lock(name).missing_permissions().await
+    }
+
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
     ///
     /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) at once. Open guards have `grace` to be released

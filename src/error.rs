@@ -286,7 +286,7 @@ pub enum Operation {
     Unlocking,
     /// Releasing in the background what was dropped, or what an unlock has left.
     Releasing,
-    /// Asking who holds a lock. Nothing was changed.
+    /// Asking who holds a lock, or what is permitted. Nothing was changed.
     Inspecting,
     /// Forcing a lock open. Its holder may have lost it or not.
     Forcing,

@@ -23,7 +23,7 @@
 //! subscription.
 //!
 //! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the
-//! server's clock; fencing of a resource; the release of a forgotten guard. `docs/guarantees.md`
+//! server's clock; fencing of a resource; the release of a forgotten guard. [`guide::guarantees`]
 //! has both lists with their tests.
 //!
 //! # Features
@@ -41,7 +41,8 @@
 //!
 //! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`Owner`] says who
 //! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
-//! that can go wrong.
+//! that can go wrong. The [`guide`] has the pages about permissions, events, migrating from Java,
+//! benchmarks, and how all of this is built and tested.
 
 #![deny(clippy::disallowed_methods)]
 
@@ -60,6 +61,8 @@ mod entry;
 mod error;
 mod few;
 mod guard;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod hold_handle;
 mod lock;
 #[cfg(feature = "macros")]

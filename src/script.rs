@@ -52,6 +52,7 @@ scripts! {
     RENEW = "renew";
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
+    CHECK = "check";
 }
 
 /// One script call, not yet sent.
@@ -60,7 +61,7 @@ pub(crate) struct Call<T> {
     /// In place for all calls but those of many keys.
     pub(crate) keys: SmallVec<[Arc<str>; 1]>,
     pub(crate) args: SmallVec<[Arg; 4]>,
-    decode: fn(&Reply) -> Option<T>,
+    pub(crate) decode: fn(&Reply) -> Option<T>,
 }
 
 /// What `acquire.lua` returns.
@@ -266,6 +267,28 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
                 }),
                 _ => None,
             },
+            _ => None,
+        },
+    }
+}
+
+/// Commands that were refused, with the server's reason. `nobody`: no key, field or channel.
+pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, String)>> {
+    Call {
+        script: &CHECK,
+        // Declared, a key without permission would refuse the whole script.
+        keys: SmallVec::new(),
+        args: smallvec![text(name.key()), text(nobody)],
+        decode: |reply| match reply {
+            Reply::List(items) => items
+                .chunks(2)
+                .map(|pair| match pair {
+                    [Reply::Text(command), Reply::Text(reason)] => {
+                        Some((command.clone(), reason.clone()))
+                    }
+                    _ => None,
+                })
+                .collect(),
             _ => None,
         },
     }

@@ -76,8 +76,11 @@ pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str
 }
 
 /// Whether the text is the server's: its errors start with an upper-case word, those of a client
-/// library do not.
+/// library do not. Up to Redis 6.2 what `pcall` has caught starts with the place in the script.
 pub(crate) fn is_from_server(text: &str) -> bool {
+    if text.starts_with("@user_script:") {
+        return true;
+    }
     let word = text.split(' ').next().unwrap_or_default();
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
@@ -129,20 +132,42 @@ fn is_auth(text: &str) -> bool {
         .any(|start| text.starts_with(start))
 }
 
-fn missing_permission(script: &Script, text: &str) -> Option<String> {
+/// What a user lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    Command,
+    Key,
+    Channel,
+}
+
+/// What the user of a script lacks; `None`: the text is about something else.
+pub(crate) fn denied(text: &str) -> Option<Denied> {
     let in_script =
         text.contains("user executing the script") || text.contains("ACL failure in script");
-    if !text.starts_with("NOPERM") && !in_script {
+    if !is_permission(text) && !in_script {
         return None;
     }
-    let command = || quoted_command(text).or_else(|| command_at(script, text));
-    if text.contains("publish") || text.contains("channel") {
-        return Some("&redisson_lock__channel:*".to_owned());
-    }
-    if text.contains("keys") || text.contains("No permissions to access a key") {
-        return Some("~ with a pattern for the lock's key".to_owned());
-    }
-    Some(command().unwrap_or_else(|| "+@scripting".to_owned()))
+    // `run this command`, `run the 'publish' command`.
+    Some(if text.contains(" run th") {
+        Denied::Command
+    } else if text.contains("channel") {
+        Denied::Channel
+    } else if text.contains("keys") || text.contains("No permissions to access a key") {
+        Denied::Key
+    } else {
+        Denied::Command
+    })
+}
+
+fn missing_permission(script: &Script, text: &str) -> Option<String> {
+    Some(match denied(text)? {
+        Denied::Channel => "&redisson_lock__channel:*".to_owned(),
+        Denied::Key => "~ with a pattern for the lock's key".to_owned(),
+        Denied::Command => {
+            let command = quoted_command(text).or_else(|| command_at(script, text));
+            command.unwrap_or_else(|| "+@scripting".to_owned())
+        }
+    })
 }
 
 /// `… to run the 'client|kill' command` names the permission itself.
@@ -232,6 +257,66 @@ mod tests {
                 matches!(&error, Error::PermissionDenied { permission, .. } if permission == "+hdel"),
                 "{error:?}"
             );
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_server_is_no_error_of_the_connection() {
+        for (text, from_server) in [
+            ("ERR unknown command", true),
+            (
+                "@user_script: 17: The user executing the script can't run this command or subcommand",
+                true,
+            ),
+            ("Connection reset by peer", false),
+            ("", false),
+        ] {
+            assert_eq!(is_from_server(text), from_server, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_a_command_a_key_or_a_channel() {
+        for (text, missing) in [
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 0",
+                Some(Denied::Command),
+            ),
+            (
+                "ERR ACL failure in script: User locker has no permissions to run the 'publish' command",
+                Some(Denied::Command),
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+                Some(Denied::Command),
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+                Some(Denied::Key),
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key",
+                Some(Denied::Key),
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                Some(Denied::Key),
+            ),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                Some(Denied::Channel),
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a channel",
+                Some(Denied::Channel),
+            ),
+            ("ERR value is not an integer or out of range", None),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                None,
+            ),
+        ] {
+            assert_eq!(denied(text), missing, "{text}");
         }
     }
 

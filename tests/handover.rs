@@ -334,8 +334,11 @@ async fn a_release_that_may_have_freed_the_lock_hands_nothing_over() {
         "{unlocked:?}"
     );
     let waiter = Waiter::of(&pair.ours).await;
-    // The job has given up on a connection at least once when two command timeouts have passed.
-    tokio::time::sleep(ms(1_200)).await;
+    // The job has given up on a connection at least once when two calls have that began behind it.
+    for _ in 0..2 {
+        let away = pair.ours.lock("b").try_lock().await;
+        assert!(matches!(away, Err(Error::NoAnswer { .. })), "{away:?}");
+    }
     pair.proxy.refuse(false);
     waiter.gets_it().await;
     assert_eq!(pair.calls(PASS), 0);

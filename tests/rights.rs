@@ -285,3 +285,102 @@ async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
     );
     server.finish([]).await;
 }
+
+/// What `check` does not look at: connecting was done with it, or nothing is lost without it.
+const NOT_CHECKED: [&str; 6] = [
+    "+unsubscribe",
+    "+client|id",
+    "+hello",
+    "+auth",
+    "+select",
+    "+info",
+];
+
+/// How `check` has to name a right of the recipe.
+fn checked(right: &str, name: &str) -> String {
+    match right {
+        right if right.starts_with('~') => format!("~{name}"),
+        right if right.starts_with('&') => format!("&redisson_lock__channel:{{{name}}}"),
+        right => right.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_check_names_every_missing_right_and_changes_nothing() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    let rights = recipe();
+    let rights: Vec<_> = rights
+        .iter()
+        .filter(|word| word.starts_with(['+', '~', '&']))
+        .collect();
+    let mut wrong = Vec::new();
+    for held in [false, true] {
+        for (nth, missing) in [&""].into_iter().chain(rights.iter().copied()).enumerate() {
+            // A name of its own: a channel is listened to for a while.
+            let name = format!("lock:check:{held}:{nth}");
+            grant_all_but(&mut server.control(), "");
+            let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
+            let client = LockClient::connect(&url).await.expect("permitted");
+            if held {
+                control.run(&["HSET", &name, "java:1", "1"]);
+                control.run(&["PEXPIRE", &name, "60000"]);
+            }
+            grant_all_but(&mut server.control(), missing);
+            let said = client.check(&name).await.expect("answered");
+            let expected = match *missing {
+                "" => vec![],
+                missing if NOT_CHECKED.contains(&missing) => vec![],
+                missing => vec![checked(missing, &name)],
+            };
+            if said != expected {
+                wrong.push(format!("without {missing:?}, held {held}: {said:?}"));
+            }
+            let expected = if held { "java:1 1" } else { "" };
+            assert_eq!(control.hash(&name), expected, "{missing}");
+            let left = control.number(&["PTTL", &name]);
+            assert_eq!(left > 50_000, held, "{missing}: {left}");
+            control.run(&["DEL", &name]);
+            grant_all_but(&mut server.control(), "");
+            client.close(ms(0)).await;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    server.finish([]).await;
+}
+
+#[tokio::test]
+async fn a_check_names_all_that_is_missing_at_once() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    grant_all_but(&mut control, "");
+    let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
+    let client = LockClient::connect(&url).await.expect("permitted");
+    control.run(&[
+        "ACL",
+        "SETUSER",
+        "locker",
+        "-publish",
+        "-hdel",
+        "resetchannels",
+    ]);
+    let said = client.check("lock:many").await.expect("answered");
+    let channel = "&redisson_lock__channel:{lock:many}";
+    assert_eq!(said, ["+hdel", "+publish", channel]);
+    control.run(&["ACL", "SETUSER", "locker", "-@all"]);
+    let said = client.check("lock:many").await;
+    let said = said.expect("answered");
+    assert_eq!(said[..2], ["+eval", "+evalsha"], "{said:?}");
+    assert!(
+        client
+            .check("")
+            .await
+            .is_err_and(|error| matches!(error, Error::InvalidName { .. }))
+    );
+    client.close(ms(0)).await;
+    assert!(matches!(
+        client.check("lock:many").await,
+        Err(Error::Closed)
+    ));
+    server.finish([]).await;
+}

@@ -280,25 +280,37 @@ async fn subscribe(
 ) -> Result<Subscribed, Error> {
     let shared = entry.shared();
     let timeout = Instant::now() + shared.command_timeout();
-    let refused = |text: &str| {
-        let permission = format!("&{}", entry.name.channel());
-        server_error::of_connection(Operation::Subscribing, &permission, text)
-    };
     let subscription = shared.subscriptions.subscribe(entry.name.channel());
     tokio::select! {
         biased;
-        confirmed = subscription.confirmed() => match confirmed {
-            Ok(()) => {}
-            Err(text) => return Err(refused(&text)),
-        },
-        // Nobody is left to confirm it.
-        () = shared.gone.cancelled() => return Err(Error::Closed),
+        confirmed = confirmed(entry, &subscription) => confirmed?,
         () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
         () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
-        () = tokio::time::sleep_until(timeout) => {
-            let problem = shared.subscriptions.problem();
-            return Err(refused(problem.as_deref().unwrap_or("the subscription was not confirmed")));
-        }
+        () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry)),
     }
     Ok(Subscribed::Confirmed(subscription))
+}
+
+/// Waits until the server has confirmed the subscription; fails if it refuses it.
+pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        confirmed = subscription.confirmed() => {
+            confirmed.map_err(|text| not_subscribed(entry, &text))
+        }
+        // Nobody is left to confirm it.
+        () = entry.shared().gone.cancelled() => Err(Error::Closed),
+    }
+}
+
+/// Why it was not confirmed in time.
+pub(super) fn unconfirmed(entry: &Entry) -> Error {
+    let problem = entry.shared().subscriptions.problem();
+    let text = problem.as_deref();
+    not_subscribed(entry, text.unwrap_or("the subscription was not confirmed"))
+}
+
+fn not_subscribed(entry: &Entry, text: &str) -> Error {
+    let permission = format!("&{}", entry.name.channel());
+    server_error::of_connection(Operation::Subscribing, &permission, text)
 }

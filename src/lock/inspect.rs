@@ -1,16 +1,21 @@
-//! The methods that inspect a lock from outside, and `force_unlock`.
+//! The methods that inspect a lock from outside, what a user may do with it, and `force_unlock`.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Lock;
+use tokio::time::Instant;
+
 use super::waiter::{Busy, Wait};
+use super::{Lock, acquire};
 use crate::core::LossReason;
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
+use crate::owner::Owner;
+use crate::redis::{ConnectionFence, Limit, SendError};
 use crate::script::{self, Inspected};
+use crate::server_error::{self, Denied};
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -244,6 +249,80 @@ impl Lock {
                 })
             }))
             .await
+    }
+
+    /// What [`LockClient::check`](crate::LockClient::check) does.
+    pub(crate) async fn missing_permissions(&self) -> Result<Vec<String>, Error> {
+        let shared = self.client.shared();
+        let checking = async {
+            let entry = self.entry()?;
+            let mut missing = self.refused_commands(&entry).await?;
+            let subscription = shared.subscriptions.subscribe(entry.name.channel());
+            let confirmed = acquire::confirmed(&entry, &subscription);
+            let subscribed = tokio::time::timeout(shared.command_timeout(), confirmed)
+                .await
+                .unwrap_or_else(|_| Err(acquire::unconfirmed(&entry)));
+            match subscribed {
+                Ok(()) => {}
+                Err(Error::PermissionDenied { permission, .. }) => missing.push(permission),
+                Err(error) => return Err(error),
+            }
+            Ok(missing)
+        };
+        shared.on_client_runtime(pin!(checking)).await
+    }
+
+    /// What is refused of the scripts and of the connection fence.
+    async fn refused_commands(&self, entry: &Entry) -> Result<Vec<String>, Error> {
+        let shared = self.client.shared();
+        let key = entry.name.key();
+        let limit = Limit {
+            until: Instant::now() + shared.command_timeout(),
+            silence: shared.command_timeout() / 2,
+        };
+        let unanswered = |error| script::unsent(error, Operation::Inspecting);
+        let link = entry.route().ready(limit.until).await;
+        let link = link.map_err(unanswered)?;
+        let mut missing: Vec<String> = Vec::new();
+        let mut add = |permission: String| {
+            if !missing.contains(&permission) {
+                missing.push(permission);
+            }
+        };
+        // An owner that is made for this is nobody.
+        let nobody = Owner::fresh(&shared.client_id);
+        let call = script::check(&entry.name, nobody.field());
+        for answer in link.run_both_ways(&call, limit).await {
+            match answer {
+                Ok(reply) => {
+                    let refused = (call.decode)(&reply).ok_or_else(|| Error::UnexpectedReply {
+                        script: call.script.name,
+                        reply: reply.shown(),
+                    })?;
+                    for (command, reason) in refused {
+                        match server_error::denied(&reason) {
+                            Some(Denied::Command) => add(format!("+{command}")),
+                            Some(Denied::Key) if command != "del" => add(format!("~{key}")),
+                            // Of a key or a channel that is not the lock's; or it is no refusal.
+                            Some(Denied::Key | Denied::Channel) | None => {}
+                        }
+                    }
+                }
+                Err(SendError::Refused(text)) => {
+                    match server_error::of_script(call.script, key, &text) {
+                        Error::PermissionDenied { permission, .. } => add(permission),
+                        error => return Err(error),
+                    }
+                }
+                Err(error) => return Err(unanswered(error)),
+            }
+        }
+        if shared.redis.connection_fence() != ConnectionFence::Off {
+            let refused = link.without_permission(limit).await;
+            let refused = refused.map_err(unanswered)?;
+            refused.into_iter().map(str::to_owned).for_each(add);
+        }
+        Ok(missing)
     }
 
     /// One run of `inspect.lua`.

@@ -38,6 +38,14 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// No client has this address.
+    fn nobody() -> Self {
+        Self {
+            id: 1,
+            address: "0.0.0.0:0".to_owned(),
+        }
+    }
+
     /// Parses a line of `CLIENT INFO`. Its fields are not quoted, and the address of a Unix
     /// socket's clients is the socket's path, which may contain spaces: it ends where the next
     /// field begins, normally `laddr`.
@@ -84,18 +92,32 @@ pub(super) async fn kill(
     who: &Identity,
     timeout: Duration,
 ) -> Result<ConnectionFence, ConnectionError> {
-    let args = [
+    match connection
+        .command("CLIENT", &kill_words(who), timeout)
+        .await
+    {
+        Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
+        Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn kill_words(who: &Identity) -> [Arg; 5] {
+    [
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
         Arg::Number(who.id),
         Arg::Fixed("ADDR"),
         Arg::Text(who.address.as_str().into()),
-    ];
-    match connection.command("CLIENT", &args, timeout).await {
-        Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
-        Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
-        Err(problem) => Err(problem),
-    }
+    ]
+}
+
+/// The fence's commands, with the permission for each, in a form without effect.
+pub(super) fn without_effect() -> [(&'static str, Vec<Arg>); 2] {
+    [
+        ("+client|info", vec![Arg::Fixed("INFO")]),
+        ("+client|kill", kill_words(&Identity::nobody()).into()),
+    ]
 }
 
 /// The identity of this connection at the server; `None` if the server does not report it.
@@ -117,14 +139,9 @@ pub(super) async fn identify(
 /// Tests the permission to kill before it is needed, with a kill that matches no client.
 pub(super) async fn may_kill(
     connection: &Connection,
-    own: &Identity,
     timeout: Duration,
 ) -> Result<ConnectionFence, ConnectionError> {
-    let nobody = Identity {
-        id: own.id,
-        address: "0.0.0.0:0".to_owned(),
-    };
-    kill(connection, &nobody, timeout).await
+    kill(connection, &Identity::nobody(), timeout).await
 }
 
 #[cfg(test)]

@@ -317,8 +317,8 @@ impl Supervisor {
             identity,
         } = opened;
         let fence = match (self.fence(&connection).await?, &identity) {
-            (ConnectionFence::Active, Some(identity)) => {
-                fence::may_kill(&connection, identity, self.settings.command_timeout).await?
+            (ConnectionFence::Active, Some(_)) => {
+                fence::may_kill(&connection, self.settings.command_timeout).await?
             }
             (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,

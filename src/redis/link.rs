@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::fence::Identity;
+use super::fence::{self, Identity};
 use super::transport::{Arg, ConnectionError, Reply};
 use crate::error::Source;
 use crate::script::Call;
@@ -102,6 +102,43 @@ impl Link {
             }
             answered => answered,
         }
+    }
+
+    /// Sends a script once by its text, and once by its name: the server has a permission for each.
+    pub(crate) async fn run_both_ways<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+    ) -> [Result<Reply, SendError>; 2] {
+        let (sent, reply) = (AtomicBool::new(false), |(reply, _)| reply);
+        // By its text first, which also loads it.
+        let by_text = self.send("EVAL", call.script.source, call, limit, &sent);
+        let by_text = Box::pin(by_text).await.map(reply);
+        let by_name = self.send("EVALSHA", call.script.sha(), call, limit, &sent);
+        [by_text, Box::pin(by_name).await.map(reply)]
+    }
+
+    /// The permissions for the commands of the connection fence that the server refuses.
+    pub(crate) async fn without_permission(
+        &self,
+        limit: Limit,
+    ) -> Result<Vec<&'static str>, SendError> {
+        let mut missing = Vec::new();
+        for (permission, args) in fence::without_effect() {
+            let sent_at = Instant::now();
+            match self.exchange("CLIENT", &args, sent_at, limit).await {
+                Err(ConnectionError::Refused(text)) if server_error::is_permission(&text) => {
+                    missing.push(permission);
+                }
+                // Another refusal: the server has no such command, and no permission for it.
+                Ok(_) | Err(ConnectionError::Refused(_)) => {}
+                Err(problem) => {
+                    let source = problem.into_text().into();
+                    return Err(SendError::Unknown { source, sent_at });
+                }
+            }
+        }
+        Ok(missing)
     }
 
     async fn send<T>(

@@ -8,6 +8,7 @@
 
 mod bench;
 mod demo;
+mod docs;
 mod interop;
 mod java;
 mod msrv;
@@ -47,6 +48,7 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
+  docs                the documentation into target/doc, and whether its links lead somewhere
   msrv                whether the declared Rust version is enough for the newest dependencies
   mutants [NAME]... [--check | --build]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
+        Some((&"docs", rest)) => docs::run(rest),
         Some((&"msrv", rest)) => msrv::run(rest),
         _ => {
             eprintln!("{USAGE}");

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: what CI runs, part by part, each with its time and its counts.
 
 mod busy;
+mod examples;
 mod quick;
 mod report;
 mod times;
@@ -13,7 +14,7 @@ use self::busy::BusyLoops;
 use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, bench, cargo, demo, interop, mutants, sim};
+use crate::{Problem, bench, cargo, demo, docs, interop, mutants, sim};
 
 struct Options {
     long: bool,
@@ -183,18 +184,7 @@ impl Report {
         let mut blocking = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         blocking.args(["--features", "blocking"]).args(DENY);
         self.check("lints of the blocking library", &mut blocking);
-        let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
-        docs.args([
-            "--package",
-            "redisson-lock",
-            "--package",
-            "redisson-lock-macros",
-            "--package",
-            "redisson-lock-test",
-            "--features",
-            "redisson-lock/blocking,redisson-lock/macros",
-        ]);
-        self.check("docs", docs.env("RUSTDOCFLAGS", "-D warnings"));
+        self.ran("docs and their links", || docs::run(&[]));
         self.check("package builds from its own tarball", &mut package());
     }
 
@@ -234,6 +224,7 @@ impl Report {
         }
         let kit = ["--package", "redisson-lock-test", "--tests"];
         self.tests("test kit", server, &kit, &[]);
+        self.ran("examples", || examples::run(server));
         let cli = ["--package", "redisson-lock-cli", "--test", "cli"];
         self.tests("command line", server, &cli, &[]);
         let attribute = ["--package", "redisson-lock-macros", "--tests"];
@@ -254,21 +245,7 @@ impl Report {
 
     /// A few bugs are planted, and must be found.
     fn planted_bugs(&mut self) {
-        let name = "planted bugs are found";
-        println!("== {name}");
-        let start = Instant::now();
-        let found = mutants::run_few();
-        if let Err(problem) = &found {
-            println!("{}", problem.text);
-        }
-        self.passed += u32::from(found.is_ok());
-        self.failed += u32::from(found.is_err());
-        let result = if found.is_ok() {
-            format!("{} of {}", mutants::FEW.len(), mutants::FEW.len())
-        } else {
-            "FAILED".to_owned()
-        };
-        self.line(name, start.elapsed(), &result);
+        self.ran("planted bugs are found", mutants::run_few);
     }
 
     /// The oldest and the newest Redisson in full, the others in short.
@@ -321,10 +298,7 @@ impl Report {
 
     /// The demo must go wrong when the lock calls of its last row are taken out.
     fn demo_without_its_lock(&mut self, server: &Path) {
-        let name = "demo fails without its lock";
-        println!("== {name}");
-        let start = Instant::now();
-        let failed_as_it_should = || -> Result<bool, Problem> {
+        let failed_as_it_should = || {
             let program = demo::build()?;
             let server = Server::start(server)?;
             let output = Command::new(program)
@@ -338,12 +312,13 @@ impl Report {
                 .output()
                 .map_err(|error| Problem::failed(error.to_string()))?;
             let said = String::from_utf8_lossy(&output.stderr);
-            Ok(output.status.code() == Some(1) && said.contains("is not exact"))
+            if output.status.code() == Some(1) && said.contains("is not exact") {
+                Ok(())
+            } else {
+                Err(Problem::failed(format!("{}: {said}", output.status)))
+            }
         };
-        let passed = failed_as_it_should().unwrap_or(false);
-        self.passed += u32::from(passed);
-        self.failed += u32::from(!passed);
-        self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
+        self.ran("demo fails without its lock", failed_as_it_should);
     }
 }
 

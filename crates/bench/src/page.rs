@@ -132,7 +132,7 @@ const SHORT_HEAD: &str = "\
 Rates and times of one run on one machine, client and server together; the ratios are medians of five rounds in which all
 took turns. A *floor* is what a bare client does with the same number of script calls and no lock around them; for
 `spread64` with the client's own socket settings, which gather small writes. For times, CPU and heap less is better.
-[`docs/benchmarks.md`](docs/benchmarks.md) has all systems, spreads, plots, the targets that are missed, and what limits the
+[`benchmarks`][benchmarks] has all systems, spreads, plots, the targets that are missed, and what limits the
 rates; `cargo xtask bench` makes it anew.
 
 ";
@@ -172,7 +172,11 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
     let _ = write!(text, "\n## Results\n\n{table}\n{limits}");
     text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
     for (file, title) in drawn {
-        let _ = write!(text, "\n![{title}](benchmarks/{file})\n");
+        let _ = write!(text, "\n![{title}][benchmarks/{file}]\n");
+    }
+    text.push('\n');
+    for (file, _) in drawn {
+        let _ = writeln!(text, "[benchmarks/{file}]: benchmarks/{file}");
     }
     text
 }
@@ -246,6 +250,8 @@ mod tests {
                 .iter()
                 .all(|scenario| text.contains(scenario.text))
         );
-        assert!(text.ends_with("![One task](benchmarks/solo.svg)\n"));
+        let plot =
+            "![One task][benchmarks/solo.svg]\n\n[benchmarks/solo.svg]: benchmarks/solo.svg\n";
+        assert!(text.ends_with(plot), "{text}");
     }
 }

@@ -28,7 +28,8 @@ pub fn record(planted: Row, finders: &Finders) -> Result<(), Problem> {
     let found = rows.iter().filter(|row| finders[&row.bug] == row.by);
     let text = format!(
         "{} of {} bugs found, each when it was last planted; the latest run: {}. Each is a file in `mutants/`;\n\
-         [`testing.md`](testing.md#planted-bugs) says how they are planted. Schedules are those that the simulator needed.\n\n{}",
+         [`testing.md`][testing.md#planted-bugs] says how they are planted. Schedules are those that the simulator needed.\n\n\
+         [testing.md#planted-bugs]: testing.md#planted-bugs\n\n{}",
         found.count(),
         finders.len(),
         page::when_and_where(),

@@ -27,6 +27,20 @@ impl Report {
         self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
     }
 
+    /// The same for a part of this program.
+    pub fn ran(&mut self, name: &str, part: impl FnOnce() -> Result<(), Problem>) {
+        println!("== {name}");
+        let start = Instant::now();
+        let done = part();
+        if let Err(problem) = &done {
+            println!("{}", problem.text);
+        }
+        self.passed += u32::from(done.is_ok());
+        self.failed += u32::from(done.is_err());
+        let result = if done.is_ok() { "ok" } else { "FAILED" };
+        self.line(name, start.elapsed(), result);
+    }
+
     /// A part that cargo test counts.
     pub fn tests(
         &mut self,

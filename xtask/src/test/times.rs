@@ -22,7 +22,8 @@ pub fn record(report: &Report, server: &Path, seconds: f64, left_out: &str) -> R
 fn text(report: &Report, run: &str, seconds: f64) -> String {
     format!(
         "One run of `cargo xtask test`, {run}. Compiling is included in the part\n\
-         that does it; [`testing.md`](testing.md#the-parts) says what each part shows.\n\n\
+         that does it; [`testing.md`][testing.md#the-parts] says what each part shows.\n\n\
+         [testing.md#the-parts]: testing.md#the-parts\n\n\
          | part | time | result |\n|---|---:|---|\n{}\n| all | {seconds:.0} s | {} passed, {} failed |",
         report.rows.join("\n"),
         report.passed,

@@ -236,3 +236,18 @@ async fn a_body_is_dropped_when_its_lock_is_lost() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_missing_here_and_a_check_changes_nothing() {
+    let fake = FakeRedis::start();
+    let client = fake.client().await;
+    let guard = client.lock("held").lock().await.unwrap();
+    for name in ["held", "free"] {
+        let held = || Some((fake.holder(name)?.owner, fake.holder(name)?.hold_count));
+        let before = held();
+        let missing = client.check(name).await.unwrap();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert_eq!(held(), before);
+    }
+    guard.unlock().await.unwrap();
+}
