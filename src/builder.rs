@@ -16,7 +16,7 @@ use crate::lock::release::start_job;
 use crate::redis::{Redis, Settings};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
-use crate::shared::{Config, Shared, check_lease};
+use crate::shared::{Config, Shared, check_lease, check_timeouts};
 use crate::wait::Subscriptions;
 
 /// Settings of a client. The defaults suit most uses.
@@ -24,13 +24,9 @@ use crate::wait::Subscriptions;
 /// # Examples
 ///
 /// ```no_run
-/// # use std::time::Duration;
 /// # async fn run() -> Result<(), redisson_lock::Error> {
-/// let client = redisson_lock::LockClient::builder()
-///     .key_prefix("shop:")
-///     .command_timeout(Duration::from_secs(1))
-///     .connect("redis://127.0.0.1:6379")
-///     .await?;
+/// let builder = redisson_lock::LockClient::builder().key_prefix("shop:").connections(2);
+/// let client = builder.connect("redis://127.0.0.1:6379").await?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -41,6 +37,7 @@ pub struct LockClientBuilder {
     connections: usize,
     connection_fence: bool,
     key_prefix: String,
+    client_name: Option<String>,
     max_hold: Option<Duration>,
     retry_for: Option<Duration>,
     handover: HandOver,
@@ -75,13 +72,7 @@ impl LockClient {
     /// # Examples
     ///
     /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn run() -> Result<(), redisson_lock::Error> {
-    /// let client = redisson_lock::LockClient::builder()
-    ///     .watchdog_timeout(Duration::from_secs(10))
-    ///     .connect("redis://127.0.0.1:6379")
-    ///     .await?;
-    /// # Ok(()) }
+    /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
     /// ```
     pub fn builder() -> LockClientBuilder {
         LockClientBuilder::new()
@@ -120,6 +111,7 @@ impl LockClientBuilder {
             connections: 1,
             connection_fence: true,
             key_prefix: String::new(),
+            client_name: None,
             max_hold: None,
             retry_for: None,
             handover: HandOver::default(),
@@ -127,9 +119,7 @@ impl LockClientBuilder {
     }
 
     /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
-    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day.
-    ///
-    /// A crashed holder blocks others for at most this long.
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. A crashed holder blocks others for so long.
     ///
     /// # Examples
     ///
@@ -203,6 +193,22 @@ impl LockClientBuilder {
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
         Self {
             key_prefix: key_prefix.into(),
+            ..self
+        }
+    }
+
+    /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
+    /// needs `+client|setname`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().client_name("orders-7");
+    /// ```
+    pub fn client_name(self, client_name: impl Into<String>) -> Self {
+        let client_name = Some(client_name.into());
+        Self {
+            client_name,
             ..self
         }
     }
@@ -326,7 +332,7 @@ impl LockClientBuilder {
         if !has_timers() {
             return Err(Error::NoRuntime);
         }
-        let settings = Arc::new(settings);
+        let settings = Arc::new(settings.with_client_name(self.client_name.as_deref()));
         let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
@@ -364,36 +370,29 @@ impl LockClientBuilder {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let out_of_bounds = |what, given, problem| {
-            Err(Error::InvalidDuration {
-                what,
-                given,
-                problem,
-            })
-        };
-        if !(WATCHDOG_MIN..=WATCHDOG_MAX).contains(&self.watchdog_timeout) {
-            let problem = "it must be at least 300 milliseconds and at most one day";
-            return out_of_bounds("watchdog_timeout", self.watchdog_timeout, problem);
-        }
-        let command_timeout = self.command_timeout_or_default();
-        if command_timeout.is_zero() || command_timeout >= self.watchdog_timeout / 3 {
-            let problem = "it must be above zero and below a third of the watchdog timeout";
-            return out_of_bounds("command_timeout", command_timeout, problem);
-        }
+        check_timeouts(self.watchdog_timeout, self.command_timeout_or_default())?;
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             let (what, given) = ("connections", self.connections);
             let problem = format!("{given} is not between 1 and {CONNECTIONS_MAX}");
             return Err(Error::InvalidConfig { what, problem });
+        }
+        let mut client_name = self.client_name.iter().flat_map(|name| name.bytes());
+        if !client_name.all(|byte| byte.is_ascii_graphic()) {
+            let problem = "Redis takes printable ASCII without spaces".to_owned();
+            return Err(Error::InvalidConfig {
+                what: "client_name",
+                problem,
+            });
         }
         self.max_hold
             .map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
     }
 }
 
-const WATCHDOG_MIN: Duration = Duration::from_millis(300);
-const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTIONS_MAX: usize = 16;
 
+#[cfg(feature = "serde")]
+mod serde;
 #[cfg(test)]
 mod tests;

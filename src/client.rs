@@ -184,14 +184,15 @@ impl LockClient {
     ///
     /// For the start of a service: without it a missing permission shows at the first call that needs it, perhaps
     /// with a lock already held. It takes five round trips on the connections of the client, none with an effect on
-    /// the lock, held or not; a subscription to its channel ends a second later. What connecting needs is not looked
-    /// at, nor is `+unsubscribe`, without which subscriptions end with their connection. Without `+eval` and
-    /// `+evalsha` nothing is known of the commands inside the scripts.
+    /// the lock, held or not; a subscription to its channel ends a second later. The server notes what it refuses in
+    /// its `ACL LOG`. What connecting needs is not looked at, nor is `+unsubscribe`, without which subscriptions end
+    /// with their connection. Without both `+eval` and `+evalsha` nothing is known of the commands inside the scripts.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if a reply takes longer than the command timeout; [`Error::InvalidName`],
-    /// [`Error::Refused`], [`Error::UnexpectedReply`], [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::NoAnswer`] if the replies to the commands, or the one to the subscription, take longer than the
+    /// command timeout; [`Error::InvalidName`], [`Error::Auth`], [`Error::Refused`], [`Error::UnexpectedReply`],
+    /// [`Error::Closed`], [`Error::NoRuntime`]; [`Error::PermissionDenied`] if a new connection is refused.
     ///
     /// # Cancel safety
     ///
@@ -313,6 +314,7 @@ impl fmt::Debug for LockClient {
 /// println!("{} held, {} waiting, fence {}", stats.held, stats.waiting, stats.connection_fence);
 /// # }
 /// ```
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {

@@ -150,6 +150,7 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// # }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CloseReport {
     /// Detached holds that were released.
@@ -172,6 +173,7 @@ pub struct CloseReport {
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AbandonedHold {
     /// The lock's name.

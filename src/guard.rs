@@ -10,10 +10,12 @@ use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
-use crate::lock::acquire::Taken;
 use crate::lock::release::OpenHold;
+use crate::measure::{Class, Holding};
 use crate::owner::Owner;
 use crate::renewal::extend;
+use crate::runtime::{in_span, span};
+use crate::shared::Taken;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.
@@ -46,6 +48,7 @@ use crate::renewal::extend;
 pub struct LockGuard {
     handle: HoldHandle,
     hold: OpenHold,
+    measured: Holding,
     /// Keeps the client running.
     client: Arc<ClientHandle>,
 }
@@ -56,8 +59,10 @@ impl LockGuard {
         entry: Arc<Entry>,
         owner: Owner,
         (hold, status): Taken,
+        class: Class,
     ) -> Self {
         let open = OpenHold::new(Arc::clone(&entry), owner.id(), hold);
+        let measured = Holding::begin(class, &status);
         let handle = HoldHandle {
             entry,
             owner,
@@ -67,6 +72,7 @@ impl LockGuard {
         Self {
             handle,
             hold: open,
+            measured,
             client,
         }
     }
@@ -100,6 +106,7 @@ impl LockGuard {
         let Self {
             handle: HoldHandle { entry, status, .. },
             hold,
+            measured: _measured,
             client: _client,
         } = self;
         entry
@@ -119,10 +126,15 @@ impl LockGuard {
         Fut: Future,
     {
         let name = self.handle.entry.name.given();
-        let value = tokio::select! {
-            biased;
-            reason = self.lost() => return Err(Error::lost(name, reason)),
-            value = body(self.handle()) => value,
+        let span = span!("run", lock = %name, owner = %self.owner());
+        let value = {
+            // A body whose lock is lost already does not begin.
+            let running = pin!(async { body(self.handle()).await });
+            tokio::select! {
+                biased;
+                reason = self.lost() => return Err(Error::lost(name, reason)),
+                value = in_span(span.as_deref(), running) => value,
+            }
         };
         let released = match self.state() {
             HoldState::Lost(reason) => Err(Error::lost(name, reason)),
@@ -296,6 +308,7 @@ impl LockGuard {
     /// ```
     pub fn detach(self) {
         self.hold.detach();
+        self.measured.detached();
     }
 
     pub(crate) fn handle(&self) -> HoldHandle {

@@ -3,7 +3,7 @@
 //! For users: [`guarantees`], [`operations`], [`migrating`], [`interop`], [`benchmarks`], [`changelog`].
 //! For those who look inside: [`architecture`], [`protocol`], [`testing`], [`test_times`], [`planted_bugs`].
 //!
-//! This module is empty outside of the documentation.
+//! This module exists in the documentation only.
 
 /// Pages as modules. In the files a link leads to another file; here it leads to a module, because the first
 /// definition of a link counts.

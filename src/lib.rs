@@ -34,6 +34,10 @@
 //! `macros` adds the attribute [`#[locked]`](https://docs.rs/redisson-lock-macros), which takes a lock
 //! around an async function, and `LockClient::as_default`, which gives such functions their client.
 //!
+//! `metrics` tells the crate `metrics` how long locks are waited for and held, by class (`Lock::class`).
+//!
+//! `serde` makes statistics, holders and reports serialisable, and has a builder read from a configuration.
+//!
 //! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
 //! a hidden module, which changes without notice and is outside of semantic versioning.
 //!
@@ -68,6 +72,7 @@ mod lock;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
+mod measure;
 mod owner;
 mod redis;
 mod renewal;

@@ -17,6 +17,8 @@ pub struct Options {
     pub lease: Option<Duration>,
     /// How long to wait at most.
     pub wait: Option<Duration>,
+    /// For how long an attempt without an answer is repeated, if there is no `wait`.
+    pub retry_for: Option<Duration>,
 }
 
 /// What a function with `#[locked]` returns.
@@ -105,6 +107,9 @@ async fn acquire(
     let mut lock = client?.lock(options.name.as_str());
     if let Some(lease) = options.lease {
         lock = lock.lease(lease);
+    }
+    if let Some(retry_for) = options.retry_for {
+        lock = lock.retry_for(retry_for);
     }
     match options.wait {
         Some(wait) => lock.try_lock_for(wait).await,

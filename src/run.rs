@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
 use crate::lock::{Lock, sleep_until};
+use crate::runtime::{in_span, span};
 
 impl Lock {
     /// Runs `body` with the lock held, and drops it if the lock is lost.
@@ -143,21 +144,18 @@ impl Lock {
         F: FnMut(HoldHandle) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
+        // While the server is away it waits for it, however long.
+        let patient = self.retry_for(Duration::MAX);
         loop {
-            let guard = match self.lock().await {
-                Ok(guard) => guard,
-                Err(error) if error.is_retryable() => {
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
+            let guard = patient.lock().await?;
+            let span = span!("lead", lock = %guard.name(), owner = %guard.owner());
             let ended = {
                 let at_risk = at_risk(guard.handle());
+                let leading = pin!(async { body(guard.handle()).await });
                 tokio::select! {
                     biased;
                     () = at_risk => None,
-                    ended = body(guard.handle()) => Some(ended),
+                    ended = in_span(span.as_deref(), leading) => Some(ended),
                 }
             };
             // Answered, or left to the background, behind which the next acquire of this owner waits.
@@ -171,16 +169,25 @@ impl Lock {
 
 /// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
 async fn at_risk(handle: HoldHandle) {
-    let mut lost = pin!(handle.lost());
-    while handle.state() == HoldState::Held {
-        // Each renewal moves it.
-        let overdue = handle.overdue_at();
-        tokio::select! {
-            biased;
-            _ = &mut lost => return,
-            () = sleep_until(overdue) => {}
+    let watching = async {
+        let mut lost = pin!(handle.lost());
+        while handle.state() == HoldState::Held {
+            // Each renewal moves it.
+            let overdue = handle.overdue_at();
+            tokio::select! {
+                biased;
+                _ = &mut lost => break,
+                () = sleep_until(overdue) => {}
+            }
         }
-    }
+        Ok(())
+    };
+    // Where nobody drives the client's runtime, nobody renews the hold either.
+    let _ = handle
+        .entry
+        .shared()
+        .on_client_runtime(pin!(watching))
+        .await;
 }
 
 /// Runs the body with the hold, and releases it.
@@ -326,6 +333,3 @@ impl LockClientBuilder {
         client.run_and_close(body).await
     }
 }
-
-/// Between two attempts to become the leader while the server does not answer.
-const PAUSE: Duration = Duration::from_millis(500);

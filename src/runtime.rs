@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+use tracing::Span;
+use tracing::span::Entered;
 
 use crate::core::Time;
 
@@ -196,6 +199,53 @@ pub(crate) fn has_timers() -> bool {
 /// wake-up, job or lease is to be lost by it.
 pub(crate) fn isolated(foreign: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(foreign));
+}
+
+/// `tracing::debug_span!` for this crate, with the same care. `None`: nobody wants it.
+macro_rules! span {
+    ($($rest:tt)+) => {{
+        let mut span = None;
+        $crate::runtime::isolated(|| {
+            let made = ::tracing::debug_span!(target: "redisson_lock", $($rest)+);
+            span = (!made.is_disabled()).then(|| Box::new(made));
+        });
+        span
+    }};
+}
+
+pub(crate) use span;
+
+/// Inside of a span for as long as this lives.
+pub(crate) struct InSpan<'a>(Option<Entered<'a>>);
+
+impl<'a> InSpan<'a> {
+    pub(crate) fn enter(span: Option<&'a Span>) -> Self {
+        let mut entered = None;
+        if let Some(span) = span {
+            isolated(|| entered = Some(span.enter()));
+        }
+        Self(entered)
+    }
+}
+
+impl Drop for InSpan<'_> {
+    fn drop(&mut self) {
+        if let Some(entered) = self.0.take() {
+            isolated(|| drop(entered));
+        }
+    }
+}
+
+/// Polls a future inside of a span. It stays where the caller pinned it, and is dropped outside of the span: what
+/// a subscriber does then is not between a guard and its release.
+pub(crate) fn in_span<'a, F: Future>(
+    span: Option<&'a Span>,
+    mut future: Pin<&'a mut F>,
+) -> impl Future<Output = F::Output> + 'a {
+    std::future::poll_fn(move |context| {
+        let _inside = InSpan::enter(span);
+        future.as_mut().poll(context)
+    })
 }
 
 /// `tracing::event!` for this crate. A subscriber is the user's code: it may call back into the client,

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Ending, Life, Rules, Total};
+use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
 use crate::error::Error;
 use crate::redis::Redis;
 use crate::runtime::{Clock, Runtime};
@@ -79,10 +79,10 @@ impl Shared {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let Ok(caller) = Handle::try_current() else {
-            return Err(Error::NoRuntime);
+        let foreign = match Handle::try_current() {
+            Ok(caller) => !self.runtime.is(&caller),
+            Err(_) => return Err(Error::NoRuntime),
         };
-        let foreign = !self.runtime.is(&caller);
         let limit = self.command_timeout();
         let mut stands_still = foreign.then(|| Box::pin(self.runtime.stands_still(limit)));
         std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
@@ -236,6 +236,27 @@ impl Totals {
     }
 }
 
+/// Whether these are a watchdog timeout and a command timeout that go together.
+pub(crate) fn check_timeouts(watchdog: Duration, command: Duration) -> Result<(), Error> {
+    let (what, given, problem) = if !(WATCHDOG_MIN..=WATCHDOG_MAX).contains(&watchdog) {
+        let problem = "it must be at least 300 milliseconds and at most one day";
+        ("watchdog_timeout", watchdog, problem)
+    } else if command.is_zero() || command >= watchdog / 3 {
+        let problem = "it must be above zero and below a third of the watchdog timeout";
+        ("command_timeout", command, problem)
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidDuration {
+        what,
+        given,
+        problem,
+    })
+}
+
+const WATCHDOG_MIN: Duration = Duration::from_millis(300);
+const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Whether a lease, or a limit, is one that Redis and two clocks can keep.
 pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {
     if (LEASE_MIN..=LEASE_MAX).contains(&given) {
@@ -253,6 +274,9 @@ const LEASE_MIN: Duration = Duration::from_millis(10);
 
 /// Far from the end of the clock's range, where timers cannot be made any more.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// A hold that was just taken.
+pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 
 /// What a hold and its guard share: whether and how the hold has ended. It ends once.
 #[derive(Debug, Default)]

@@ -295,3 +295,61 @@ async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside
     assert!(own * 2 >= others, "{own} against {others}");
     server.finish([ours, theirs]).await;
 }
+
+/// How long so many pairs take, 64 at a time, each of a name that nobody has used.
+async fn pairs(client: &LockClient, names: std::ops::Range<usize>) -> Duration {
+    let start = Instant::now();
+    let each = names.len() / 64;
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..64 {
+        let client = client.clone();
+        let first = names.start + nth * each;
+        tasks.spawn(async move {
+            for name in first..first + each {
+                let lock = client.lock(format!("name:{name}"));
+                let guard = lock.lock().await.expect("free");
+                guard.unlock().await.expect("held");
+            }
+        });
+    }
+    tasks.join_all().await;
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names() {
+    const BATCH: usize = 6_400;
+    let _alone = ALONE.lock().await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut used = 0;
+    let mut batch = || {
+        used += BATCH;
+        pairs(&client, used - BATCH..used)
+    };
+    // The fastest of three: whatever else the machine does only adds to it.
+    let mut few = Duration::MAX;
+    for _ in 0..3 {
+        few = few.min(batch().await);
+    }
+    let guards = take(&client, 0..50_000).await;
+    let mut many = Duration::MAX;
+    for nth in 0..13 {
+        let took = batch().await;
+        if nth >= 10 {
+            many = many.min(took);
+        }
+    }
+    println!(
+        "{BATCH} pairs take {few:?} at first, {many:?} beside 50,000 locks, behind {used} names"
+    );
+    assert!(used >= 100_000 && client.stats().held == 50_000);
+    // What grows with the number of either would be several times as much.
+    assert!(many < few * 2, "{few:?} at first, {many:?} then");
+    drop(guards);
+    eventually("all released", Duration::from_secs(120), || {
+        client.stats().releasing == 0
+    })
+    .await;
+    server.finish([client]).await;
+}

@@ -162,6 +162,29 @@ fn another_thread_finds_the_lock_held_waits_for_it_and_gives_up_in_time() {
 }
 
 #[test]
+fn the_server_is_asked_who_holds_whether_it_is_there_and_what_is_permitted() {
+    let server = Server::start();
+    let (ours, theirs) = (
+        client_with(&server, |builder| builder.client_name("ours")),
+        client(&server),
+    );
+    let lock = ours.lock("a").retry_for(ms(10));
+    let held = lock.try_lock_or_holder().expect("asked").expect("free");
+    let busy = theirs.lock("a").try_lock_or_holder().expect("asked");
+    let busy = busy.expect_err("it is held");
+    assert_eq!(busy.holder, held.owner().to_string());
+    held.unlock().expect("held");
+    assert!(ours.is_connected() && ours.ping().expect("it answers") < LONG);
+    assert_eq!(ours.check("a").expect("answered"), Vec::<String>::new());
+    let connections = server.control().run(&["CLIENT", "LIST"]);
+    assert_eq!(
+        connections.matches(" name=ours ").count(),
+        2,
+        "{connections}"
+    );
+}
+
+#[test]
 fn owners_that_are_given_are_the_same_for_every_thread() {
     let server = Server::start();
     let client = client(&server);
@@ -347,6 +370,9 @@ fn every_entry_point(server: &str, client: &LockClient, lock: &Lock, guards: [Lo
     refused("try_lock", lock.try_lock());
     refused("try_lock_for", lock.try_lock_for(ms(1)));
     refused("try_lock_until", lock.try_lock_until(Instant::now()));
+    refused("try_lock_or_holder", lock.try_lock_or_holder());
+    refused("ping", client.ping());
+    refused("check", client.check("a"));
     refused("run", lock.run::<(), Error, _>(|_| panic!("it is not run")));
     refused("unlock", lock.unlock());
     refused("force_unlock", lock.force_unlock());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use redisson_lock::{HoldState, LockClient, LockGuard, LossReason};
+use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
 use test_support::{TestServer, eventually, ms};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -182,6 +182,98 @@ fn a_subscriber_that_panics_costs_no_wake_up() {
         }
         taken.unlock().await.expect("held");
         kept.unlock().await.expect("held");
+        server.finish([client]).await;
+    });
+}
+
+/// Notes the spans that it is told about, and how it was entered; panics there if it is to.
+#[derive(Clone, Default)]
+struct Spans {
+    made: Arc<Mutex<Vec<String>>>,
+    entered: Arc<AtomicUsize>,
+    panics: bool,
+}
+
+impl Subscriber for Spans {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "redisson_lock" && metadata.is_span()
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut made = self.made.lock().expect("unpoisoned");
+        made.push(format!("{} {}", span.metadata().name(), span.values()));
+        Id::from_u64(made.len() as u64)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+    fn enter(&self, _: &Id) {
+        self.entered.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "it panics when it is entered");
+    }
+    fn exit(&self, _: &Id) {
+        self.entered.fetch_sub(1, Ordering::SeqCst);
+        assert!(!self.panics, "it panics when it is left");
+    }
+}
+
+#[test]
+fn spans_are_around_calls_and_bodies_and_name_the_lock() {
+    ends_within(Duration::from_secs(20), || async {
+        let server = TestServer::new();
+        let client = server.client_with(brisk).await;
+        let spans = Spans::default();
+        let _default = tracing::subscriber::set_default(spans.clone());
+        let lock = client.lock("stock");
+        let inside = || spans.entered.load(Ordering::SeqCst);
+        let seen = lock.run(async |_| Ok::<_, Error>(inside())).await;
+        assert_eq!(seen.expect("held"), 1);
+        let seen = lock.lead(async |_| Ok::<_, Error>(inside())).await;
+        assert_eq!(seen.expect("held"), 1);
+        assert_eq!(inside(), 0);
+        let made = spans.made.lock().expect("unpoisoned").clone();
+        let names: Vec<&str> = made
+            .iter()
+            .filter_map(|made| made.split(' ').next())
+            .collect();
+        assert_eq!(names, ["acquire", "run", "acquire", "lead"]);
+        assert!(
+            made.iter()
+                .all(|made| made.contains("lock: stock, owner: ")),
+            "{made:?}"
+        );
+        server.finish([client]).await;
+    });
+}
+
+#[test]
+fn a_subscriber_that_panics_in_a_span_costs_nobody_a_lock() {
+    ends_within(Duration::from_secs(20), || async {
+        let server = TestServer::new();
+        let client = server.client_with(brisk).await;
+        let spans = Spans {
+            panics: true,
+            ..Spans::default()
+        };
+        let _default = tracing::subscriber::set_default(spans.clone());
+        let lock = client.lock("stock");
+        lock.run(async |_| Ok::<_, Error>(())).await.expect("held");
+        // Dropped in the middle, and ended by a panic of its own.
+        let endless = lock.run(async |_| std::future::pending::<Result<(), Error>>().await);
+        assert!(tokio::time::timeout(ms(100), endless).await.is_err());
+        let other = client.clone();
+        let panics = tokio::spawn(async move {
+            let lock = other.lock("stock");
+            lock.run(async |_| -> Result<(), Error> { panic!("the body does too") })
+                .await
+        });
+        assert!(panics.await.expect_err("it panics").is_panic());
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+        assert!(spans.made.lock().expect("unpoisoned").len() >= 6);
         server.finish([client]).await;
     });
 }

@@ -326,6 +326,8 @@ async fn a_check_names_every_missing_right_and_changes_nothing() {
                 control.run(&["HSET", &name, "java:1", "1"]);
                 control.run(&["PEXPIRE", &name, "60000"]);
             }
+            // A script that the server knows needs no EVAL.
+            control.run(&["SCRIPT", "FLUSH"]);
             grant_all_but(&mut server.control(), missing);
             let said = client.check(&name).await.expect("answered");
             let expected = match *missing {
@@ -371,6 +373,20 @@ async fn a_check_names_all_that_is_missing_at_once() {
     let said = client.check("lock:many").await;
     let said = said.expect("answered");
     assert_eq!(said[..2], ["+eval", "+evalsha"], "{said:?}");
+    grant_all_but(&mut control, "");
+    control.run(&[
+        "ACL",
+        "SETUSER",
+        "locker",
+        "resetkeys",
+        "~other",
+        "resetchannels",
+    ]);
+    let said = client.check("[odd]*").await.expect("answered");
+    assert_eq!(
+        said,
+        [r"~\[odd\]\*", r"&redisson_lock__channel:{\[odd\]\*}"]
+    );
     assert!(
         client
             .check("")

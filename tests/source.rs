@@ -236,6 +236,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "guard",
             "client_handle",
             "hold_handle",
+            "measure",
             "runtime",
         ],
     ),

@@ -29,6 +29,13 @@ pub struct LockClientBuilder {
     settings: AsyncBuilder,
 }
 
+/// The same settings, read from a configuration perhaps, for a blocking client.
+impl From<AsyncBuilder> for LockClientBuilder {
+    fn from(settings: AsyncBuilder) -> Self {
+        Self { settings }
+    }
+}
+
 impl LockClient {
     /// Connects with default settings.
     ///
@@ -180,6 +187,35 @@ impl LockClientBuilder {
     pub fn max_hold(self, max_hold: Duration) -> Self {
         Self {
             settings: self.settings.max_hold(max_hold),
+        }
+    }
+
+    /// The name of this client's connections in `CLIENT LIST`. Default none. Printable ASCII without
+    /// spaces; needs `+client|setname`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::blocking::LockClient::builder().client_name("orders-7");
+    /// ```
+    pub fn client_name(self, client_name: impl Into<String>) -> Self {
+        Self {
+            settings: self.settings.client_name(client_name),
+        }
+    }
+
+    /// The [`retry_for`](super::Lock::retry_for) of every lock. Default: none, so that
+    /// [`lock`](super::Lock::lock) fails with its first attempt, after the command timeout at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::blocking::LockClient::builder().retry_for(Duration::from_secs(60));
+    /// ```
+    pub fn retry_for(self, retry_for: Duration) -> Self {
+        Self {
+            settings: self.settings.retry_for(retry_for),
         }
     }
 

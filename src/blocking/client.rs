@@ -108,6 +108,56 @@ impl LockClient {
         self.running.client.stats()
     }
 
+    /// Whether every command connection is up, from local information; see the async
+    /// [`is_connected`](crate::LockClient::is_connected).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::blocking::LockClient) {
+    /// let status = if client.is_connected() { 200 } else { 503 };
+    /// # }
+    /// ```
+    pub fn is_connected(&self) -> bool {
+        self.running.client.is_connected()
+    }
+
+    /// Asks the server for an answer on every command connection; answers how long that took.
+    ///
+    /// # Errors
+    ///
+    /// Those of the async [`ping`](crate::LockClient::ping); [`Error::InsideRuntime`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
+    /// println!("answered after {:?}", client.ping()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn ping(&self) -> Result<Duration, Error> {
+        self.running.wait(self.running.client.ping())
+    }
+
+    /// The permissions that the client's user lacks for this lock; see the async
+    /// [`check`](crate::LockClient::check).
+    ///
+    /// # Errors
+    ///
+    /// Those of the async call; [`Error::InsideRuntime`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let missing = client.check("stock:42")?;
+    /// assert!(missing.is_empty(), "missing permissions: {}", missing.join(" "));
+    /// # Ok(()) }
+    /// ```
+    pub fn check(&self, name: impl Into<String>) -> Result<Vec<String>, Error> {
+        self.running.wait(self.running.client.check(name))
+    }
+
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown. Returns
     /// when that is done.
     ///

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::guard::LockGuard;
 use super::lock::Lock;
 use crate::error::Error;
-use crate::lock::Holder;
+use crate::lock::{Busy, Holder};
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -27,6 +28,27 @@ impl Lock {
     /// ```
     pub fn force_unlock(&self) -> Result<bool, Error> {
         self.wait(self.of_caller().force_unlock())
+    }
+
+    /// The same as [`try_lock`](Self::try_lock), with what the attempt has found if the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(lock: redisson_lock::blocking::Lock) -> Result<(), redisson_lock::Error> {
+    /// match lock.try_lock_or_holder()? {
+    ///     Ok(guard) => guard.unlock()?,
+    ///     Err(busy) => println!("held by {}", busy.holder),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn try_lock_or_holder(&self) -> Result<Result<LockGuard, Busy>, Error> {
+        let taken = self.wait(self.of_caller().try_lock_or_holder())?;
+        Ok(taken.map(|guard| self.guard(guard)))
     }
 
     /// Whether the lock is held, by any owner. Asks Redis.

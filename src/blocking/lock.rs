@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState};
 use crate::lock::Lock as AsyncLock;
 use crate::owner::Owner;
+use crate::runtime::{InSpan, span};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -60,9 +61,8 @@ impl Lock {
 
     /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
-    /// The hold ends with the lease, however long the section takes; the lock is then released and
-    /// the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first
-    /// operation reports an invalid lease.
+    /// The hold ends with the lease, however long the section takes; see the async
+    /// [`lease`](crate::Lock::lease).
     ///
     /// # Examples
     ///
@@ -84,9 +84,7 @@ impl Lock {
     /// ten years; default: the client's
     /// [`max_hold`](super::LockClientBuilder::max_hold).
     ///
-    /// The watchdog renews up to the limit, at which the hold is lost with
-    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). A running section is not unlocked: the
-    /// key stays until the guard is gone, or until the lease ends.
+    /// At the limit the hold is lost; see the async [`max_hold`](crate::Lock::max_hold).
     ///
     /// # Examples
     ///
@@ -123,6 +121,42 @@ impl Lock {
         }
     }
 
+    /// The same lock, of which [`lock`](Self::lock) tries again for so long after an attempt that Redis did not answer;
+    /// see the async [`retry_for`](crate::Lock::retry_for).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn run(client: redisson_lock::blocking::LockClient) {
+    /// let lock = client.lock("stock:42").retry_for(Duration::from_secs(60));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retry_for(&self, retry_for: Duration) -> Self {
+        Self {
+            lock: self.lock.retry_for(retry_for),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock, counted as one of this class; see the async [`class`](crate::Lock::class).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::blocking::LockClient) {
+    /// let lock = client.lock("stock:42").class("checkout");
+    /// # }
+    /// ```
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn class(&self, class: &'static str) -> Self {
+        let mut lock = self.clone();
+        lock.lock = self.lock.class(class);
+        lock
+    }
+
     /// Acquires the lock, waiting while another owner holds it, however long that is.
     ///
     /// If this thread already holds it, one more hold is added at once. Waiting costs one
@@ -154,8 +188,6 @@ impl Lock {
     /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
     /// is held.
     ///
-    /// It waits for Redis' answer, at most for the command timeout.
-    ///
     /// # Errors
     ///
     /// As [`lock`](Self::lock).
@@ -179,8 +211,7 @@ impl Lock {
     /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
     /// acquired in time.
     ///
-    /// A wait of zero makes one attempt. A reply already in flight at the deadline is still
-    /// awaited, at most for the command timeout.
+    /// See the async [`try_lock_for`](crate::Lock::try_lock_for).
     ///
     /// # Errors
     ///
@@ -243,16 +274,10 @@ impl Lock {
     /// # Examples
     ///
     /// ```no_run
-    /// # fn sell(_: u32) {}
     /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
     /// # use redisson_lock::Error;
     /// let sold = client.lock("stock:42").run(|held| {
-    ///     let mut sold = 0;
-    ///     while sold < 10 && !held.is_lost() {
-    ///         sell(sold);
-    ///         sold += 1;
-    ///     }
-    ///     Ok::<_, Error>(sold)
+    ///     Ok::<_, Error>((0..10).take_while(|_| !held.is_lost()).count())
     /// })?;
     /// # Ok(()) }
     /// ```
@@ -344,7 +369,7 @@ impl Lock {
         self.running.wait(call)
     }
 
-    fn guard(&self, guard: crate::guard::LockGuard) -> LockGuard {
+    pub(super) fn guard(&self, guard: crate::guard::LockGuard) -> LockGuard {
         LockGuard::new(guard, Arc::clone(&self.running))
     }
 }
@@ -360,7 +385,11 @@ fn section<T, E: From<Error>>(
     guard: LockGuard,
     body: impl FnOnce(HoldHandle) -> Result<T, E>,
 ) -> Result<T, E> {
-    let value = body(guard.handle())?;
+    let span = span!("run", lock = %guard.name(), owner = %guard.owner());
+    let value = {
+        let _inside = InSpan::enter(span.as_deref());
+        body(guard.handle())?
+    };
     if let HoldState::Lost(reason) = guard.state() {
         return Err(Error::lost(guard.name(), reason).into());
     }

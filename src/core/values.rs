@@ -162,10 +162,16 @@ pub struct Rules {
 /// let builder = LockClient::builder().handover(handover);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, deny_unknown_fields)
+)]
 pub struct HandOver {
     /// Passes in a row. Default 32; 0 is off.
     pub passes: u32,
     /// From the first pass of a row to the last. Default 50 ms.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub for_at_most: Duration,
 }
 

@@ -1,35 +1,102 @@
-//! The one acquire loop: attempt, subscribe and have it confirmed, attempt again, wait.
+//! How a call gets the lock. The one acquire loop: attempt, subscribe and have it confirmed, attempt again, wait.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::{HoldId, LeaseKind, Permit, Rejected, Terms, Time, Untaken};
+use super::Lock;
+use crate::core::{LeaseKind, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
+use crate::guard::LockGuard;
+use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
-use crate::runtime::event;
+use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
 use crate::server_error;
-use crate::shared::HoldStatus;
-use crate::shared::{Shared, Totals, check_lease};
+use crate::shared::{Shared, Taken, Totals, check_lease};
 use crate::wait::Subscription;
-use crate::wire;
+use crate::wire::{self, LockName};
 
-use super::waiter::{Busy, Next, Wait, Waiter, rejection, sleep_until};
+use super::waiter::{Busy, Heard, Next, Retries, Wait, Waiter, rejection, sleep_until};
 
-/// A hold that was just taken.
-pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
+impl Lock {
+    pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+        Ok(self.acquire_or_find(wait).await?.ok())
+    }
+
+    pub(super) async fn acquire_or_find(
+        &self,
+        wait: Wait,
+    ) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
+        let mut measured = Acquiring::begin(self.class);
+        // The owner is the caller's, so it is looked up before the client's own runtime is entered.
+        let owner = self.current_owner()?;
+        let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
+        let span = span!("acquire", lock = %self.given, %owner);
+        let mut acquiring = pin!(async {
+            let entry = self.entry()?;
+            let (mut retries, mut server) = (None, Heard::Nothing);
+            let taken = loop {
+                match acquire(&entry, &owner, terms, wait, &mut server).await {
+                    Ok(taken) => break taken,
+                    Err(error) => {
+                        let retries =
+                            retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
+                        let again =
+                            retries.again(self.client.shared(), error, std::mem::take(&mut server));
+                        Box::pin(again).await?;
+                    }
+                }
+            };
+            let client = Arc::clone(&self.client);
+            Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken, self.class)))
+        });
+        measured.waits();
+        let acquired = self.client.shared().on_client_runtime(acquiring.as_mut());
+        let acquired = in_span(span.as_deref(), pin!(acquired)).await;
+        measured.ended(&acquired);
+        acquired
+    }
+
+    pub(super) fn entry(&self) -> Result<Arc<Entry>, Error> {
+        match &self.name {
+            Some(name) => Ok(self.client.locks.get(name)),
+            None => {
+                let prefix = &self.client.shared().config.key_prefix;
+                let name = LockName::new(prefix, &self.given)?;
+                Ok(self.client.locks.get(&Arc::new(name)))
+            }
+        }
+    }
+
+    pub(super) fn current_owner(&self) -> Result<Owner, Error> {
+        let client_id = &self.client.shared().client_id;
+        match &self.owner {
+            None => Ok(Owner::current(client_id)),
+            Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
+            Some(_) => {
+                let what = "owner";
+                let problem =
+                    "it belongs to another client; use an owner of the client that made this lock"
+                        .to_owned();
+                Err(Error::InvalidConfig { what, problem })
+            }
+        }
+    }
+}
 
 /// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
-/// found, if there was one.
+/// found, if there was one. `server`: what was heard of it on the way.
 pub(crate) async fn acquire(
     entry: &Arc<Entry>,
     owner: &Owner,
     terms: Terms,
     wait: Wait,
+    server: &mut Heard,
 ) -> Result<Result<Taken, Option<Box<Busy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
@@ -61,6 +128,7 @@ pub(crate) async fn acquire(
             }
             Attempt::Busy(busy) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy) => {
+                *server = Heard::Busy;
                 let left = busy.lease_left;
                 waiter.note_found(busy);
                 left

@@ -103,7 +103,7 @@ impl Lock {
     /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
     /// match client.lock("stock:42").try_lock_or_holder().await? {
     ///     Ok(guard) => guard.unlock().await?,
-    ///     Err(busy) => println!("held by {}, for at least {:?}", busy.holder, busy.lease_left),
+    ///     Err(busy) => println!("held by {}, {:?} left", busy.holder, busy.lease_left),
     /// }
     /// # Ok(()) }
     /// ```
@@ -264,7 +264,11 @@ impl Lock {
                 .unwrap_or_else(|_| Err(acquire::unconfirmed(&entry)));
             match subscribed {
                 Ok(()) => {}
-                Err(Error::PermissionDenied { permission, .. }) => missing.push(permission),
+                Err(Error::PermissionDenied { permission, .. }) => {
+                    let channel = permission.strip_prefix('&');
+                    let escaped = channel.map(|channel| format!("&{}", pattern_of(channel)));
+                    missing.push(escaped.unwrap_or(permission));
+                }
                 Err(error) => return Err(error),
             }
             Ok(missing)
@@ -302,12 +306,16 @@ impl Lock {
                     for (command, reason) in refused {
                         match server_error::denied(&reason) {
                             Some(Denied::Command) => add(format!("+{command}")),
-                            Some(Denied::Key) if command != "del" => add(format!("~{key}")),
+                            Some(Denied::Key) if command != "del" => {
+                                add(format!("~{}", pattern_of(key)));
+                            }
                             // Of a key or a channel that is not the lock's; or it is no refusal.
                             Some(Denied::Key | Denied::Channel) | None => {}
                         }
                     }
                 }
+                // By its text it was refused, so the server does not know its name either.
+                Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {}
                 Err(SendError::Refused(text)) => {
                     match server_error::of_script(call.script, key, &text) {
                         Error::PermissionDenied { permission, .. } => add(permission),
@@ -341,6 +349,18 @@ impl Lock {
     }
 }
 
+/// The pattern that a text alone matches.
+fn pattern_of(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
 /// The holder of a lock, as stored in Redis.
 ///
 /// # Examples
@@ -351,6 +371,7 @@ impl Lock {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed. Bytes that
@@ -359,6 +380,7 @@ pub struct Holder {
     /// Its hold count.
     pub hold_count: u32,
     /// Time left on the lease; `None` if the key has no expiry.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
 }
 

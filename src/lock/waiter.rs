@@ -289,13 +289,24 @@ impl Wait {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Busy {
     /// The field of the holder, `clientId:threadId`, as written by Rust or Java. Bytes that are not
     /// UTF-8 are shown as `\u{fffd}`.
     pub holder: String,
     /// Time left on its lease; `None` if the key has no expiry.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
+}
+
+/// What a call has heard of the server before it failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Heard {
+    #[default]
+    Nothing,
+    /// That somebody else holds the lock.
+    Busy,
 }
 
 /// Whether a call whose attempt has failed makes another one.
@@ -304,8 +315,6 @@ pub(crate) struct Retries {
     retry_for: Option<Duration>,
     /// When the first of the attempts that failed one after the other did.
     since: Option<Instant>,
-    /// When the latest attempt began.
-    resumed_at: Option<Instant>,
     backoff: Option<Backoff>,
 }
 
@@ -316,32 +325,37 @@ impl Retries {
             wait,
             retry_for,
             since: None,
-            resumed_at: None,
             backoff: None,
         })
     }
 
-    /// Pauses; or hands the error back, if it does not pass or there is no time left.
-    pub(crate) async fn again(&mut self, shared: &Shared, error: Error) -> Result<(), Error> {
+    /// Pauses; or hands the error back, if it does not pass or there is no time left. `server`: what was heard
+    /// of it before it failed.
+    pub(crate) async fn again(
+        &mut self,
+        shared: &Shared,
+        error: Error,
+        server: Heard,
+    ) -> Result<(), Error> {
         let now = Instant::now();
-        let long = shared.command_timeout() * 2;
-        if self.resumed_at.is_some_and(|at| now - at > long) {
-            // It has waited for the lock meanwhile: the server was there.
+        if server == Heard::Busy {
+            // It was there meanwhile: this failure is the first of another outage.
             (self.since, self.backoff) = (None, None);
         }
         let limit = match (self.wait, self.retry_for) {
-            (Wait::Until(deadline), _) => deadline,
-            (Wait::Forever, Some(retry_for)) => *self.since.get_or_insert(now) + retry_for,
+            (Wait::Until(deadline), _) => Some(deadline),
+            (Wait::Forever, Some(retry_for)) => {
+                self.since.get_or_insert(now).checked_add(retry_for)
+            }
             (Wait::Never, _) | (Wait::Forever, None) => return Err(error),
         };
-        let left = limit.saturating_duration_since(now);
+        let left = limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(now));
         if !error.is_retryable() || left < SHORTEST_RETRY {
             return Err(error);
         }
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
         // Half of the rest, so that the last attempt has some time.
         let _ = tokio::time::timeout(left / 2, backoff.wait()).await;
-        self.resumed_at = Some(Instant::now());
         Ok(())
     }
 }

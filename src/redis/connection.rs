@@ -41,19 +41,25 @@ impl Connection {
         settings: &Settings,
         role: Role,
     ) -> Result<(Self, Task), ConnectionError> {
-        match &settings.target {
+        let (connection, task) = match &settings.target {
             Target::Server(server) => {
                 let client = server.client(role)?;
                 let task = init(&client, settings.command_timeout).await?;
-                Ok((Self::Fred(client), task))
+                (Self::Fred(client), task)
             }
             #[cfg(feature = "test-util")]
             Target::Custom(transport) => {
                 let connection = transport.open(role, settings.command_timeout).await?;
                 let task = Task(Some(Driver::Custom(connection.closed())));
-                Ok((Self::Custom(connection.into()), task))
+                (Self::Custom(connection.into()), task)
             }
+        };
+        if let Some(name) = &settings.client_name {
+            let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
+            let named = connection.command("CLIENT", &words, settings.command_timeout);
+            named.await?;
         }
+        Ok((connection, task))
     }
 
     /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on

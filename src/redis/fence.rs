@@ -9,6 +9,11 @@ use super::transport::{Arg, ConnectionError, Reply};
 
 /// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum ConnectionFence {
     /// Every lost connection is killed at the server before scripts go over the next one.
@@ -102,8 +107,8 @@ pub(super) async fn kill(
     }
 }
 
-fn kill_words(who: &Identity) -> [Arg; 5] {
-    [
+fn kill_words(who: &Identity) -> Vec<Arg> {
+    vec![
         Arg::Fixed("KILL"),
         Arg::Fixed("ID"),
         Arg::Number(who.id),
@@ -116,7 +121,7 @@ fn kill_words(who: &Identity) -> [Arg; 5] {
 pub(super) fn without_effect() -> [(&'static str, Vec<Arg>); 2] {
     [
         ("+client|info", vec![Arg::Fixed("INFO")]),
-        ("+client|kill", kill_words(&Identity::nobody()).into()),
+        ("+client|kill", kill_words(&Identity::nobody())),
     ]
 }
 

@@ -1,7 +1,6 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
-#[cfg(feature = "test-util")]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +24,8 @@ pub(crate) struct Settings {
     pub(super) address: String,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
+    /// What every connection is called at the server.
+    pub(super) client_name: Option<Arc<str>>,
 }
 
 /// Where a connection leads.
@@ -54,6 +55,15 @@ impl Settings {
             address: "the server of a test".to_owned(),
             command_timeout,
             fence,
+            client_name: None,
+        }
+    }
+
+    pub(crate) fn with_client_name(self, name: Option<&str>) -> Self {
+        let client_name = name.map(Into::into);
+        Self {
+            client_name,
+            ..self
         }
     }
 
@@ -140,6 +150,7 @@ impl Settings {
             address: address.unwrap_or_default(),
             command_timeout,
             fence,
+            client_name: None,
         })
     }
 }

@@ -8,11 +8,17 @@ use crate::{Problem, interop, java};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let with_java = arguments.contains(&"--with-java");
+    let svg = arguments.contains(&"--svg");
     let rest: Vec<&str> = arguments
         .iter()
         .copied()
-        .filter(|word| *word != "--with-java")
+        .filter(|word| !["--with-java", "--svg"].contains(word))
         .collect();
+    if svg && (with_java || !rest.is_empty()) {
+        return Err(Problem::to_do(
+            "--svg shows all eight strategies: say it alone",
+        ));
+    }
     let server = tools::redis_server(install)?;
     let mut command = Command::new(build()?);
     if with_java {
@@ -27,6 +33,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             .env("DEMO_JAVA", java::classes(newest))
             .args(["--only", "redisson-lock"]);
     }
+    if svg {
+        command.arg("--svg").arg(tools::root().join(PICTURE));
+    }
     let server = Server::start(&server)?;
     let status = command.args(["--url", &server.url]).args(rest).status();
     match status {
@@ -36,6 +45,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         Err(error) => Err(Problem::failed(format!("the demo does not run: {error}"))),
     }
 }
+
+/// What the README shows.
+const PICTURE: &str = "docs/demo.svg";
 
 /// Builds the library and the demo; answers where the program is.
 pub fn build() -> Result<PathBuf, Problem> {

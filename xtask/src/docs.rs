@@ -10,7 +10,10 @@ use crate::{Problem, cargo, tools};
 const PUBLISHED: &str = "https://docs.rs/";
 
 /// What the README may link to besides.
-const ELSEWHERE: [&str; 1] = ["https://github.com/redisson/redisson"];
+const ELSEWHERE: [&str; 2] = [
+    "https://github.com/redisson/redisson",
+    "https://docs.rs/metrics",
+];
 
 const USAGE: &str = "usage: cargo xtask docs";
 
@@ -32,7 +35,8 @@ fn make() -> Result<(), Problem> {
     ] {
         docs.args(["--package", package]);
     }
-    let features = "redisson-lock/blocking,redisson-lock/macros";
+    let features =
+        "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde";
     let status = docs
         .args(["--features", features])
         .env("RUSTDOCFLAGS", "-D warnings")

@@ -23,9 +23,10 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  demo [--only WAY] [--with-java]
+  demo [--only WAY] [--with-java] [--svg]
                       sell a stock of 1,000 eight ways and see which lock holds;
-                      --with-java: every other seller is a JVM with Redisson
+                      --with-java: every other seller is a JVM with Redisson;
+                      --svg: the result also as docs/demo.svg
   test --quick        what can be known within a minute: formatting, lints, unit tests, the
                       explorer, 300 schedules
   test [--long] [--busy LOOPS] [--without java] [--record]
@@ -48,7 +49,8 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
-  docs                the documentation into target/doc, and whether its links lead somewhere
+  docs                the documentation into target/doc, and whether the links of the README, of the
+                      front page and of the guide lead somewhere
   msrv                whether the declared Rust version is enough for the newest dependencies
   mutants [NAME]... [--check | --build]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when

@@ -138,7 +138,7 @@ const PARTS: [(&str, &[&str], &[&str]); 5] = [
     (
         "facts about fred, public surface, scripts",
         &[],
-        &["fred_facts", "api", "scripts", "leaks"],
+        &["fred_facts", "api", "source", "scripts", "leaks"],
     ),
     (
         "behaviour",
@@ -153,11 +153,16 @@ const PARTS: [(&str, &[&str], &[&str]); 5] = [
             "renewal",
             "cluster_node",
             "from_fred",
+            "callbacks",
             "events",
             "path",
         ],
     ),
-    ("blocking", &["blocking"], &["blocking"]),
+    (
+        "optional features",
+        &["blocking", "metrics", "serde"],
+        &["blocking", "features"],
+    ),
     ("errors, bad inputs, rights", &[], &["errors", "rights"]),
     (
         "hostile: outcomes, cancellation, storms",
@@ -181,9 +186,10 @@ impl Report {
         // In the workspace the library has its feature `test-util`, as its users do not.
         let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         self.check("lints of the library alone", alone.args(DENY));
-        let mut blocking = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
-        blocking.args(["--features", "blocking"]).args(DENY);
-        self.check("lints of the blocking library", &mut blocking);
+        let mut optional = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
+        optional.arg("--all-features").args(DENY);
+        self.check("lints of all features", &mut optional);
+        self.ran("each feature by itself", each_feature);
         self.ran("docs and their links", || docs::run(&[]));
         self.check("package builds from its own tarball", &mut package());
     }
@@ -225,6 +231,8 @@ impl Report {
         let kit = ["--package", "redisson-lock-test", "--tests"];
         self.tests("test kit", server, &kit, &[]);
         self.ran("examples", || examples::run(server));
+        let service = ["--package", "service", "--test", "service"];
+        self.tests("service", server, &service, &[]);
         let cli = ["--package", "redisson-lock-cli", "--test", "cli"];
         self.tests("command line", server, &cli, &[]);
         let attribute = ["--package", "redisson-lock-macros", "--tests"];
@@ -238,7 +246,7 @@ impl Report {
             "--package",
             "redisson-lock-test",
             "--features",
-            "redisson-lock/blocking",
+            "redisson-lock/blocking,redisson-lock/metrics,redisson-lock/serde",
         ];
         self.tests("doc tests", server, &docs, &[]);
     }
@@ -322,6 +330,20 @@ impl Report {
     }
 }
 
+/// A feature that needs another one, and does not say so, does not build by itself.
+fn each_feature() -> Result<(), Problem> {
+    for feature in ["blocking", "macros", "metrics", "serde", "test-util"] {
+        let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
+            .args(["--features", feature])
+            .args(DENY)
+            .status();
+        if !checked.is_ok_and(|status| status.success()) {
+            return Err(Problem::failed(format!("not with `{feature}` alone")));
+        }
+    }
+    Ok(())
+}
+
 fn package() -> Command {
     // Packages what is in the working tree, also before it is committed. The library needs the
     // attribute, which may not be published yet.
@@ -334,4 +356,25 @@ fn package() -> Command {
         "--package",
         "redisson-lock",
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_tests_is_in_one_part() {
+        let files = std::fs::read_dir(tools::root().join("tests")).expect("it is there");
+        let files: BTreeSet<String> = files
+            .filter_map(|file| file.ok()?.file_name().into_string().ok())
+            .filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned()))
+            .collect();
+        let parts = PARTS.iter().flat_map(|(_, _, files)| files.iter().copied());
+        let listed: Vec<&str> = parts.chain(["alone"]).collect();
+        let once: BTreeSet<String> = listed.iter().map(|file| (*file).to_owned()).collect();
+        assert_eq!(files, once);
+        assert_eq!(listed.len(), once.len(), "one is listed twice");
+    }
 }

@@ -12,6 +12,7 @@
     reason = "a program, not a library"
 )]
 
+mod plot;
 mod sell;
 mod sellers;
 
@@ -37,7 +38,7 @@ async fn main() -> ExitCode {
     };
     let Some(url) = value("--url") else {
         eprintln!(
-            "usage: demo --url redis://… [--only WAY]; cargo xtask demo starts a server of its own"
+            "usage: demo --url redis://… [--only WAY] [--svg FILE]; cargo xtask demo starts a server of its own"
         );
         return ExitCode::from(2);
     };
@@ -58,7 +59,15 @@ async fn main() -> ExitCode {
     let without_lock = arguments
         .iter()
         .any(|argument| argument == "--take-out-the-lock");
-    match run(&url, only.as_deref(), without_lock).await {
+    let rows = run(&url, only.as_deref(), without_lock).await;
+    if let (Ok(rows), Some(file)) = (&rows, value("--svg"))
+        && problems(rows, only.is_none()).is_empty()
+        && let Err(error) = std::fs::write(&file, plot::draw(rows))
+    {
+        eprintln!("FAILED: {file}: {error}");
+        return ExitCode::FAILURE;
+    }
+    match rows.map(|rows| problems(&rows, only.is_none())) {
         Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
         Ok(problems) => {
             for problem in problems {
@@ -73,7 +82,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<String>, String> {
+async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<Row>, String> {
     let redis = Redis::connect(url).await?;
     println!(
         "A stock of {STOCK}, sold by {PROCESSES} processes x {} buyers. Leases last {} s, two sales take longer,\n\
@@ -109,7 +118,7 @@ async fn run(url: &str, only: Option<&str>, without_lock: bool) -> Result<Vec<St
     for row in &rows {
         println!("{}: {}", row.way.title(), row.sentence());
     }
-    Ok(problems(&rows, only.is_none()))
+    Ok(rows)
 }
 
 /// Why this run is inconclusive, or shows a fault of ours.

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod exit;
 mod group;
 mod inspect;
@@ -67,6 +68,7 @@ fn perform(command: Command) -> Result<u8, Problem> {
             Command::Inspect(arguments) => inspect::run(&arguments).await,
             Command::Watch(arguments) => watch::run(&arguments).await,
             Command::Unlock(arguments) => unlock::run(&arguments).await,
+            Command::Check(arguments) => check::run(&arguments).await,
             Command::Bench(arguments) => bench::run(&arguments).await,
             Command::Completions { shell } => {
                 let mut script = Vec::new();

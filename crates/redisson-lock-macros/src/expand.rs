@@ -55,6 +55,7 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
     let hidden = Span::mixed_site();
     let lease = duration(options.lease);
     let wait = duration(options.wait);
+    let retry_for = duration(options.retry_for);
     let client = match &options.client {
         Some(client) => {
             // An expression of another type is an error of this argument, and is shown there.
@@ -95,6 +96,7 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
             name: #name,
             lease: #lease,
             wait: #wait,
+            retry_for: #retry_for,
         };
         #call
     }

@@ -48,6 +48,7 @@ struct Migrating;
 /// | `wait = "5s"` | no limit | how long to wait for the lock at most; `"0s"` makes one attempt |
 /// | `busy = "error"` or `"skip"` | `"error"` | what to do if the lock is not free within `wait` |
 /// | `lease = "10s"` | the watchdog | a fixed lease, as `Lock::lease` |
+/// | `retry_for = "60s"` | that of the client | how long to keep retrying an attempt that Redis did not answer; with `wait` that is done until then |
 /// | `client = self.locks` | see below | an expression: the `LockClient`, or a reference to it |
 ///
 /// A duration is a whole number and `ms`, `s`, `m`, `h` or `d`.
@@ -76,7 +77,8 @@ struct Migrating;
 ///   the background.
 ///
 /// So `Error::Lost` says that the body ran, in part or to its end, and every other error of the lock
-/// that it did not run.
+/// that it did not run. One exception: in a nested call `Error::Lost` may be about the outer hold, lost
+/// before this body could begin.
 ///
 /// If the body fails, its own error is returned, whatever the unlock says. If it panics, the lock is
 /// released and the panic propagates.

@@ -15,6 +15,7 @@ pub(crate) struct Options {
     pub(crate) prefix: Option<Expr>,
     pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Duration>,
+    pub(crate) retry_for: Option<Duration>,
     pub(crate) skips: bool,
     pub(crate) client: Option<Expr>,
 }
@@ -44,6 +45,7 @@ impl Options {
         let mut name = None;
         let (mut prefix, mut client) = (None, None);
         let (mut wait, mut lease, mut busy) = (None, None, None);
+        let mut retry_for = None;
         for Given { key, value } in given {
             let option = key.to_string();
             let is_new = match option.as_str() {
@@ -59,6 +61,11 @@ impl Options {
                     lease
                         .replace(duration::parse_lease(&option, &text)?)
                         .is_none()
+                }
+                "retry_for" => {
+                    let text = text(&option, value)?;
+                    let given = duration::parse(&option, &text)?;
+                    retry_for.replace((key.span(), given)).is_none()
                 }
                 "busy" => {
                     let skips = skips(&text(&option, value)?)?;
@@ -84,11 +91,18 @@ impl Options {
                  `wait = \"5s\"`, or `wait = \"0s\"` for one attempt",
             ));
         }
+        if let (Some((span, _)), Some(_)) = (retry_for, wait) {
+            return Err(Error::new(
+                span,
+                "with `wait` an attempt that Redis does not answer is repeated until then: write one of `wait` and `retry_for`",
+            ));
+        }
         Ok(Self {
             name,
             prefix,
             wait,
             lease,
+            retry_for: retry_for.map(|(_, given)| given),
             skips: busy.is_some_and(|(_, skips)| skips),
             client,
         })
@@ -132,7 +146,7 @@ fn skips(text: &LitStr) -> Result<bool> {
 
 fn unknown(key: &Ident) -> Error {
     let problem = format!(
-        "`{key}` is not an option of `#[locked]`: write one of `name`, `prefix`, `wait`, `lease`, `busy` and `client`"
+        "`{key}` is not an option of `#[locked]`: write one of `name`, `prefix`, `wait`, `lease`, `retry_for`, `busy` and `client`"
     );
     Error::new(key.span(), problem)
 }

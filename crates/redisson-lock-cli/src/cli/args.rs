@@ -32,6 +32,9 @@ pub(crate) enum Command {
     /// Free a lock, no matter who holds it
     #[command(after_help = exit::TABLE)]
     Unlock(Unlock),
+    /// Name the permissions that the user lacks for a lock, without an effect on it
+    #[command(after_help = exit::TABLE)]
+    Check(Check),
     /// Measure pairs of lock and unlock, each task on a lock of its own
     #[command(after_help = exit::TABLE)]
     Bench(Bench),
@@ -108,6 +111,14 @@ pub(crate) struct Unlock {
     #[arg(long)]
     pub(crate) force: bool,
     /// The lock
+    pub(crate) name: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// The lock, which need not exist
     pub(crate) name: String,
 }
 

@@ -1,4 +1,4 @@
-//! `inspect`, `unlock`, `completions`.
+//! `inspect`, `unlock`, `check`, `completions`.
 
 use redisson_lock::LockClient;
 use serde_json::{Value, json};
@@ -51,6 +51,23 @@ async fn a_holder_of_this_crate_is_shown() {
     );
     guard.unlock().await.expect("held");
     fixture.finish(&["inspect", LOCK]).with_code(1);
+}
+
+#[test]
+fn missing_permissions_are_named() {
+    let fixture = Fixture::new();
+    let finished = fixture.finish(&["check", LOCK]).with_code(0);
+    assert_eq!(finished.stdout, "stock:42: no permission is missing\n");
+    let mut control = fixture.control();
+    let all_but = ["ACL", "SETUSER", "default", "-hdel", "resetchannels"];
+    control.run(&all_but);
+    let finished = fixture.finish(&["check", LOCK]).with_code(77);
+    let channel = "&redisson_lock__channel:{stock:42}";
+    assert_eq!(
+        finished.stdout,
+        format!("stock:42: missing +hdel {channel}\n")
+    );
+    control.run(&["ACL", "SETUSER", "default", "+hdel", "allchannels"]);
 }
 
 #[test]

@@ -145,12 +145,10 @@ fn what_is_ignored_stays_ignored() {
     assert!(fixture.is_free());
 }
 
-#[test]
-fn a_stop_stops_both_and_both_continue() {
-    let fixture = Fixture::new();
-    let mut go = fixture.pipe("go");
-    let script = "echo $$ > in; read line < go; exit 2";
-    let mut command = fixture.command(&["run", "--lease", "60s", LOCK, "--", "sh", "-c", script]);
+/// A command that was stopped together with the program, as by Ctrl-Z, while it reads from the pipe `go`.
+fn stopped(fixture: &Fixture, lease: &str, script: &str) -> (Running, nix::unistd::Pid) {
+    let words = ["run", "--lease", lease, LOCK, "--", "sh", "-c", script];
+    let mut command = fixture.command(&words);
     // As a job of a shell has it: a group of its own, inside the session.
     command.process_group(0);
     let running = Running::start(&mut command);
@@ -159,6 +157,15 @@ fn a_stop_stops_both_and_both_continue() {
     wait("both are stopped", || {
         is_stopped(child) && is_stopped(running.id())
     });
+    (running, child)
+}
+
+#[test]
+fn a_stop_stops_both_and_both_continue() {
+    let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
+    let script = "echo $$ > in; read line < go; exit 2";
+    let (running, _) = stopped(&fixture, "60s", script);
     go.write_all(b"on\n").expect("written");
     assert_eq!(fixture.control().count(LOCK), 1);
     running.send(Signal::SIGCONT);
@@ -171,15 +178,7 @@ fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
     let script = "echo $$ > in; read line < go; echo on > on; sleep 60";
-    let mut command =
-        fixture.command(&["run", "--lease", "1500ms", LOCK, "--", "sh", "-c", script]);
-    command.process_group(0);
-    let running = Running::start(&mut command);
-    let child = fixture.process("in");
-    running.send(Signal::SIGTSTP);
-    wait("both are stopped", || {
-        is_stopped(child) && is_stopped(running.id())
-    });
+    let (running, child) = stopped(&fixture, "1500ms", script);
     go.write_all(b"on\n").expect("written");
     wait("the lease is over", || fixture.is_free());
     running.send(Signal::SIGCONT);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redisson_lock::{Error, LossReason, locked};
+use redisson_lock::{Error, LockClient, LossReason, locked};
 use tokio::time::{Instant, sleep};
 
 use crate::{ORDER, Order, SaleError, Shop, ms};
@@ -37,6 +37,25 @@ impl Shop {
         sleep(time).await;
         Ok(left)
     }
+}
+
+#[locked(name = "stock", retry_for = "1m", client = locks)]
+async fn sell_through_an_outage(locks: &LockClient) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_retry_for_an_outage_is_waited_out() {
+    let shop = Shop::open().await;
+    shop.fake.pause();
+    let selling = sell_through_an_outage(&shop.locks);
+    let outage = async {
+        sleep(Duration::from_secs(20)).await;
+        shop.fake.resume();
+    };
+    let (sold, ()) = tokio::join!(selling, outage);
+    sold.unwrap();
+    shop.free("stock");
 }
 
 const PREFIX: &str = "shop:";

@@ -27,4 +27,9 @@ async fn no_wait(locks: &LockClient) -> Result<Option<()>, Error> {
     Ok(None)
 }
 
+#[locked(name = "stock", wait = "1s", retry_for = "5s", client = locks)]
+async fn both(locks: &LockClient) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

@@ -184,6 +184,7 @@ pub(super) enum Command {
         args: Vec<String>,
     },
     Info,
+    SetName,
     Ping,
     Kill {
         id: i64,
@@ -200,6 +201,7 @@ impl Command {
         let words: Vec<String> = args.iter().map(text).collect();
         match (name, args.as_slice()) {
             ("CLIENT", [Arg::Fixed("INFO")]) => Self::Info,
+            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::SetName,
             ("PING", []) => Self::Ping,
             (
                 "CLIENT",

@@ -257,6 +257,7 @@ impl Server {
                 }
                 reply
             }
+            Command::SetName => Ok(Reply::Text("OK".to_owned())),
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),
             Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
             Command::Info => {

@@ -240,7 +240,8 @@ async fn a_body_is_dropped_when_its_lock_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_missing_here_and_a_check_changes_nothing() {
     let fake = FakeRedis::start();
-    let client = fake.client().await;
+    let named = fake.builder().client_name("orders");
+    let client = fake.connect(named).await.unwrap();
     let guard = client.lock("held").lock().await.unwrap();
     for name in ["held", "free"] {
         let held = || Some((fake.holder(name)?.owner, fake.holder(name)?.hold_count));
@@ -250,4 +251,33 @@ async fn nothing_is_missing_here_and_a_check_changes_nothing() {
         assert_eq!(held(), before);
     }
     guard.unlock().await.unwrap();
+}
+
+/// Their attempts come one after the other, each with a command timeout of its own.
+#[tokio::test(start_paused = true)]
+async fn retry_for_ends_for_each_of_many_callers() {
+    let fake = FakeRedis::start();
+    let client = super::quick(&fake).await;
+    fake.pause();
+    let mut calls = tokio::task::JoinSet::new();
+    for retry_for in [
+        ms(2_000),
+        ms(2_000),
+        ms(2_000),
+        ms(2_000),
+        std::time::Duration::ZERO,
+    ] {
+        let lock = client.lock("a").retry_for(retry_for);
+        calls.spawn(async move { lock.lock().await.map(drop) });
+    }
+    let all = tokio::time::timeout(ms(60_000), calls.join_all()).await;
+    let all = all.expect("they end");
+    assert!(all.iter().all(Result::is_err), "{all:?}");
+    // As long as it takes: it is still there when the outage is over.
+    let endless = client.lock("a").retry_for(std::time::Duration::MAX);
+    let call = tokio::spawn(async move { endless.lock().await.map(drop) });
+    tokio::time::sleep(ms(600_000)).await;
+    assert!(!call.is_finished());
+    fake.resume();
+    call.await.unwrap().unwrap();
 }

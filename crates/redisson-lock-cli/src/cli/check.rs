@@ -1,0 +1,25 @@
+//! `check`: which permissions are missing.
+
+use std::time::Duration;
+
+use super::args::Check;
+use super::exit::{self, Problem};
+use super::{connect, text};
+
+pub(crate) async fn run(arguments: &Check) -> Result<u8, Problem> {
+    let client = connect(&arguments.server.url).await?;
+    let missing = client.check(&arguments.name).await;
+    client.close(Duration::ZERO).await;
+    let missing = missing?;
+    let name = text::plain(&arguments.name);
+    if missing.is_empty() {
+        text::print(&format!("{name}: no permission is missing\n"));
+        return Ok(0);
+    }
+    // As `ACL SETUSER` takes them.
+    text::print(&format!(
+        "{name}: missing {}\n",
+        text::plain(&missing.join(" "))
+    ));
+    Ok(exit::NOT_PERMITTED)
+}

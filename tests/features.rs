@@ -1,0 +1,231 @@
+//! The features `metrics` and `serde`: what is measured, and what a configuration says.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use redisson_lock::{HandOver, LockClientBuilder};
+use serde_json::json;
+use test_support::{TestServer, eventually, ms};
+
+/// What was recorded: a counter's value, or how many values a histogram was told.
+fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
+    let snapshot = snapshotter.snapshot().into_vec();
+    let told = snapshot.into_iter().map(|(key, _, _, value)| {
+        let key = key.key();
+        let labels: Vec<&str> = key.labels().map(metrics::Label::value).collect();
+        let value = match value {
+            DebugValue::Counter(value) => value,
+            DebugValue::Histogram(values) => values.len() as u64,
+            DebugValue::Gauge(_) => panic!("there are no gauges"),
+        };
+        (format!("{} {}", key.name(), labels.join(" ")), value)
+    });
+    told.collect()
+}
+
+#[tokio::test]
+async fn calls_and_holds_are_measured_by_class_and_outcome() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let lock = client.lock("stock:42").class("checkout");
+
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    let theirs = other.lock("stock:42").lock().await.expect("free");
+    assert!(lock.try_lock().await.expect("asked").is_none());
+    {
+        let waiting = std::pin::pin!(lock.lock());
+        assert!(tokio::time::timeout(ms(50), waiting).await.is_err());
+    }
+    client
+        .lock("")
+        .class("checkout")
+        .lock()
+        .await
+        .expect_err("no name");
+    let short = lock.lease(ms(1)).lock().await;
+    short.expect_err("no lease");
+    theirs.unlock().await.expect("held");
+
+    let lost = lock.lock().await.expect("free");
+    lock.force_unlock().await.expect("answered");
+    eventually("it is lost", Duration::from_secs(20), || lost.is_lost()).await;
+    drop(lost);
+    let lease = lock.lease(ms(10_000));
+    lease.lock().await.expect("free").detach();
+    lock.unlock().await.expect("detached");
+
+    let recorded = recorded(&snapshotter);
+    let expected = [
+        ("redisson_lock_acquires_total checkout acquired", 3),
+        ("redisson_lock_acquires_total checkout busy", 1),
+        ("redisson_lock_acquires_total checkout cancelled", 1),
+        ("redisson_lock_acquires_total checkout failed", 2),
+        ("redisson_lock_acquires_total default acquired", 1),
+        ("redisson_lock_hold_seconds checkout", 3),
+        ("redisson_lock_hold_seconds default", 1),
+        ("redisson_lock_holds_total checkout detached", 1),
+        ("redisson_lock_holds_total checkout lost", 1),
+        ("redisson_lock_holds_total checkout released", 1),
+        ("redisson_lock_holds_total default released", 1),
+        ("redisson_lock_wait_seconds checkout", 3),
+        ("redisson_lock_wait_seconds default", 1),
+    ];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value));
+    assert_eq!(recorded, BTreeMap::from(expected));
+    server.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn a_recorder_that_panics_costs_nobody_a_lock() {
+    #[derive(Default)]
+    struct Panics {
+        called: AtomicUsize,
+    }
+    impl Panics {
+        fn panic(&self) -> ! {
+            self.called.fetch_add(1, Ordering::Relaxed);
+            panic!("nothing is kept here")
+        }
+    }
+    impl metrics::Recorder for Panics {
+        fn describe_counter(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+        fn describe_gauge(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+        fn describe_histogram(
+            &self,
+            _: metrics::KeyName,
+            _: Option<metrics::Unit>,
+            _: metrics::SharedString,
+        ) {
+        }
+        fn register_counter(
+            &self,
+            _: &metrics::Key,
+            _: &metrics::Metadata<'_>,
+        ) -> metrics::Counter {
+            self.panic()
+        }
+        fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+            self.panic()
+        }
+        fn register_histogram(
+            &self,
+            _: &metrics::Key,
+            _: &metrics::Metadata<'_>,
+        ) -> metrics::Histogram {
+            self.panic()
+        }
+    }
+    let recorder = Panics::default();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let server = TestServer::new();
+    let client = server.client().await;
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    drop(client.lock("a").lock().await.expect("free"));
+    // Two calls and two holds, each with a counter before its histogram.
+    assert_eq!(recorder.called.load(Ordering::Relaxed), 4);
+    server.finish([client]).await;
+}
+
+#[test]
+fn a_builder_is_read_from_a_configuration_and_written_as_one() {
+    let all = json!({
+        "watchdog_timeout": "10s",
+        "command_timeout": "1s 500ms",
+        "connections": 2,
+        "connection_fence": false,
+        "key_prefix": "shop:",
+        "client_name": "orders-7",
+        "max_hold": "1h",
+        "retry_for": "1m",
+        "handover": { "passes": 8, "for_at_most": "20ms" },
+    });
+    let read: LockClientBuilder = serde_json::from_value(all.clone()).expect("it is one");
+    let built = redisson_lock::LockClient::builder()
+        .watchdog_timeout(ms(10_000))
+        .command_timeout(ms(1_500))
+        .connections(2)
+        .connection_fence(false)
+        .key_prefix("shop:")
+        .client_name("orders-7")
+        .max_hold(Duration::from_secs(3_600))
+        .retry_for(Duration::from_secs(60))
+        .handover(HandOver {
+            passes: 8,
+            for_at_most: ms(20),
+        });
+    assert_eq!(format!("{read:?}"), format!("{built:?}"));
+    assert_eq!(serde_json::to_value(&built).expect("plain data"), all);
+
+    let nothing: LockClientBuilder = serde_json::from_value(json!({})).expect("the defaults");
+    let default = redisson_lock::LockClient::builder();
+    assert_eq!(format!("{nothing:?}"), format!("{default:?}"));
+
+    for (wrong, problem) in [
+        (json!({ "watchdog": "10s" }), "unknown field `watchdog`"),
+        (json!({ "max_hold": "soon" }), "a duration"),
+        (json!({ "handover": { "passes": -1 } }), "expected u32"),
+    ] {
+        let refused = serde_json::from_value::<LockClientBuilder>(wrong).expect_err(problem);
+        assert!(refused.to_string().contains(problem), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn statistics_holders_and_reports_are_serialised() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let lock = client.lock("a").lease(ms(60_000));
+    let guard = lock.lock().await.expect("free");
+    let owner = guard.owner().to_string();
+
+    let stats = serde_json::to_value(client.stats()).expect("plain data");
+    assert_eq!(
+        (&stats["held"], &stats["connection_fence"]),
+        (&json!(1), &json!("active"))
+    );
+    let holder = lock.inspect().await.expect("asked").expect("held");
+    let shown = serde_json::to_value(&holder).expect("plain data");
+    assert_eq!(
+        (&shown["owner"], &shown["hold_count"]),
+        (&json!(owner), &json!(1))
+    );
+    let left = shown["lease_left"].as_str().expect("as people write it");
+    assert!(
+        left.ends_with("ms") || left.ends_with('s') || left == "1m",
+        "{left}"
+    );
+    let busy = other.lock("a").try_lock_or_holder().await.expect("asked");
+    let busy = serde_json::to_value(busy.expect_err("held")).expect("plain data");
+    assert_eq!(busy["holder"], json!(owner));
+
+    let report = client.close(ms(0)).await;
+    let report = serde_json::to_value(&report).expect("plain data");
+    let abandoned = json!([{ "lock": "a", "owner": owner }]);
+    assert_eq!(report["abandoned"], abandoned);
+    drop(guard);
+    server.control().run(&["DEL", "a"]);
+    server.finish([other]).await;
+}
