@@ -169,7 +169,7 @@ impl LockClientBuilder {
     /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
     ///
     /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
-    /// between clients; `docs/guarantees.md` lists the risks without it.
+    /// between clients; the page of guarantees lists the risks without it.
     ///
     /// # Examples
     ///
@@ -229,6 +229,7 @@ impl LockClientBuilder {
 
     /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
     /// [`lock`](crate::Lock::lock) fails with its first attempt, after the command timeout at the latest.
+    /// Connecting is not repeated.
     ///
     /// # Examples
     ///

@@ -32,7 +32,8 @@ pub(crate) use waiter::sleep_until;
 /// by [`Owner`].
 ///
 /// Not for mutual exclusion that must survive the failover of an unreplicated server, or for a
-/// resource that cannot tolerate two writers even briefly; see `docs/guarantees.md`.
+/// resource that cannot tolerate two writers even briefly; see the
+/// [guarantees](crate#what-is-promised-and-what-is-not).
 ///
 /// # Examples
 ///

@@ -241,9 +241,13 @@ impl LockClient {
     ///
     /// The end of a runtime cannot release anything: a guard that is dropped at the end of `main`
     /// leaves its lock for its whole lease. Here the client is closed while the runtime still runs,
-    /// also behind a `?` or a panic of the body. Guards that the body has given to other tasks have the
-    /// command timeout to be released. For a client with other settings there is
+    /// also behind a `?` or a panic of the body. For a client with other settings there is
     /// [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
+    ///
+    /// Tasks that the body has spawned have the command timeout to release what they hold; what is then
+    /// still held is lost with [`LossReason::Closed`](crate::LossReason::Closed), and its lease frees it.
+    /// Let the body wait for its tasks; or use [`connect`](Self::connect) and [`close`](Self::close), which
+    /// has a grace period and reports what was left.
     ///
     /// # Errors
     ///

@@ -149,7 +149,7 @@ impl LockClientBuilder {
     /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
     ///
     /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
-    /// between clients; `docs/guarantees.md` lists the risks without it.
+    /// between clients; the page of guarantees lists the risks without it.
     ///
     /// # Examples
     ///

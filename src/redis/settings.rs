@@ -182,7 +182,12 @@ fn address(server: &fred::types::config::Server) -> String {
 /// Parses an address. No message quotes more of it than its scheme: the rest may contain a
 /// password.
 fn parse(url: &str) -> Result<Config, Error> {
-    let malformed = || invalid("expected redis://[user:password@]host[:port][/database]");
+    let malformed = || {
+        invalid(
+            "expected redis://[user:password@]host[:port][/database], with a port up to 65535, a number as database, and \
+             special characters of user and password percent-encoded",
+        )
+    };
     let scheme = url
         .split_once("://")
         .map(|(scheme, _)| scheme)

@@ -74,6 +74,8 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
     let at_type = returned.span();
     let mut returned = returned.clone();
     Opaque.visit_type_mut(&mut returned);
+    // Not the block itself: the compiler would find its braces unnecessary.
+    let statements = &block.stmts;
     let body = quote_spanned! {hidden=>
         move || async move {
             // Never runs: it tells the compiler the type that `?` converts errors into.
@@ -82,7 +84,7 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
                 let returned: #returned = loop {};
                 return returned;
             }
-            #block
+            #(#statements)*
         }
     };
     let (client_name, options_name) = (Ident::new("client", hidden), Ident::new("options", hidden));

@@ -34,7 +34,7 @@
 //! service does with its locks. Whether the service reaches its real server, with the right address
 //! and permissions, needs a test with a real server.
 //!
-//! The README of this crate has three whole tests.
+//! The README of this crate has tests as a user would write them.
 //!
 //! [`LockClient`]: redisson_lock::LockClient
 

@@ -124,3 +124,14 @@ async fn the_function_stays_what_it_was() {
     assert_eq!(numbers.await.unwrap(), [13, 13]);
     made(&locks).await.unwrap();
 }
+
+#[rustfmt::skip]
+#[deny(unused_braces)]
+#[locked(name = "stock", client = locks)]
+async fn in_one_line(locks: &LockClient) -> Result<u32, redisson_lock::Error> { Ok(7) }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_in_one_line_has_no_braces_too_many() {
+    let shop = crate::Shop::open().await;
+    assert_eq!(in_one_line(&shop.locks).await.unwrap(), 7);
+}
