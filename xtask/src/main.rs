@@ -51,6 +51,7 @@ usage: cargo xtask COMMAND
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
   docs                the documentation into target/doc, and whether the links of the README, of the
                       front page and of the guide lead somewhere
+  features            whether the library builds with every two of its optional features
   msrv                whether the declared Rust version is enough for the newest dependencies
   mutants [NAME]... [--check | --build]
                       plants bugs in a copy of the tree, and sees whether the tests find them; when
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
         Some((&"docs", rest)) => docs::run(rest),
+        Some((&"features", rest)) => test::pairs_of_features(rest),
         Some((&"msrv", rest)) => msrv::run(rest),
         _ => {
             eprintln!("{USAGE}");

@@ -332,16 +332,37 @@ impl Report {
 
 /// A feature that needs another one, and does not say so, does not build by itself.
 fn each_feature() -> Result<(), Problem> {
-    for feature in ["blocking", "macros", "metrics", "serde", "test-util"] {
-        let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
-            .args(["--features", feature])
-            .args(DENY)
-            .status();
-        if !checked.is_ok_and(|status| status.success()) {
-            return Err(Problem::failed(format!("not with `{feature}` alone")));
+    FEATURES.iter().try_for_each(|feature| builds_with(feature))
+}
+
+/// `cargo xtask features`: every two of them together, a chore of a release.
+pub fn pairs_of_features(arguments: &[&str]) -> Result<(), Problem> {
+    if !arguments.is_empty() {
+        return Err(Problem::to_do("usage: cargo xtask features"));
+    }
+    let mut pairs = 0;
+    for (nth, one) in FEATURES.iter().enumerate() {
+        for other in &FEATURES[nth + 1..] {
+            builds_with(&format!("{one},{other}"))?;
+            pairs += 1;
         }
     }
+    println!("{pairs} pairs of features build without a warning");
     Ok(())
+}
+
+const FEATURES: [&str; 5] = ["blocking", "macros", "metrics", "serde", "test-util"];
+
+fn builds_with(features: &str) -> Result<(), Problem> {
+    let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
+        .args(["--features", features])
+        .args(DENY)
+        .status();
+    if checked.is_ok_and(|status| status.success()) {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!("not with `{features}` alone")))
+    }
 }
 
 fn package() -> Command {
