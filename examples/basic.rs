@@ -7,8 +7,8 @@ use redisson_lock::{Error, LockClient};
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
-    // Behind the scope, ended by `?` too, everything is released: the end of a runtime cannot do that. The body waits for
-    // the tasks that it spawns.
+    // Behind the scope, ended by `?` too, everything is released: the end of a runtime cannot do that. Await the tasks that
+    // you spawn inside.
     LockClient::scope(&url, async |client| {
         let stock = client.lock("stock:42");
 

@@ -258,8 +258,15 @@ fn a_subscriber_that_panics_in_a_span_costs_nobody_a_lock() {
         let lock = client.lock("stock");
         lock.run(async |_| Ok::<_, Error>(())).await.expect("held");
         // Dropped in the middle, and ended by a panic of its own.
-        let endless = lock.run(async |_| std::future::pending::<Result<(), Error>>().await);
-        assert!(tokio::time::timeout(ms(100), endless).await.is_err());
+        let begun = tokio::sync::Notify::new();
+        let endless = lock.run(async |_| {
+            begun.notify_one();
+            std::future::pending::<Result<(), Error>>().await
+        });
+        tokio::select! {
+            ended = endless => panic!("{ended:?}"),
+            () = begun.notified() => {}
+        }
         let other = client.clone();
         let panics = tokio::spawn(async move {
             let lock = other.lock("stock");

@@ -9,6 +9,7 @@
 mod bench;
 mod demo;
 mod docs;
+mod features;
 mod interop;
 mod java;
 mod msrv;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
         Some((&"docs", rest)) => docs::run(rest),
-        Some((&"features", rest)) => test::pairs_of_features(rest),
+        Some((&"features", rest)) => features::run(rest),
         Some((&"msrv", rest)) => msrv::run(rest),
         _ => {
             eprintln!("{USAGE}");

@@ -14,7 +14,7 @@ use self::busy::BusyLoops;
 use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, bench, cargo, demo, docs, interop, mutants, sim};
+use crate::{Problem, bench, cargo, demo, docs, features, interop, mutants, sim};
 
 struct Options {
     long: bool,
@@ -124,7 +124,7 @@ const USAGE: &str = "usage: cargo xtask test [--long] [--busy LOOPS] [--without 
                      cargo xtask test --quick";
 
 /// Behind what clippy is given.
-const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
+pub const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
 
 /// More is a slip of the finger.
 const BUSY_MAX: usize = 64;
@@ -189,7 +189,7 @@ impl Report {
         let mut optional = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         optional.arg("--all-features").args(DENY);
         self.check("lints of all features", &mut optional);
-        self.ran("each feature by itself", each_feature);
+        self.ran("each feature by itself", features::each);
         self.ran("docs and their links", || docs::run(&[]));
         self.check("package builds from its own tarball", &mut package());
     }
@@ -327,41 +327,6 @@ impl Report {
             }
         };
         self.ran("demo fails without its lock", failed_as_it_should);
-    }
-}
-
-/// A feature that needs another one, and does not say so, does not build by itself.
-fn each_feature() -> Result<(), Problem> {
-    FEATURES.iter().try_for_each(|feature| builds_with(feature))
-}
-
-/// `cargo xtask features`: every two of them together, a chore of a release.
-pub fn pairs_of_features(arguments: &[&str]) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do("usage: cargo xtask features"));
-    }
-    let mut pairs = 0;
-    for (nth, one) in FEATURES.iter().enumerate() {
-        for other in &FEATURES[nth + 1..] {
-            builds_with(&format!("{one},{other}"))?;
-            pairs += 1;
-        }
-    }
-    println!("{pairs} pairs of features build without a warning");
-    Ok(())
-}
-
-const FEATURES: [&str; 5] = ["blocking", "macros", "metrics", "serde", "test-util"];
-
-fn builds_with(features: &str) -> Result<(), Problem> {
-    let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
-        .args(["--features", features])
-        .args(DENY)
-        .status();
-    if checked.is_ok_and(|status| status.success()) {
-        Ok(())
-    } else {
-        Err(Problem::failed(format!("not with `{features}` alone")))
     }
 }
 

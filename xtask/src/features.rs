@@ -1,0 +1,42 @@
+//! `cargo xtask features`: whether the library builds with every two of its optional features, a chore of a release. CI
+//! builds it with each of them.
+
+use crate::test::DENY;
+use crate::{Problem, cargo};
+
+/// A feature that needs another one, and does not say so, does not build by itself.
+pub fn each() -> Result<(), Problem> {
+    FEATURES.iter().try_for_each(|feature| builds_with(feature))
+}
+
+/// Every two of them together.
+pub fn run(arguments: &[&str]) -> Result<(), Problem> {
+    if !arguments.is_empty() {
+        return Err(Problem::to_do("usage: cargo xtask features"));
+    }
+    let mut pairs = 0;
+    for (nth, one) in FEATURES.iter().enumerate() {
+        for other in &FEATURES[nth + 1..] {
+            builds_with(&format!("{one},{other}"))?;
+            pairs += 1;
+        }
+    }
+    println!("{pairs} pairs of features build without a warning");
+    Ok(())
+}
+
+const FEATURES: [&str; 5] = ["blocking", "macros", "metrics", "serde", "test-util"];
+
+fn builds_with(features: &str) -> Result<(), Problem> {
+    let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
+        .args(["--features", features])
+        .args(DENY)
+        .status();
+    if checked.is_ok_and(|status| status.success()) {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!(
+            "the library does not build with `{features}`"
+        )))
+    }
+}
