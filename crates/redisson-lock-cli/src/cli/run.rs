@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
+use redisson_lock::{Error, HoldState, Holder, Lock, LockClient, LockGuard};
 
 use super::args::Run;
 use super::exit::{self, Problem};
@@ -11,7 +11,7 @@ use super::group::Group;
 use super::signals::Signals;
 use super::supervise::{Ending, supervise};
 use super::waiting::Progress;
-use super::{CLOSE_GRACE, text};
+use super::{CLOSE_GRACE, inspect, text};
 
 pub(crate) async fn run(arguments: &Run) -> Result<u8, Problem> {
     let mut signals = Signals::ending_ones()?;
@@ -56,12 +56,23 @@ async fn with_client(
     match taken {
         Some(guard) => with_lock(arguments, guard, signals).await,
         None => {
-            let waited = text::seconds(arguments.wait.unwrap_or_default());
-            let name = text::plain(&arguments.name);
-            let sentence = format!("lock `{name}` was not free within {waited}");
-            Err(Problem::new(exit::NOT_IN_TIME, sentence))
+            let holder = tokio::select! {
+                biased;
+                signal = signals.ending() => return Ok(exit::by_signal(signal)),
+                holder = lock.inspect() => holder,
+            };
+            Err(not_in_time(arguments, holder.ok().flatten().as_ref()))
         }
     }
+}
+
+/// The lock was not free in time. Whether it is known who holds it now makes no other difference.
+fn not_in_time(arguments: &Run, holder: Option<&Holder>) -> Problem {
+    let waited = text::seconds(arguments.wait.unwrap_or_default());
+    let name = text::plain(&arguments.name);
+    let held = holder.map_or_else(String::new, |holder| format!(": {}", inspect::held(holder)));
+    let sentence = format!("lock `{name}` was not free within {waited}{held}");
+    Problem::new(exit::NOT_IN_TIME, sentence)
 }
 
 async fn take(lock: &Lock, wait: Option<Duration>) -> Result<Option<LockGuard>, Error> {

@@ -142,6 +142,38 @@ fn a_lock_that_is_not_free_in_time_starts_nothing() {
 }
 
 #[test]
+fn who_held_a_lock_that_is_not_free_in_time_is_said() {
+    let fixture = Fixture::new();
+    fixture.take_as_java(LOCK, 2);
+    let finished = fixture.start_script(&["--wait", "0"], "true").end();
+    let said = finished.with_code(75).stderr;
+    let start = format!(
+        "redisson-lock: lock `stock:42` was not free within 0.0 s: held 2 times by {JAVA}, "
+    );
+    assert!(
+        said.starts_with(&start) && said.ends_with(" s left\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_lock_that_is_not_free_in_time_is_said_without_its_holder_if_that_cannot_be_asked() {
+    let fixture = Fixture::new();
+    fixture.take_as_java(LOCK, 1);
+    let running = fixture.start_script(&["--wait", "5s"], "true");
+    fixture.wait_for_a_waiter();
+    // It asks no more before its time is over.
+    let mut control = fixture.control();
+    control.run(&["ACL", "SETUSER", "default", "-evalsha"]);
+    let said = running.end().with_code(75).stderr;
+    assert_eq!(
+        said,
+        "redisson-lock: lock `stock:42` was not free within 5.0 s\n"
+    );
+    control.run(&["ACL", "SETUSER", "default", "+evalsha"]);
+}
+
+#[test]
 fn a_lock_that_becomes_free_is_taken() {
     let fixture = Fixture::new();
     fixture.take_as_java(LOCK, 1);
