@@ -17,7 +17,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const NOT_IN_TIME: u8 = 75;
 /// `EX_NOPERM`: credentials or permissions at the server.
 pub(crate) const NOT_PERMITTED: u8 = 77;
-/// The lock was lost before the command had ended. The first code behind those of `sysexits.h`.
+/// The lock was lost before it was released. The first code behind those of `sysexits.h`.
 pub(crate) const LOST: u8 = 79;
 /// As a shell has it: the command was found, but cannot be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
@@ -35,7 +35,7 @@ Exit codes:
    70    the operating system refused something
    75    run: the lock was not free in time; the command was not started
    77    Redis does not accept the credentials, or a permission is missing
-   79    run: the lock was lost; the command was ended
+   79    run: the lock was lost; a command that still ran was ended
   126    run: the command cannot be executed
   127    run: there is no such command
 128+n    run: signal n ended the waiting; the command was not started

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldState, Holder, Lock, LockClient, LockGuard};
+use redisson_lock::{Error, HoldState, Holder, Lock, LockClient, LockGuard, LossReason};
 
 use super::args::Run;
 use super::exit::{self, Problem};
@@ -91,36 +91,52 @@ async fn with_lock(
     signals.and_those_of_a_job()?;
     // The program may have been stopped for longer than the lease since the lock was granted.
     if let HoldState::Lost(reason) = guard.state() {
-        let sentence = format!("lock `{name}` was lost: {reason}; the command was not started");
-        return Err(Problem::new(exit::LOST, sentence));
+        return Err(lost(&name, reason, Fate::NotStarted));
     }
     let group = match Group::start(&arguments.command) {
         Ok(group) => group,
         Err(error) => {
-            release(&name, guard).await?;
+            release(&name, guard, Fate::NotStarted).await?;
             return Err(not_started(arguments, &error));
         }
     };
     match supervise(group, &guard, signals, arguments.grace).await {
         Ending::Ended(code) => {
-            release(&name, guard).await?;
+            release(&name, guard, Fate::EndedByItself(code)).await?;
             Ok(code)
         }
-        Ending::Lost(reason) => {
-            let sentence = format!("lock `{name}` was lost: {reason}; the command was ended");
-            Err(Problem::new(exit::LOST, sentence))
-        }
+        Ending::Lost(reason, None) => Err(lost(&name, reason, Fate::WasEnded)),
+        Ending::Lost(reason, Some(code)) => Err(lost(&name, reason, Fate::EndedByItself(code))),
     }
 }
 
+/// What became of the command when the lock was lost.
+#[derive(Clone, Copy)]
+enum Fate {
+    NotStarted,
+    /// By this program, because of the loss.
+    WasEnded,
+    /// With this code, before the loss was noticed.
+    EndedByItself(u8),
+}
+
+fn lost(name: &str, reason: LossReason, command: Fate) -> Problem {
+    let command = match command {
+        Fate::NotStarted => "was not started".to_owned(),
+        Fate::WasEnded => "was ended".to_owned(),
+        Fate::EndedByItself(code) => {
+            format!("had ended by itself, with code {code}, before that was noticed")
+        }
+    };
+    let sentence = format!("lock `{name}` was lost: {reason}; the command {command}");
+    Problem::new(exit::LOST, sentence)
+}
+
 /// Releases the lock. Only a loss is a problem: the command ran, and its code says how it went.
-async fn release(name: &str, guard: LockGuard) -> Result<(), Problem> {
+async fn release(name: &str, guard: LockGuard, command: Fate) -> Result<(), Problem> {
     match guard.unlock().await {
         Ok(()) => Ok(()),
-        Err(Error::Lost { reason, .. }) => {
-            let sentence = format!("lock `{name}` was lost before the command had ended: {reason}");
-            Err(Problem::new(exit::LOST, sentence))
-        }
+        Err(Error::Lost { reason, .. }) => Err(lost(name, reason, command)),
         Err(error) => {
             let error = Problem::from(error).sentence;
             text::say(&format!(

@@ -17,8 +17,8 @@ use super::text;
 pub(crate) enum Ending {
     /// By itself; with its exit code.
     Ended(u8),
-    /// Because the lock was lost.
-    Lost(LossReason),
+    /// The lock was lost; with the command's exit code if it had ended by itself when that was noticed.
+    Lost(LossReason, Option<u8>),
 }
 
 /// Returns once the group is empty.
@@ -41,7 +41,7 @@ pub(crate) async fn supervise(
     }
     match (job.loss, job.code) {
         (None, Some(code)) => Ending::Ended(code),
-        (Some(reason), _) => Ending::Lost(reason),
+        (Some((reason, own_end)), _) => Ending::Lost(reason, own_end),
         // Not reached: without a loss a job is over when the command has ended.
         (None, None) => Ending::Ended(super::exit::INTERNAL),
     }
@@ -53,7 +53,8 @@ struct Job {
     terminal: Option<Terminal>,
     /// The command's exit code, once it has ended.
     code: Option<u8>,
-    loss: Option<LossReason>,
+    /// The loss of the lock, and the code that the command had by then.
+    loss: Option<(LossReason, Option<u8>)>,
     /// How far the ending of the group has come.
     stage: Stage,
     /// A wish to stop was passed on: when the command stops, so does this program.
@@ -137,7 +138,13 @@ impl Job {
     }
 
     fn lose(&mut self, reason: LossReason) {
-        self.loss = Some(reason);
+        // The command may have ended, and nobody has looked yet. That it was stopped makes no difference now.
+        for change in self.group.reap() {
+            if let Change::Ended(code) = change {
+                self.command_ended(code);
+            }
+        }
+        self.loss = Some((reason, self.code));
         self.end_group();
     }
 

@@ -53,7 +53,13 @@ fn every_loss_ends_the_command_and_its_children_at_once() {
         fixture.written("got");
         fixture.written("child-got");
         let finished = running.end().with_code(79);
-        assert!(finished.stderr.contains(reason), "{}", finished.stderr);
+        let said = format!("was lost: {reason}");
+        assert!(finished.stderr.contains(&said), "{}", finished.stderr);
+        assert!(
+            finished.stderr.ends_with("; the command was ended\n"),
+            "{}",
+            finished.stderr
+        );
         assert!(is_gone(command) && is_gone(child), "{reason}");
     }
 }
@@ -98,18 +104,36 @@ fn a_command_that_ends_well_after_the_loss_has_the_code_of_the_loss() {
 fn a_loss_that_only_the_release_finds_has_its_code_too() {
     let fixture = Fixture::new();
     // The next renewal is ten seconds away.
-    let script = "echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 0";
+    let script = "echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 7";
     let running = fixture.start_script(&["--lease", "30s"], script);
     fixture.written("in");
     delete(&fixture);
     std::fs::write(fixture.path("go"), "").expect("written");
-    let finished = running.end().with_code(79);
+    let said = running.end().with_code(79).stderr;
+    assert!(said.ends_with(ENDED_BY_ITSELF), "{said}");
+}
+
+#[test]
+fn a_loss_that_is_noticed_behind_the_end_of_the_command_did_not_end_it() {
+    let fixture = Fixture::new();
+    // Somebody of its group is still to be ended, and the lock is held until that is done.
+    let script = "sh -c 'trap \"\" TERM; echo $$ > deaf; while :; do sleep 0.02; done' & \
+                  echo $$ > in; while [ ! -s deaf -o ! -e go ]; do sleep 0.02; done; exit 7";
+    let running = fixture.start_script(&[&SHORT[..], &["--grace", "2s"]].concat(), script);
+    let (command, deaf) = (fixture.process("in"), fixture.process("deaf"));
+    std::fs::write(fixture.path("go"), "").expect("written");
+    wait("the command has ended", || is_gone(command));
+    delete(&fixture);
+    let said = running.end().with_code(79).stderr;
+    assert!(is_gone(deaf));
     assert!(
-        finished.stderr.contains("was lost before"),
-        "{}",
-        finished.stderr
+        said.contains("was lost: its key is gone") && said.ends_with(ENDED_BY_ITSELF),
+        "{said}"
     );
 }
+
+const ENDED_BY_ITSELF: &str =
+    "; the command had ended by itself, with code 7, before that was noticed\n";
 
 #[test]
 fn a_server_that_is_silent_for_longer_than_the_lease_is_a_loss() {
