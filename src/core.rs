@@ -52,8 +52,8 @@ pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
-    Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, LossReason, OpId, Rules,
-    ThreadId, Time, Total, WaiterId,
+    Busy, Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, LossReason, OpId,
+    Rules, ThreadId, Time, Total, WaiterId,
 };
 
 use owner_state::{Context, OwnerState, Seen};

@@ -1,10 +1,14 @@
 //! The errors, one variant for each case a caller handles differently. Contention is not an error:
 //! it is `None`.
 
+mod refused;
+
 use std::error::Error as StdError;
 use std::fmt;
 
 use crate::core::LossReason;
+
+pub use refused::RefusedKind;
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
@@ -327,63 +331,6 @@ impl fmt::Display for Operation {
             Self::Inspecting => "inspecting",
             Self::Forcing => "forcing it open",
             Self::Pinging => "pinging",
-        })
-    }
-}
-
-/// Why the server refused a command.
-///
-/// # Examples
-///
-/// ```
-/// let kind = redisson_lock::RefusedKind::Loading;
-/// assert_eq!(kind.to_string(), "it is still loading its data; try again");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RefusedKind {
-    /// `READONLY`
-    ReadOnly,
-    /// `OOM`
-    OutOfMemory,
-    /// `NOREPLICAS`
-    NotEnoughReplicas,
-    /// `LOADING`
-    Loading,
-    /// `BUSY`
-    Busy,
-    /// `MASTERDOWN`
-    MasterDown,
-    /// `MISCONF`
-    Misconf,
-    /// `max number of clients reached`
-    TooManyClients,
-    /// `CLUSTERDOWN`, `MOVED`, `ASK`, `CROSSSLOT`, `TRYAGAIN`
-    Cluster,
-    /// `ERR DB index is out of range`: the number behind the `/` of the address.
-    NoSuchDatabase,
-    /// Anything else, while connecting: the source has the server's words.
-    Other,
-}
-
-impl fmt::Display for RefusedKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadOnly => "it is a read-only replica; connect to the primary",
-            Self::OutOfMemory => "it is out of memory; raise maxmemory or free keys",
-            Self::NotEnoughReplicas => "too few replicas are attached for min-replicas-to-write",
-            Self::Loading => "it is still loading its data; try again",
-            Self::Busy => "another script is running; try again, or SCRIPT KILL it",
-            Self::MasterDown => "it is a replica that lost its primary",
-            Self::Misconf => "it cannot persist its data; see its log",
-            Self::TooManyClients => "maxclients is reached; raise it or close connections",
-            Self::NoSuchDatabase => {
-                "it has no database of this number; see its setting `databases`"
-            }
-            Self::Other => "it gives a reason of its own",
-            Self::Cluster => {
-                "it is a cluster node that does not serve this key; clusters are not supported yet"
-            }
         })
     }
 }

@@ -95,11 +95,11 @@ pub use fred;
 pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
-pub use core::{HandOver, LossReason};
+pub use core::{Busy, HandOver, LossReason};
 pub use error::{Error, Operation, RefusedKind};
 pub use guard::LockGuard;
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
-pub use lock::{Busy, Holder, Lock};
+pub use lock::{Holder, Lock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "macros")]

@@ -21,7 +21,6 @@ use crate::wire::LockName;
 
 pub use inspect::Holder;
 use release::OpenHold;
-pub use waiter::Busy;
 use waiter::Wait;
 pub(crate) use waiter::sleep_until;
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::guard::LockGuard;
 use super::lock::Lock;
+use crate::core::Busy;
 use crate::error::Error;
-use crate::lock::{Busy, Holder};
+use crate::lock::Holder;
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{LeaseKind, Permit, Rejected, Terms, Time, Untaken};
+use crate::core::{Busy, LeaseKind, Permit, Rejected, Terms, Time, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
@@ -21,7 +21,7 @@ use crate::shared::{Shared, Taken, Totals, check_lease};
 use crate::wait::Subscription;
 use crate::wire::{self, LockName};
 
-use super::waiter::{Busy, Heard, Next, Retries, Wait, Waiter, rejection, sleep_until};
+use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection, sleep_until};
 
 impl Lock {
     pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::waiter::{Busy, Wait};
+use super::waiter::Wait;
 use super::{Lock, acquire};
-use crate::core::LossReason;
+use crate::core::{Busy, LossReason};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::{Admission, Order, Permit, Rejected, Terms, Time, WaiterId};
+use crate::core::{Admission, Busy, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
@@ -274,30 +274,6 @@ impl Wait {
             Self::Until(_) | Self::Forever => Order::Queued,
         }
     }
-}
-
-/// Who has the lock, as an attempt found it.
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// use redisson_lock::Busy;
-/// if let Err(Busy { holder, .. }) = lock.try_lock_or_holder().await? {
-///     println!("held by {holder}");
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Busy {
-    /// The field of the holder, `clientId:threadId`, as written by Rust or Java. Bytes that are not
-    /// UTF-8 are shown as `\u{fffd}`.
-    pub holder: String,
-    /// Time left on its lease; `None` if the key has no expiry.
-    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
-    pub lease_left: Option<Duration>,
 }
 
 /// What a call has heard of the server before it failed.
