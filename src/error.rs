@@ -6,6 +6,8 @@ mod refused;
 use std::error::Error as StdError;
 use std::fmt;
 
+#[cfg(feature = "macros")]
+use crate::core::Busy;
 use crate::core::LossReason;
 
 pub use refused::RefusedKind;
@@ -151,12 +153,15 @@ pub enum Error {
     /// A function with `#[locked(wait = "…")]` did not get its lock in time. It did not run, and
     /// nothing is held.
     #[cfg(feature = "macros")]
-    #[error("lock `{lock}` was not free within {waited:?}: try again later, or wait longer")]
+    #[error("lock `{lock}` was not free within {waited:?}{}: try again later, or wait longer", held_by(found.as_deref()))]
     Busy {
         /// The lock.
         lock: String,
         /// How long the call waited at most.
         waited: std::time::Duration,
+        /// Who held it, as the latest attempt of this call found it. `None` if it made none: other calls of this client
+        /// were before it, or Redis did not answer.
+        found: Option<Box<Busy>>,
     },
 
     /// The client was closed. Nothing was sent.
@@ -258,6 +263,11 @@ impl Error {
             source: source.into(),
         }
     }
+}
+
+#[cfg(feature = "macros")]
+fn held_by(found: Option<&Busy>) -> String {
+    found.map_or_else(String::new, |found| format!(", held by {}", found.holder))
 }
 
 /// The cause of an error, for people and logs.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::client::LockClient;
+use crate::core::Busy;
 use crate::error::Error;
 use crate::guard::LockGuard;
 
@@ -73,10 +74,11 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(Some(guard)) => returned(guard.run(|_| body()).await),
-        Ok(None) => R::failed(Error::Busy {
+        Ok(Ok(guard)) => returned(guard.run(|_| body()).await),
+        Ok(Err(found)) => R::failed(Error::Busy {
             lock: options.name,
             waited: options.wait.unwrap_or_default(),
+            found,
         }),
         Err(error) => R::failed(error),
     }
@@ -94,8 +96,8 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(Some(guard)) => returned(guard.run(|_| body()).await),
-        Ok(None) => R::skipped(),
+        Ok(Ok(guard)) => returned(guard.run(|_| body()).await),
+        Ok(Err(_)) => R::skipped(),
         Err(error) => R::failed(error),
     }
 }
@@ -103,7 +105,7 @@ where
 async fn acquire(
     client: Result<LockClient, Error>,
     options: &Options,
-) -> Result<Option<LockGuard>, Error> {
+) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
     let mut lock = client?.lock(options.name.as_str());
     if let Some(lease) = options.lease {
         lock = lock.lease(lease);
@@ -112,8 +114,8 @@ async fn acquire(
         lock = lock.retry_for(retry_for);
     }
     match options.wait {
-        Some(wait) => lock.try_lock_for(wait).await,
-        None => lock.lock().await.map(Some),
+        Some(wait) => lock.try_lock_for_or_find(wait).await,
+        None => lock.lock().await.map(Ok),
     }
 }
 

@@ -28,6 +28,15 @@ impl Lock {
         Ok(self.acquire_or_find(wait).await?.ok())
     }
 
+    /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one.
+    #[cfg(feature = "macros")]
+    pub(crate) async fn try_lock_for_or_find(
+        &self,
+        wait: Duration,
+    ) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
+        self.acquire_or_find(Wait::of(wait)).await
+    }
+
     pub(super) async fn acquire_or_find(
         &self,
         wait: Wait,

@@ -61,9 +61,9 @@ struct Migrating;
 /// `LockClient::as_default` around the call. If there is none, it returns `Error::InvalidConfig`
 /// and does not run. `tokio::spawn` does not inherit a default client.
 ///
-/// **`busy`** needs `wait`. With `"error"` the function returns `Error::Busy`. With `"skip"` it
-/// returns `Ok(None)`, so its return type is `Result<Option<T>, E>`, and its body ends with
-/// `Ok(Some(…))`.
+/// **`busy`** needs `wait`. With `"error"` the function returns `Error::Busy`, which says who held
+/// the lock, if an attempt found that. With `"skip"` it returns `Ok(None)`, so its return type is
+/// `Result<Option<T>, E>`, and its body ends with `Ok(Some(…))`.
 ///
 /// # What the function returns
 ///

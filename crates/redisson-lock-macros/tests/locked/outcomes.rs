@@ -90,21 +90,56 @@ async fn without_a_limit_it_waits_until_the_lock_is_free() {
 async fn a_lock_that_is_not_free_in_time_is_an_error_that_says_so() {
     let shop = Shop::open().await;
     let other = shop.fake.taken_by_another("stock");
+    let holder = shop.fake.holder("stock").unwrap().owner;
     let start = Instant::now();
     let error = shop.sell().await.unwrap_err();
     assert!(start.elapsed() >= Duration::from_secs(2));
     assert_eq!(
         error.to_string(),
-        "lock `stock` was not free within 2s: try again later, or wait longer"
+        format!(
+            "lock `stock` was not free within 2s, held by {holder}: try again later, or wait longer"
+        )
     );
     assert!(error.is_retryable() && error.lock() == Some("stock"));
+    let Error::Busy {
+        lock,
+        waited,
+        found: Some(found),
+    } = error
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!((&*lock, waited), ("stock", Duration::from_secs(2)));
+    assert_eq!(found.holder, holder);
     assert!(
-        matches!(error, Error::Busy { lock, waited } if lock == "stock" && waited == Duration::from_secs(2))
+        found
+            .lease_left
+            .is_some_and(|left| left > Duration::from_secs(20)),
+        "{found:?}"
     );
     assert_eq!(shop.runs(), 0);
 
     other.release();
     shop.sell().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_calls_of_one_client_the_later_one_does_not_learn_who_holds_the_lock() {
+    let shop = Shop::open().await;
+    let _other = shop.fake.taken_by_another("stock");
+    let (first, second) = (shop.locks.owner(), shop.locks.owner());
+    let calls = async { tokio::join!(first.scope(shop.sell()), second.scope(shop.sell())) };
+    let (first, second) = calls.await;
+    assert!(first.unwrap_err().to_string().contains(", held by "));
+    let second = second.unwrap_err();
+    assert!(
+        matches!(second, Error::Busy { found: None, .. }),
+        "{second:?}"
+    );
+    assert_eq!(
+        second.to_string(),
+        "lock `stock` was not free within 2s: try again later, or wait longer"
+    );
 }
 
 #[tokio::test(start_paused = true)]
