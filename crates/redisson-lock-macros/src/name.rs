@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::{Error, Expr, ExprField, FnArg, LitStr, Result, Signature};
 
@@ -150,19 +150,20 @@ impl Reader {
         Ok(format!("{{{spec}}}"))
     }
 
-    /// Errors of the compiler point at the name.
+    /// Errors of the compiler point at the name: stable Rust has no span for a part of a literal.
+    ///
+    /// Where a field has a similar name, the compiler suggests to write that in the place of the span, which is the
+    /// whole literal. It suggests nothing if the span comes from a macro. The same holds for associated constants,
+    /// not for constants of a module. The first word keeps the literal's own span: a literal that a macro was given
+    /// names arguments that the macro was given with it.
     fn respanned(&self, tokens: TokenStream) -> TokenStream {
+        let of_a_macro = Span::call_site().located_at(self.span);
+        let spans = std::iter::once(self.span).chain(std::iter::repeat(of_a_macro));
         tokens
             .into_iter()
-            .map(|token| {
-                let mut token = match token {
-                    TokenTree::Group(group) => {
-                        let inside = self.respanned(group.stream());
-                        TokenTree::Group(Group::new(group.delimiter(), inside))
-                    }
-                    other => other,
-                };
-                token.set_span(self.span);
+            .zip(spans)
+            .map(|(mut token, span)| {
+                token.set_span(span);
                 token
             })
             .collect()

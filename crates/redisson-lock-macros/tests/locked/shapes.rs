@@ -3,11 +3,12 @@
 #![deny(warnings, clippy::all)]
 
 use std::fmt::{Debug, Display};
+use std::time::Duration;
 
 use redisson_lock::{LockClient, locked};
 use redisson_lock_test::FakeRedis;
 
-use crate::{Order, SaleError};
+use crate::{ORDER, Order, SaleError, Shop};
 
 type Sold<T> = Result<T, SaleError>;
 
@@ -134,4 +135,26 @@ async fn in_one_line(locks: &LockClient) -> Result<u32, redisson_lock::Error> { 
 async fn a_body_in_one_line_has_no_braces_too_many() {
     let shop = crate::Shop::open().await;
     assert_eq!(in_one_line(&shop.locks).await.unwrap(), 7);
+}
+
+/// The name comes from outside of the macro that has the attribute, together with what is shown in it.
+macro_rules! with_the_name {
+    ($name:literal, $client:expr, $($function:tt)*) => {
+        #[locked(name = $name, client = $client)]
+        $($function)*
+    };
+}
+
+with_the_name! {
+    "order:{order.id}:{id}",
+    shop.locks,
+    async fn named_outside(shop: &Shop, order: &Order, id: u64) -> Sold<Duration> {
+        Ok(shop.held("order:7:3"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_a_macro_was_given_finds_its_arguments() {
+    let shop = Shop::open().await;
+    named_outside(&shop, &ORDER, 3).await.unwrap();
 }
