@@ -41,6 +41,7 @@ pub struct LockClientBuilder {
     max_hold: Option<Duration>,
     retry_for: Option<Duration>,
     handover: HandOver,
+    pub(crate) close_grace: Option<Duration>,
 }
 
 impl LockClient {
@@ -115,6 +116,7 @@ impl LockClientBuilder {
             max_hold: None,
             retry_for: None,
             handover: HandOver::default(),
+            close_grace: None,
         }
     }
 
@@ -151,8 +153,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
-    /// 16.
+    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to 16.
     ///
     /// # Examples
     ///
@@ -365,7 +366,7 @@ impl LockClientBuilder {
         Ok(LockClient { handle })
     }
 
-    fn command_timeout_or_default(&self) -> Duration {
+    pub(crate) fn command_timeout_or_default(&self) -> Duration {
         let derived = || COMMAND_TIMEOUT.min(self.watchdog_timeout / 6);
         self.command_timeout.unwrap_or_else(derived)
     }

@@ -220,6 +220,9 @@ impl LockClient {
     /// Releases in flight have the same `grace`, and at least the command timeout. After that,
     /// `close` waits while they make progress: until none has ended for a command timeout.
     ///
+    /// What is left is also said by `tracing` events, one for each lock: `lock lost`, with the reason `the client was
+    /// closed`; and `the client was closed without an answer to a release: the lease frees the lock`.
+    ///
     /// Where nothing can be sent (outside a runtime, or when nothing drives the client's), all
     /// holds are abandoned at once, and reported.
     ///

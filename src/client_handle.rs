@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Life, LossReason};
+use crate::core::{Counts, Life, LockCore, LossReason};
 use crate::entry::{Entry, Locks};
-
+use crate::runtime::event;
 use crate::shared::Shared;
 
 /// Clients, locks and guards have one, background tasks do not.
@@ -35,6 +35,9 @@ impl ClientHandle {
         if !shared.is_closed() {
             report.released = drop_detached(locks);
             report.unconfirmed = finish_work(shared, grace).await;
+            if report.unconfirmed > 0 {
+                say_unconfirmed(locks);
+            }
         }
         report.abandoned = abandon(locks);
         end(locks, &self.stop).await;
@@ -70,6 +73,18 @@ impl Drop for ClientHandle {
 fn drop_detached(locks: &Locks) -> usize {
     let drop_all = |entry: &Arc<Entry>| entry.step(|core, now, out| core.drop_detached(now, out));
     locks.all().iter().map(drop_all).sum()
+}
+
+/// Names the locks of which a release, or an acquire to be undone, has no answer: the report has their number, and
+/// whoever drops it has nothing.
+fn say_unconfirmed(locks: &Locks) {
+    for entry in locks.all() {
+        let counts = entry.peek(LockCore::counts);
+        if counts.acquiring + counts.releasing > 0 {
+            let lock = entry.name.given();
+            event!(WARN, %lock, "the client was closed without an answer to a release: the lease frees the lock");
+        }
+    }
 }
 
 /// Ends the holds that are left, and says which.

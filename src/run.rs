@@ -244,10 +244,11 @@ impl LockClient {
     /// also behind a `?` or a panic of the body. For a client with other settings there is
     /// [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
     ///
-    /// Tasks that the body has spawned have the command timeout to release what they hold; what is then
-    /// still held is lost with [`LossReason::Closed`](crate::LossReason::Closed), and its lease frees it.
-    /// Let the body wait for its tasks; or use [`connect`](Self::connect) and [`close`](Self::close), which
-    /// has a grace period and reports what was left.
+    /// Tasks that the body has spawned have the command timeout to release what they hold, or the
+    /// [`close_grace`](crate::LockClientBuilder::close_grace) of the builder. What is then still held is lost with
+    /// [`LossReason::Closed`](crate::LossReason::Closed), and its lease frees it. The events of [`close`](Self::close)
+    /// name each lock that is left, at the level WARN. Let the body wait for its tasks; or use
+    /// [`connect`](Self::connect) and `close`, which returns a report.
     ///
     /// # Errors
     ///
@@ -283,7 +284,11 @@ impl LockClient {
     }
 
     /// Runs `body`, and closes the client behind it whichever way it ends.
-    async fn run_and_close<Fut: Future>(self, body: impl FnOnce(Self) -> Fut) -> Fut::Output {
+    async fn run_and_close<Fut: Future>(
+        self,
+        body: impl FnOnce(Self) -> Fut,
+        grace: Duration,
+    ) -> Fut::Output {
         let outcome = {
             let client = self.clone();
             let mut running = pin!(async { body(client).await });
@@ -297,12 +302,28 @@ impl LockClient {
             })
             .await
         };
-        self.close(self.handle.shared().command_timeout()).await;
+        // What its report would say was said by events.
+        self.close(grace).await;
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
 impl LockClientBuilder {
+    /// How long [`scope`](Self::scope) waits, when its body has ended, for guards that are still open: those of spawned
+    /// tasks. Default: the command timeout; any length is accepted. Nothing else uses it: [`LockClient::close`] takes a
+    /// grace of its own, and a blocking client ends when no guard is left.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().close_grace(Duration::from_secs(20));
+    /// ```
+    pub fn close_grace(mut self, close_grace: Duration) -> Self {
+        self.close_grace = Some(close_grace);
+        self
+    }
+
     /// Connects, runs `body` with the client, and closes the client behind it: see
     /// [`LockClient::scope`].
     ///
@@ -333,7 +354,9 @@ impl LockClientBuilder {
         F: FnOnce(LockClient) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
+        let default = self.command_timeout_or_default();
+        let grace = self.close_grace.unwrap_or(default);
         let client = self.connect(url).await?;
-        client.run_and_close(body).await
+        client.run_and_close(body, grace).await
     }
 }

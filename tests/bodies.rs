@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Busy, Error, HoldState, LockClient, Operation};
+use redisson_lock::{Busy, Error, HoldState, LockClient, LossReason, Operation};
 use test_support::{ProxiedPair, Server, TestServer, eventually, ms};
 
 /// An error of a program that uses locks.
@@ -121,6 +121,47 @@ fn behind_a_scope_nothing_is_held() {
         panicked.expect_err("it goes on").downcast_ref(),
         Some(&"on purpose")
     );
+}
+
+/// A task that unlocks only when the client has been closing for much longer than a command may take.
+#[tokio::test]
+async fn a_spawned_task_has_the_close_grace_to_release_its_lock() {
+    let server = TestServer::new();
+    let outcome_with = async |grace: Option<Duration>| {
+        let mut builder = LockClient::builder().command_timeout(ms(200));
+        if let Some(grace) = grace {
+            builder = builder.close_grace(grace);
+        }
+        let body = async |client: LockClient| {
+            let guard = client.lock("a").lock().await?;
+            Ok::<_, Error>(tokio::spawn(async move {
+                let other = client.owner();
+                let waited = client.lock("a").owned_by(&other).lock().await;
+                assert!(matches!(waited, Err(Error::Closed)), "it does not close");
+                tokio::time::sleep(ms(700)).await;
+                guard.unlock().await
+            }))
+        };
+        let task = builder.scope(&server.url(), body).await.expect("connected");
+        task.await.expect("no panic")
+    };
+    let released = outcome_with(Some(Duration::from_secs(20))).await;
+    assert!(released.is_ok(), "{released:?}");
+    assert_eq!(server.control().number(&["EXISTS", "a"]), 0);
+
+    let lost = outcome_with(None).await;
+    assert!(
+        matches!(
+            lost,
+            Err(Error::Lost {
+                reason: LossReason::Closed,
+                ..
+            })
+        ),
+        "{lost:?}"
+    );
+    server.control().run(&["DEL", "a"]);
+    server.finish([]).await;
 }
 
 /// Two processes; the one whose lock is taken away stops before the other one leads.

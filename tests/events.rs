@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redisson_lock::LockClient;
+use redisson_lock::{Error, LockClient};
 use test_support::{Fate, Proxy, Server, TestServer, eventually, ms, release_to};
 use tokio::runtime::Runtime;
 use tracing::field::{Field, Visit};
@@ -264,6 +264,42 @@ fn the_end_of_a_runtime_that_leaves_locks_behind_is_an_event() {
     assert!(!events.has(Level::WARN, text));
     end(true);
     assert!(events.has(Level::WARN, text) && events.has(Level::WARN, "held=1"));
+}
+
+/// Named one by one: its caller has no report of the close.
+#[tokio::test]
+async fn what_a_scope_leaves_behind_is_an_event() {
+    let events = collected();
+    let server = TestServer::new();
+    let builder = || LockClient::builder().command_timeout(ms(200));
+    let url = server.url();
+    let scope = builder()
+        .close_grace(Duration::ZERO)
+        .scope(&url, async |client| {
+            let guard = client.lock("left:open").lock().await?;
+            Ok::<_, Error>(guard)
+        });
+    let guard = scope.await.expect("it answers");
+    let lost = format!("lock lost lock=left:open owner={}", guard.owner());
+    assert!(events.has(Level::WARN, &lost));
+    assert!(events.has(Level::WARN, "reason=the client was closed"));
+    drop(guard);
+
+    // A release without an answer.
+    let scope = builder().scope(&url, async |client| {
+        let guard = client.lock("left:unanswered").lock().await?;
+        server.pause();
+        drop(guard);
+        Ok::<_, Error>(())
+    });
+    scope.await.expect("it answers");
+    let unanswered =
+        "the client was closed without an answer to a release: the lease frees the lock";
+    assert!(events.has(Level::WARN, &format!("{unanswered} lock=left:unanswered")));
+    server.resume();
+    let mut control = server.control();
+    control.run(&["DEL", "left:open", "left:unanswered"]);
+    server.finish([]).await;
 }
 
 #[tokio::test]

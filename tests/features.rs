@@ -161,6 +161,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "max_hold": "1h",
         "retry_for": "1m",
         "handover": { "passes": 8, "for_at_most": "20ms" },
+        "close_grace": "10s",
     });
     let read: LockClientBuilder = serde_json::from_value(all.clone()).expect("it is one");
     let built = redisson_lock::LockClient::builder()
@@ -175,7 +176,8 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .handover(HandOver {
             passes: 8,
             for_at_most: ms(20),
-        });
+        })
+        .close_grace(ms(10_000));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     assert_eq!(serde_json::to_value(&built).expect("plain data"), all);
 

@@ -28,6 +28,8 @@ struct Settings {
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
     handover: HandOver,
+    #[serde(with = "humantime_serde")]
+    close_grace: Option<Duration>,
 }
 
 impl Serialize for LockClientBuilder {
