@@ -1,8 +1,5 @@
-//! The tests of the README, word for word.
+//! All code of the README, word for word, in its order.
 
-#![allow(dead_code, reason = "the README shows how a service connects")]
-
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LossReason};
@@ -35,6 +32,8 @@ async fn a_job_stops_when_its_lock_is_lost() {
         other => panic!("the job went on: {other:?}"),
     }
 }
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Sells one piece, if there is one.
 async fn sell(locks: &LockClient, stock: &AtomicU32) -> Result<bool, Error> {
@@ -117,18 +116,4 @@ async fn a_shop_is_closed_while_somebody_counts_its_stock() {
 
     counting.release();
     assert!(shop.is_open().await.expect("it answers"));
-}
-
-#[test]
-fn the_readme_shows_these_tests() {
-    let (readme, here) = (include_str!("../README.md"), include_str!("readme.rs"));
-    let blocks: Vec<&str> = readme
-        .split("```rust\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect();
-    assert_eq!(blocks.len(), 4);
-    for block in blocks {
-        assert!(here.contains(block), "not in tests/readme.rs:\n{block}");
-    }
 }
