@@ -1,6 +1,7 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,17 +183,14 @@ fn address(server: &fred::types::config::Server) -> String {
 /// Parses an address. No message quotes more of it than its scheme: the rest may contain a
 /// password.
 fn parse(url: &str) -> Result<Config, Error> {
-    let malformed = || {
-        invalid(
-            "expected redis://[user:password@]host[:port][/database], with a port up to 65535, a number as database, and \
-             special characters of user and password percent-encoded",
-        )
+    let malformed = |part: &str| {
+        invalid(&format!(
+            "{part}; expected redis://[user:password@]host[:port][/database]"
+        ))
     };
-    let scheme = url
-        .split_once("://")
-        .map(|(scheme, _)| scheme)
-        .filter(|scheme| is_scheme(scheme));
-    let scheme = scheme.ok_or_else(malformed)?;
+    let parts = url.split_once("://");
+    let parts = parts.filter(|(scheme, _)| is_scheme(scheme));
+    let (scheme, rest) = parts.ok_or_else(|| malformed("the scheme is missing"))?;
     // The parser treats any unknown scheme as a plain connection, `redis+tls` as well.
     let known = SCHEMES
         .iter()
@@ -214,8 +212,46 @@ fn parse(url: &str) -> Result<Config, Error> {
             "Unix sockets are not compiled in: enable fred's feature unix-sockets",
         )),
         (Kind::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
-        (_, Err(_)) => Err(malformed()),
+        (_, Err(_)) => Err(malformed(wrong_part(rest))),
     }
+}
+
+/// What is wrong behind the scheme of an address that the parser has refused without saying where.
+fn wrong_part(rest: &str) -> &'static str {
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if behind.contains('@') {
+        return "special characters of user and password are written percent-encoded, a `/` as %2F";
+    }
+    let (login, server) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let host_end = match (server.starts_with('['), server.find(']')) {
+        (true, None) => return "the `[` of the host is not closed",
+        (true, Some(end)) => end + 1,
+        (false, _) if server.matches(':').count() > 1 => {
+            return "the host has more than one `:`, and an IPv6 address is written as `[::1]`";
+        }
+        (false, _) => server.find(':').unwrap_or(server.len()),
+    };
+    let (host, port) = server.split_at(host_end);
+    let path = behind.split(['?', '#']).next().unwrap_or_default();
+    let database = path.strip_prefix('/').unwrap_or_default();
+    if host.is_empty() {
+        "the host is missing"
+    } else if !port.is_empty() && !port.starts_with(':') {
+        "something other than `:` and the port is behind the `]` of the host"
+    } else if port.len() > 1 && !is_number::<u16>(&port[1..]) {
+        "the port is not a number up to 65535"
+    } else if !database.is_empty() && !is_number::<u8>(database) {
+        "the database is not a number up to 255"
+    } else if login.contains('%') {
+        "user or password is not UTF-8 when it is decoded"
+    } else {
+        "the host has a character that no host has"
+    }
+}
+
+/// Whether it consists of digits, and is not too large.
+fn is_number<N: FromStr>(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<N>().is_ok()
 }
 
 /// Whether this is a scheme by the URL grammar. A password with `://` in it must not be quoted as

@@ -108,21 +108,56 @@ fn an_address_with_another_scheme_or_none_is_refused_without_its_password() {
     ] {
         let reported = refused(url);
         assert!(
+            reported.contains("the scheme is missing; expected redis://")
+                && !reported.contains("hid"),
+            "{url}: {reported}"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password() {
+    let table = [
+        ("redis://", "the host is missing"),
+        ("redis:///7", "the host is missing"),
+        ("redis://:6379", "the host is missing"),
+        ("redis://:hidden@", "the host is missing"),
+        ("redis://user:hidden@:6379/1", "the host is missing"),
+        ("redis://:hidden@[::1", "the `[` of the host is not closed"),
+        ("redis://:hidden@::1", "the host has more than one `:`"),
+        ("redis://:hidden@::1:6379", "written as `[::1]`"),
+        ("valkey://:hidden@h:99999", "the port is not a number"),
+        ("redis://:hidden@h:port", "the port is not a number"),
+        ("redis://:hidden@h:-1", "the port is not a number"),
+        ("redis://:hidden@[::1]:port/1", "the port is not a number"),
+        ("redis://:hidden@[::1]6379", "behind the `]` of the host"),
+        ("redis://:hidden@h/x/y", "the database is not a number"),
+        ("redis://:hidden@h/x", "the database is not a number"),
+        ("redis://:hidden@h:1/256", "the database is not a number"),
+        ("redis://:hid/den@h:1", "user and password"),
+        ("redis://:hid#den@h", "user and password"),
+        ("redis://:hid?den@h:1/0", "user and password"),
+        (
+            "redis://:hidden@a b",
+            "the host has a character that no host has",
+        ),
+    ];
+    for (url, part) in table {
+        let reported = refused(url);
+        assert!(reported.contains(part), "{url}: {reported}");
+        assert!(
             reported.contains("expected redis://") && !reported.contains("hid"),
             "{url}: {reported}"
         );
     }
+    // Accepted, so no part of it is wrong.
     for url in [
-        "redis://:hidden@",
-        "redis://:hidden@[::1",
-        "valkey://:hidden@h:99999",
-        "redis://:hidden@h/x/y",
+        "redis://h:/1",
+        "redis://h/",
+        "redis://[::1]:1/255",
+        "redis://u@h?x=/y",
     ] {
-        let reported = refused(url);
-        assert!(
-            reported.contains("expected redis://") && !reported.contains("hidden"),
-            "{url}: {reported}"
-        );
+        made(Settings::from_url(url, TIMEOUT, true));
     }
 }
 
