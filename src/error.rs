@@ -28,6 +28,17 @@ pub use refused::RefusedKind;
 /// }
 /// # Ok(()) }
 /// ```
+///
+/// The text of an error does not repeat its cause, such as the words of the server or of the operating
+/// system. For logs, both in one line:
+///
+/// ```
+/// fn with_causes(error: &dyn std::error::Error) -> String {
+///     let causes = std::iter::successors(error.source(), |cause| cause.source());
+///     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+/// }
+/// # assert_eq!(with_causes(&redisson_lock::Error::Closed), redisson_lock::Error::Closed.to_string());
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -82,8 +93,8 @@ pub enum Error {
     },
 
     /// Redis could not be reached, or did not answer in time. What that means for the lock depends on
-    /// the operation: see [`Operation`].
-    #[error("no answer from Redis while {while_doing}; {}", while_doing.consequence())]
+    /// the operation: see [`Operation`]. While connecting, the text names host and port.
+    #[error("no answer from Redis{} while {while_doing}; {}", at(source), while_doing.consequence())]
     NoAnswer {
         /// The operation in progress.
         while_doing: Operation,
@@ -273,6 +284,21 @@ fn held_by(found: Option<&Busy>) -> String {
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 
+/// Why a connection could not be made. The error of which this is the source says where to.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub(crate) struct Unreachable {
+    /// Host and port, or the path of a socket.
+    pub(crate) address: String,
+    pub(crate) cause: String,
+}
+
+fn at(source: &Source) -> String {
+    source
+        .downcast_ref::<Unreachable>()
+        .map_or_else(String::new, |source| format!(" at {}", source.address))
+}
+
 /// What was being done when no answer came.
 ///
 /// # Examples
@@ -313,7 +339,7 @@ impl Operation {
     fn consequence(self) -> &'static str {
         match self {
             Self::Pinging => "check that the server is reachable",
-            Self::Connecting => "check its address, and that the server is reachable",
+            Self::Connecting => "check the address, and that the server is reachable",
             Self::Acquiring | Self::Subscribing => {
                 "nothing new is held, check that the server is reachable"
             }

@@ -958,7 +958,7 @@ async fn a_missing_answer_says_what_it_means_for_the_lock() {
     server.finish([client]).await;
 }
 
-/// The source says where, and what happened there, in words; the password is nowhere.
+/// The error says where, its source what happened there, in words; the password is nowhere.
 #[tokio::test]
 async fn an_address_that_leads_nowhere_useful_says_why() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0");
@@ -975,7 +975,8 @@ async fn an_address_that_leads_nowhere_useful_says_why() {
     let told = |error: &Error| {
         let source = error.source().expect("a source").to_string();
         println!("{error}: {source}");
-        assert!(source.contains(&format!("127.0.0.1:{port}: ")), "{source}");
+        let start = format!("no answer from Redis at 127.0.0.1:{port} while connecting; ");
+        assert!(sentence(error).starts_with(&start), "{error}");
         let shown = format!("{error} {error:?}");
         assert!(
             !shown.contains("hidden") && !shown.contains("Os {"),

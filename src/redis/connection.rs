@@ -25,7 +25,7 @@ use super::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use super::transport::TransportConnection;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Unreachable};
 use crate::server_error;
 
 /// One connection to a server, or to what a test has in its place.
@@ -304,8 +304,11 @@ pub(super) fn connect_error(settings: &Settings, problem: ConnectionError) -> Er
             server_error::of_connection(Operation::Connecting, "+@connection", &text)
         }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
-            let text = format!("{}: {}", settings.address, sentence(&text));
-            Error::no_answer(Operation::Connecting, text)
+            let source = Unreachable {
+                address: settings.address.clone(),
+                cause: sentence(&text),
+            };
+            Error::no_answer(Operation::Connecting, source)
         }
         ConnectionError::NoSockets => Error::NoRuntime,
     }
