@@ -351,6 +351,34 @@ async fn a_check_names_every_missing_right_and_changes_nothing() {
     server.finish([]).await;
 }
 
+/// Neither is needed for the other's sake: not for a script that the server knows, nor for one that it does not.
+#[tokio::test]
+async fn a_check_names_both_ways_to_run_a_script_whether_the_server_knows_it_or_not() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    grant_all_but(&mut control, "");
+    let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
+    let client = LockClient::connect(&url).await.expect("permitted");
+    for known in [false, true] {
+        for missing in [&["+eval"][..], &["+evalsha"], &["+eval", "+evalsha"]] {
+            if known {
+                let said = client.check("lock:known").await.expect("answered");
+                assert_eq!(said, [""; 0]);
+            } else {
+                control.run(&["SCRIPT", "FLUSH"]);
+            }
+            for right in missing {
+                let taken = right.replace('+', "-");
+                control.run(&["ACL", "SETUSER", "locker", &taken]);
+            }
+            let said = client.check("lock:known").await.expect("answered");
+            assert_eq!(said, missing, "known: {known}");
+            grant_all_but(&mut control, "");
+        }
+    }
+    server.finish([client]).await;
+}
+
 #[tokio::test]
 async fn a_check_names_all_that_is_missing_at_once() {
     let server = TestServer::new();

@@ -133,3 +133,46 @@ fn a_call_from_elsewhere_does_not_hang_when_nobody_drives_the_clients_runtime() 
     home.block_on(held.unlock()).expect("held");
     home.block_on(server.finish([client]));
 }
+
+/// The caller's runtime has sockets but no timers: all that `lead` waits with are the client's.
+#[test]
+fn a_leader_on_a_runtime_without_timers_leads_and_stops_when_nobody_drives_the_clients_runtime() {
+    let away = Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .expect("runtime");
+    let connected = away.block_on(LockClient::connect("redis://127.0.0.1:1"));
+    assert!(matches!(connected, Err(Error::NoRuntime)), "{connected:?}");
+
+    let home = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let (server, client) = client_on(&home);
+    let lock = client.lock("leader");
+    let never = async |_| -> Result<(), Error> { panic!("nobody could have asked for the lock") };
+    let led = away.block_on(lock.lead(never));
+    assert!(matches!(led, Err(Error::NoRuntime)), "{led:?}");
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let driver = std::thread::spawn(move || {
+        home.block_on(async { _ = stopped.await });
+        home
+    });
+    let led = away.block_on(lock.lead(async |_| Ok::<_, Error>(7)));
+    assert!(matches!(led, Ok(7)), "{led:?}");
+    // From the first line of the body on nobody drives the client's runtime.
+    let mut stop = Some(stop);
+    let led = away.block_on(lock.lead(|_| {
+        drop(stop.take().expect("it leads once"));
+        std::future::pending::<Result<(), Error>>()
+    }));
+    assert!(matches!(led, Err(Error::NoRuntime)), "{led:?}");
+
+    let home = driver.join().expect("no panic");
+    home.block_on(async {
+        client.close(Duration::from_secs(5)).await;
+        server.control().run(&["DEL", "leader"]);
+        server.finish([]).await;
+    });
+}
