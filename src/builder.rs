@@ -13,7 +13,7 @@ use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
-use crate::redis::{Redis, Settings};
+use crate::redis::{Credentials, Redis, Settings};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
 use crate::shared::{Config, Shared, check_lease, check_timeouts};
@@ -42,6 +42,7 @@ pub struct LockClientBuilder {
     retry_for: Option<Duration>,
     handover: HandOver,
     pub(crate) close_grace: Option<Duration>,
+    sentinel_credentials: Option<Credentials>,
 }
 
 impl LockClient {
@@ -117,6 +118,7 @@ impl LockClientBuilder {
             retry_for: None,
             handover: HandOver::default(),
             close_grace: None,
+            sentinel_credentials: None,
         }
     }
 
@@ -153,37 +155,6 @@ impl LockClientBuilder {
         }
     }
 
-    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to 16.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// let builder = redisson_lock::LockClient::builder().connections(2);
-    /// ```
-    pub fn connections(self, connections: usize) -> Self {
-        Self {
-            connections,
-            ..self
-        }
-    }
-
-    /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
-    ///
-    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
-    /// between clients; the page of guarantees lists the risks without it.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// let builder = redisson_lock::LockClient::builder().connection_fence(false);
-    /// ```
-    pub fn connection_fence(self, connection_fence: bool) -> Self {
-        Self {
-            connection_fence,
-            ..self
-        }
-    }
-
     /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
     ///
     /// # Examples
@@ -194,22 +165,6 @@ impl LockClientBuilder {
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
         Self {
             key_prefix: key_prefix.into(),
-            ..self
-        }
-    }
-
-    /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
-    /// needs `+client|setname`.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// let builder = redisson_lock::LockClient::builder().client_name("orders-7");
-    /// ```
-    pub fn client_name(self, client_name: impl Into<String>) -> Self {
-        let client_name = Some(client_name.into());
-        Self {
-            client_name,
             ..self
         }
     }
@@ -334,7 +289,10 @@ impl LockClientBuilder {
         if !has_timers() {
             return Err(Error::NoRuntime);
         }
-        let settings = Arc::new(settings.with_client_name(self.client_name.as_deref()));
+        let settings = settings
+            .with_client_name(self.client_name.as_deref())
+            .with_sentinel_credentials(self.sentinel_credentials.clone());
+        let settings = Arc::new(settings);
         let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
@@ -394,6 +352,7 @@ impl LockClientBuilder {
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTIONS_MAX: usize = 16;
 
+mod connections;
 #[cfg(feature = "serde")]
 mod serde;
 #[cfg(test)]

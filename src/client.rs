@@ -106,6 +106,7 @@ impl LockClient {
     pub fn stats(&self) -> ClientStats {
         let shared = self.handle.shared();
         let counts = shared.tally.counts();
+        let servers = shared.redis.nodes();
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
             held: counts.held as usize,
@@ -125,6 +126,9 @@ impl LockClient {
             reconciled_total: total(&shared.totals.reconciled),
             given_up_total: total(&shared.totals.gave_up),
             reconnects_total: shared.redis.reconnects(),
+            nodes: servers.nodes,
+            redirects_total: servers.redirects,
+            failovers_total: servers.failovers,
         }
     }
 
@@ -356,4 +360,10 @@ pub struct ClientStats {
     pub given_up_total: u64,
     /// Command connections that were replaced.
     pub reconnects_total: u64,
+    /// Servers that locks are at: 1, or as many as a cluster has primaries with slots.
+    pub nodes: usize,
+    /// Commands that a node of a cluster sent on to another one.
+    pub redirects_total: u64,
+    /// Servers that another one has taken over from.
+    pub failovers_total: u64,
 }

@@ -47,7 +47,6 @@ pub use op::{Granted, UnderWay};
 pub use owner_state::OwnerView;
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
-#[cfg(feature = "test-util")]
 pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;

@@ -61,7 +61,7 @@ pub struct Lock {
 impl Lock {
     pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
         let config = &client.shared().config;
-        let valid = LockName::new(&config.key_prefix, &name).ok();
+        let valid = client.shared().lock_name(&name).ok();
         let given = valid.as_ref().map(|valid| Arc::clone(valid.given()));
         Self {
             given: given.unwrap_or_else(|| name.into()),

@@ -1,82 +1,82 @@
 //! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
 //! signature of `from_fred`, only this module uses fred, and within it only `connection.rs` and
-//! `settings.rs`.
+//! `settings`.
 //!
 //! A lane is one command connection at a time; all commands of one lock use the same lane, in
-//! order. The subscriber has its own connection, because a refused SUBSCRIBE shifts the replies of
-//! everything that shares its connection. fred never reconnects or resends anything on either: the
-//! sender of a command decides what happens when its connection is lost.
+//! order, as long as one server has that lock; which one that is the map knows. The subscriber has its own
+//! connection, because a refused SUBSCRIBE shifts the replies of everything that shares its connection.
+//! fred never reconnects or resends anything on either, and knows nothing of clusters or Sentinel: the
+//! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
 
+mod address;
+mod backoff;
+mod cluster;
 mod connection;
 mod fence;
 mod lane;
 mod link;
+mod map;
+mod node;
+mod probe;
+mod redirect;
+mod sentinel;
 mod settings;
 mod subscriber;
+mod topology;
 pub(crate) mod transport;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+#[cfg(feature = "test-util")]
+use tokio::sync::Notify;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::runtime::{Runtime, Tasks};
+use crate::runtime::Runtime;
+use crate::script::Call;
 use crate::wait::Subscriptions;
 
-pub(crate) use connection::Backoff;
+pub(crate) use backoff::Backoff;
 pub use fence::ConnectionFence;
-pub(crate) use settings::Settings;
+pub(crate) use map::{Nodes, Switches, Way};
+pub(crate) use node::Bulk;
+pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
-use lane::Lane;
-pub(crate) use link::{Limit, Link, SendError};
+use lane::{Lane, Surroundings};
+pub(crate) use link::{Limit, SendError};
+use topology::Topology;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
-    lanes: Vec<Lane>,
-    /// Notified with `notify_one` when the server turns out to be the wrong one: the subscriber
-    /// reconnects.
-    pub(crate) moved: Arc<Notify>,
-    /// For each lane, the permits for bulk calls.
-    bulk: Vec<[Semaphore; 2]>,
+    topology: Topology,
+    around: Surroundings,
     /// Whether pauses are scattered.
     scattered: bool,
-    stop: CancellationToken,
-    tasks: Tasks,
+    connections: usize,
 }
 
 impl Redis {
-    /// Opens every command connection; fails if the first attempt of any fails.
+    /// Opens the command connections of one server; of several, learns who they are. Fails if the first
+    /// attempt of any fails.
     pub(crate) async fn connect(
         settings: &Arc<Settings>,
-        lanes: usize,
+        connections: usize,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let redis = Self {
-            lanes: Vec::new(),
-            bulk: std::iter::repeat_with(|| [BULK_MAX; 2].map(Semaphore::new))
-                .take(lanes)
-                .collect(),
-            moved: Arc::default(),
+        let around = Surroundings::new(runtime);
+        // Cancel safety: dropping this future stops what was opened so far.
+        let stop_on_drop = StopOnDrop(Some(around.clone()));
+        let topology = Topology::open(settings, connections, &around).await?;
+        stop_on_drop.keep();
+        Ok(Self {
+            topology,
+            around,
             scattered: settings.is_scattered(),
-            stop: CancellationToken::new(),
-            tasks: Tasks::new(runtime.clone()),
-        };
-        // Cancel safety: dropping this future drops `redis`, which stops what was opened so far.
-        let mut redis = StopOnDrop(Some(redis));
-        if let Some(redis) = redis.0.as_mut() {
-            for nth in 0..lanes {
-                let lane =
-                    Lane::open(settings, nth, &redis.stop, &redis.tasks, &redis.moved).await?;
-                redis.lanes.push(lane);
-            }
-        }
-        Ok(redis
-            .0
-            .take()
-            .unwrap_or_else(|| unreachable!("only taken here")))
+            connections,
+        })
     }
 
     /// Opens the subscriber connection, which serves `subscriptions`.
@@ -85,30 +85,66 @@ impl Redis {
         settings: &Arc<Settings>,
         subscriptions: Arc<Subscriptions>,
     ) -> Result<(), Error> {
-        subscriber::open(
-            settings,
-            subscriptions,
-            Arc::clone(&self.moved),
-            &self.stop,
-            &self.tasks,
-        )
-        .await
+        let source = match self.topology.map() {
+            None => subscriber::Source::One(Arc::clone(settings)),
+            Some(map) => subscriber::Source::Several(Arc::clone(map)),
+        };
+        subscriber::open(source, settings, subscriptions, &self.around).await
+    }
+
+    /// Notified when the subscriber's connection leads to the wrong server.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn moved(&self) -> &Notify {
+        &self.around.moved
     }
 
     /// The way of every command of this key.
     pub(crate) fn route(&self, key: &str) -> Route<'_> {
-        let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let by_hash = || {
+            let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (hash % self.connections as u64) as usize
+        };
+        let (group, lane) = match &self.topology {
+            Topology::One(_) | Topology::Sentinel(_) => (0, by_hash()),
+            Topology::Cluster(_) => {
+                // What goes to one slot can go in one call, so it takes one connection.
+                let slot = slot_of(key);
+                (slot, usize::from(slot) % self.connections)
+            }
+        };
         Route {
             redis: self,
-            lane: (hash % self.lanes.len() as u64) as usize,
+            group,
+            lane,
+        }
+    }
+
+    /// Whether the keys of a call have to be in one slot, and a lock's channel in the slot of its key.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
+    /// Routes that have got another server; `None`: they never do.
+    pub(crate) fn switches(&self) -> Option<Arc<Switches>> {
+        self.topology.map().map(|map| Arc::clone(&map.switches))
+    }
+
+    /// The servers that commands go to, and how often that has changed.
+    pub(crate) fn nodes(&self) -> Nodes {
+        match self.topology.map() {
+            None => Nodes::one(),
+            Some(map) => map.figures(),
         }
     }
 
     /// How many times command connections were replaced.
     pub(crate) fn reconnects(&self) -> u64 {
-        self.lanes.iter().map(Lane::reconnects).sum()
+        let mut reconnects = 0;
+        self.topology
+            .each_lane(|lane| reconnects += lane.reconnects());
+        reconnects
     }
 
     /// The pauses of a caller that tries again.
@@ -116,39 +152,28 @@ impl Redis {
         Backoff::new(self.scattered)
     }
 
-    /// Whether every lane has a connection.
+    /// Whether every server has the connections that are used.
     pub(crate) fn is_connected(&self) -> bool {
-        self.lanes.iter().all(Lane::is_up)
+        self.topology.is_connected()
     }
 
-    /// Asks the server on every lane for an answer, one after the other.
+    /// Asks every server on every lane for an answer, one after the other.
     pub(crate) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
-        for lane in &self.lanes {
-            lane.ready(limit.until).await?.ping(limit).await?;
-        }
-        Ok(())
+        self.topology.ping(&self.around, limit).await
     }
 
     /// The weakest fence of all lanes.
     pub(crate) fn connection_fence(&self) -> ConnectionFence {
-        self.lanes
-            .iter()
-            .map(Lane::fence)
-            .max()
-            .unwrap_or(ConnectionFence::Active)
+        let mut weakest = ConnectionFence::Active;
+        self.topology
+            .each_lane(|lane| weakest = weakest.max(lane.fence()));
+        weakest
     }
 
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.ended().await;
-    }
-
-    /// Ends every connection without waiting.
-    pub(crate) fn stop(&self) {
-        self.stop.cancel();
-        self.tasks.close();
+        self.around.end();
+        self.around.tasks.ended().await;
     }
 }
 
@@ -156,53 +181,107 @@ impl Redis {
 #[derive(Clone, Copy)]
 pub(crate) struct Route<'a> {
     redis: &'a Redis,
+    /// The slot in a cluster.
+    group: u16,
     lane: usize,
 }
 
 impl<'a> Route<'a> {
     /// What can be sent together has the same number.
     pub(crate) fn number(self) -> usize {
-        self.lane
+        usize::from(self.group) * self.redis.connections + self.lane
+    }
+
+    /// The slot in a cluster, and 0 elsewhere.
+    pub(crate) fn group(self) -> u16 {
+        self.group
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
-    pub(crate) async fn ready(self, limit: Instant) -> Result<Arc<Link>, SendError> {
-        self.redis.lanes[self.lane].ready(limit).await
+    pub(crate) async fn ready(self, limit: Instant) -> Result<Way, SendError> {
+        match &self.redis.topology {
+            Topology::One(node) => {
+                let lane = node.lane(self.lane, &self.redis.around);
+                lane.ready(limit).await.map(Way::only)
+            }
+            Topology::Cluster(map) | Topology::Sentinel(map) => {
+                Box::pin(map.ready(self.group, self.lane, limit)).await
+            }
+        }
+    }
+
+    /// Sends a script once and waits for its answer within `limit`. Among several servers it follows where
+    /// it is sent, which counts as nothing: what was redirected was not executed.
+    ///
+    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    pub(crate) async fn run<T>(
+        self,
+        way: Way,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        match &self.redis.topology {
+            Topology::One(_) => way.link.run(call, limit, sent).await,
+            Topology::Cluster(map) | Topology::Sentinel(map) => {
+                Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
+            }
+        }
     }
 
     /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
     /// answered late; their timeouts then make more of them.
-    pub(crate) async fn bulk(self, kind: Bulk) -> SemaphorePermit<'a> {
-        let permit = self.redis.bulk[self.lane][kind as usize].acquire().await;
-        permit.unwrap_or_else(|_| unreachable!("never closed"))
+    pub(crate) async fn bulk(self, kind: Bulk) -> Option<OwnedSemaphorePermit> {
+        match &self.redis.topology {
+            Topology::One(node) => Some(node.bulk(self.lane, kind).await),
+            Topology::Cluster(map) | Topology::Sentinel(map) => {
+                // Without a server nothing is sent.
+                let (_, node) = map.owner(self.group)?;
+                Some(node.bulk(self.lane, kind).await)
+            }
+        }
     }
 
     /// Whether no send on this way comes later than a connection's replacement, now and so far. Without
     /// that a pass is not safe: a late copy of it takes the lock from a later hold.
     pub(crate) fn is_fenced(self) -> bool {
-        let lane = &self.redis.lanes[self.lane];
-        lane.fence() == ConnectionFence::Active && lane.unfenced() == 0
+        let mut is_fenced = true;
+        self.each_lane(|lane| {
+            is_fenced &= lane.fence() == ConnectionFence::Active && lane.unfenced() == 0;
+        });
+        is_fenced
     }
 
     /// How many times a connection on this way was replaced without a fence.
     pub(crate) fn unfenced(self) -> u64 {
-        self.redis.lanes[self.lane].unfenced()
+        let mut unfenced = 0;
+        self.each_lane(|lane| unfenced += lane.unfenced());
+        unfenced
+    }
+
+    /// Visits the lanes that a command of this key may have gone over: one, or all where a slot may have
+    /// been anywhere.
+    fn each_lane(self, mut visit: impl FnMut(&Lane)) {
+        match &self.redis.topology {
+            Topology::One(node) => visit(node.lane(self.lane, &self.redis.around)),
+            topology => topology.each_lane(visit),
+        }
     }
 }
 
-/// Calls that no caller waits for; there may be one per lock at the same time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Bulk {
-    Renewals = 0,
-    Releases = 1,
-}
+/// Stops what was opened if connecting fails or is given up.
+struct StopOnDrop(Option<Surroundings>);
 
-struct StopOnDrop(Option<Redis>);
+impl StopOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if let Some(redis) = &self.0 {
-            redis.stop();
+        if let Some(around) = &self.0 {
+            around.end();
         }
     }
 }
@@ -211,9 +290,6 @@ impl Drop for StopOnDrop {
 pub(crate) fn slot_of(key: &str) -> u16 {
     connection::slot_of(key)
 }
-
-/// The maximum number of calls of a kind in flight on a lane.
-const BULK_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,32 +1,33 @@
-//! The watchdog: one task that sleeps until the first timer fires, and renews what is due. And
-//! `extend`, which asks for the same by hand.
+//! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
 //! What falls due within a tenth of the period is renewed together, up to 100 locks a script call, the
 //! calls side by side. A node of a cluster takes only keys of one slot in a call: then each slot has
 //! calls of its own. Timers do not keep entries alive; a timer whose hold is gone means nothing.
+//!
+//! When another server takes over some locks, all of them are looked at at once: what was not replicated
+//! is lost, and its holders are told.
 
-use std::collections::BTreeMap;
+mod extend;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{
-    Effects, Ending, Generation, HoldId, LeasePolicy, Life, LockCore, LossReason, RenewOutcome,
-    RenewalAsk, ThreadId, local_deadline,
-};
+use crate::core::{Generation, Life, LossReason, RenewOutcome, RenewalRequest, ThreadId};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusedKind};
-use crate::redis::{Bulk, slot_of};
+use crate::redis::{Bulk, Switches, slot_of};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
-use crate::shared::HoldStatus;
-use crate::shared::{Shared, Totals, check_lease};
+use crate::shared::{Shared, Totals};
 use crate::timers::FiredTimer;
+
+pub(crate) use extend::extend;
 
 /// Dropped with the renewal task, when the client ends or its runtime does: nobody renews the holds
 /// any more, or would notice that they are lost.
@@ -75,6 +76,9 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     async move {
         let locks = &ends_holds.locks;
         let by_slot = Arc::new(AtomicBool::new(false));
+        let switches = locks
+            .upgrade()
+            .and_then(|locks| locks.shared.redis.switches());
         let mut calls = JoinSet::new();
         loop {
             let batches = tokio::select! {
@@ -82,6 +86,10 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                 () = stop.cancelled() => return,
                 fired = next_fired(locks) => match fired {
                     Some((locks, fired)) => due(&locks, fired, by_slot.load(Ordering::Relaxed)),
+                    None => return,
+                },
+                routes = next_switch(switches.as_deref()) => match locks.upgrade() {
+                    Some(locks) => recheck(&locks, &routes),
                     None => return,
                 },
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
@@ -109,6 +117,38 @@ async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<E
     .await
 }
 
+/// Waits until other servers have taken some routes over.
+async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
+    match switches {
+        Some(switches) => switches.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looks at every hold of these routes, whether its renewal is due or not, and has their waiters attempt
+/// again: the new server may know nothing of a hold, and a message of the old one may be lost.
+fn recheck(locks: &Locks, routes: &BTreeSet<u16>) -> Vec<Batch> {
+    locks.shared.subscriptions.missed();
+    let mut rechecked = Renewals::default();
+    let limit = Instant::now() + locks.shared.command_timeout() * 2;
+    for entry in locks.all() {
+        if !routes.contains(&entry.route().group()) {
+            continue;
+        }
+        let requests = entry.step(|core, now, out| core.recheck(now, out));
+        for (owner, request) in requests {
+            rechecked.add(&entry, owner, request);
+        }
+    }
+    let holds = rechecked.len();
+    event!(
+        WARN,
+        holds,
+        "other servers have taken over: their holds are looked at"
+    );
+    rechecked.batches(false, limit)
+}
+
 /// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
 /// core.
 struct BatchItem {
@@ -129,34 +169,53 @@ struct Batch {
 
 /// What is due of the fired timers, in batches that each go over one connection.
 fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch> {
-    let shared = &locks.shared;
-    let limit = Instant::now() + shared.command_timeout() * 2;
-    let mut routes: BTreeMap<usize, Vec<BatchItem>> = BTreeMap::new();
+    let limit = Instant::now() + locks.shared.command_timeout() * 2;
+    let mut due = Renewals::default();
     for FiredTimer { lock, owner, .. } in fired {
         let Some(entry) = lock.upgrade() else {
             continue;
         };
         let request = entry.step(|core, now, out| core.timer_fired(now, owner, out));
-        let Some(request) = request else { continue };
-        let key = Arc::clone(entry.name.key());
-        let group = routes.entry(entry.route().number()).or_default();
+        if let Some(request) = request {
+            due.add(&entry, owner, request);
+        }
+    }
+    due.batches(by_slot, limit)
+}
+
+/// Holds to look at, by what can be sent together.
+#[derive(Default)]
+struct Renewals {
+    routes: BTreeMap<usize, Vec<BatchItem>>,
+}
+
+impl Renewals {
+    fn add(&mut self, entry: &Arc<Entry>, owner: ThreadId, request: RenewalRequest) {
         let renewal = RenewalKey {
-            key,
+            key: Arc::clone(entry.name.key()),
             field: request.field,
             asked: request.asked,
         };
-        group.push(BatchItem {
-            entry,
+        let items = self.routes.entry(entry.route().number()).or_default();
+        items.push(BatchItem {
+            entry: Arc::clone(entry),
             owner,
             generation: request.generation,
             renewal,
             answered: false,
         });
     }
-    routes
-        .into_values()
-        .flat_map(|items| batches(items, by_slot, limit))
-        .collect()
+
+    fn len(&self) -> usize {
+        self.routes.values().map(Vec::len).sum()
+    }
+
+    fn batches(self, by_slot: bool, limit: Instant) -> Vec<Batch> {
+        let routes = self.routes.into_values();
+        routes
+            .flat_map(|items| batches(items, by_slot, limit))
+            .collect()
+    }
 }
 
 /// Cuts what goes over one connection into calls.
@@ -213,6 +272,11 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
         Err(failed) if is_about_slots(&failed.error) && has_many_slots(&items) => {
             by_slot.store(true, Ordering::Relaxed);
             return batches(items, true, limit);
+        }
+        // Of the keys of a slot that is on its way, some are at one node and some at the other.
+        Err(failed) if is_about_slots(&failed.error) && items.len() > 1 => {
+            let items = cut(items, 1);
+            return items.map(|items| Batch { items, limit }).collect();
         }
         Err(failed) if items.len() > 1 && is_about_a_key(&failed.error) => {
             let other = items.split_off(items.len() / 2);
@@ -301,79 +365,6 @@ impl Drop for BatchItem {
             self.report(RenewOutcome::Unknown);
         }
     }
-}
-
-/// Moves the end of a fixed lease.
-pub(crate) async fn extend(
-    entry: &Arc<Entry>,
-    owner: ThreadId,
-    hold: HoldId,
-    status: &HoldStatus,
-    lease: Duration,
-) -> Result<(), Error> {
-    check_lease("lease", lease)?;
-    let shared = entry.shared();
-    let lost = || match status.ending() {
-        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
-        Some(Ending::Released) | None => Error::lost(entry.name.given(), LossReason::Gone),
-    };
-    if shared.is_closed() {
-        return Err(Error::Closed);
-    }
-    let found = entry.step(|core, now, out| {
-        core.tick(now, out);
-        Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
-    });
-    let (now, snapshot, field) = found.ok_or_else(lost)?;
-    let LeasePolicy::Fixed { limit, .. } = snapshot.policy else {
-        let problem =
-            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
-                .to_owned();
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem,
-        });
-    };
-    if limit.is_some_and(|limit| local_deadline(now, lease) > limit) {
-        let problem = "it reaches past the max_hold of this hold";
-        return Err(Error::InvalidDuration {
-            what: "lease",
-            given: lease,
-            problem,
-        });
-    }
-    // Before it is sent: a job that releases the lock without an answer has to know of it.
-    let extending =
-        |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
-    entry.step(extending).ok_or_else(lost)?;
-    let asked = RenewalAsk::Extend(lease);
-    let renewal = [RenewalKey {
-        key: Arc::clone(entry.name.key()),
-        field,
-        asked,
-    }];
-    let call = || Some(script::renew(&renewal));
-    let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
-    let answer = answer.map_err(|error| error.error)?;
-    let sent_at = shared.clock.time(answer.sent_at);
-    let reason = match answer.value.first() {
-        Some(RenewReply::Held) => None,
-        Some(RenewReply::Taken) => Some(LossReason::Taken),
-        Some(RenewReply::Changed) => Some(LossReason::Changed),
-        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
-    };
-    let held = entry.step(|core, now, out| {
-        match reason {
-            None => core.extended(now, owner, hold, sent_at, lease, out),
-            // It may have ended meanwhile, and its owner may have begun another one.
-            Some(reason) if core.snapshot(now, owner, hold).is_some() => {
-                core.lose_owner(now, owner, None, reason, out);
-            }
-            Some(_) => {}
-        }
-        core.snapshot(now, owner, hold).is_some()
-    });
-    if held { Ok(()) } else { Err(lost()) }
 }
 
 /// Locks in one script call.

@@ -126,6 +126,7 @@ static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
 });
 
 /// Tasks whose end is waited for.
+#[derive(Clone)]
 pub(crate) struct Tasks {
     tracker: TaskTracker,
     runtime: Runtime,

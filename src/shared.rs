@@ -14,11 +14,12 @@ use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
-use crate::error::Error;
-use crate::redis::Redis;
+use crate::error::{Error, shorten};
+use crate::redis::{Redis, slot_of};
 use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
 use crate::wait::Subscriptions;
+use crate::wire::LockName;
 
 pub(crate) struct Shared {
     pub(crate) client_id: Arc<str>,
@@ -104,6 +105,19 @@ impl Shared {
             polled
         })
         .await
+    }
+
+    /// The name of a lock in its three forms.
+    pub(crate) fn lock_name(&self, given: &str) -> Result<LockName, Error> {
+        let name = LockName::new(&self.config.key_prefix, given)?;
+        if self.redis.is_cluster() && slot_of(name.key()) != slot_of(name.channel()) {
+            return Err(Error::InvalidName {
+                name: shorten(given),
+                problem: "in a cluster its key and its unlock channel would be in different slots; use braces in pairs \
+                          with a text inside, or none",
+            });
+        }
+        Ok(name)
     }
 
     pub(crate) fn life(&self) -> Life {

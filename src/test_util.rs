@@ -202,7 +202,7 @@ pub fn end_runtime(client: &LockClient) {
 
 /// Has the subscriber connection replaced, as if the server had turned out to be the wrong one.
 pub fn server_moved(client: &LockClient) {
-    client.handle.shared().redis.moved.notify_one();
+    client.handle.shared().redis.moved().notify_one();
 }
 
 /// A script call as a client sends it.

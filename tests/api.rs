@@ -378,6 +378,7 @@ fn the_crate_forbids_unsafe_code_and_names_fred_behind_one_door_only() {
             "src/redis/connection.rs",
             "src/redis/settings.rs",
             "src/redis/settings/tests.rs",
+            "src/redis/settings/url.rs",
             "src/builder.rs",
             "src/blocking/builder.rs",
         ];

@@ -354,15 +354,3 @@ fn ours(control: &mut Control) -> Vec<String> {
         .map(str::to_owned)
         .collect()
 }
-
-#[tokio::test]
-async fn a_clustered_client_is_refused_with_a_sentence() {
-    let config = Config::from_url("redis-cluster://127.0.0.1:7000").expect("a valid address");
-    let theirs = Builder::from_config(config)
-        .build()
-        .expect("valid settings");
-    let error = LockClient::from_fred(&theirs)
-        .await
-        .expect_err("not supported yet");
-    assert!(error.to_string().contains("not supported yet"));
-}

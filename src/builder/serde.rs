@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
 use crate::core::HandOver;
+use crate::redis::Credentials;
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +31,9 @@ struct Settings {
     handover: HandOver,
     #[serde(with = "humantime_serde")]
     close_grace: Option<Duration>,
+    /// A secret, which does not belong into a file that is written.
+    #[serde(skip)]
+    sentinel_credentials: Option<Credentials>,
 }
 
 impl Serialize for LockClientBuilder {

@@ -45,6 +45,29 @@ impl LockCore {
         })
     }
 
+    /// Another server has the lock now. Ends what is over; answers with what is to be looked at, whether it
+    /// is due or not, and whether a renewal is under way or not: that one may have gone to the other server.
+    pub fn recheck(&mut self, now: Time, out: &mut Effects) -> Vec<(ThreadId, RenewalRequest)> {
+        let rules = Arc::clone(&self.rules);
+        self.step(now, out, |core, out| {
+            let owners = core.owners.iter().map(|(owner, _)| owner);
+            let owners: Vec<_> = owners.collect();
+            let begin = |owner| {
+                let asked = core.change(now, owner, out, |own, _| {
+                    let asked = own.tenure.renew_now(now, &rules)?;
+                    let (field, generation) = (Arc::clone(&own.field), own.generation);
+                    Some(RenewalRequest {
+                        field,
+                        generation,
+                        asked,
+                    })
+                });
+                Some((owner, asked.flatten()?))
+            };
+            owners.into_iter().filter_map(begin).collect()
+        })
+    }
+
     /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
     pub fn renewed(
         &mut self,

@@ -322,7 +322,15 @@ impl Tenure {
     /// Begins a renewal if one is due.
     pub(super) fn begin_renewal(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
         let is_due = self.due_at(rules) <= now + rules.slack();
-        if !self.is_held() || self.renewal == RenewalState::InFlight || !is_due {
+        if self.renewal == RenewalState::InFlight || !is_due {
+            return None;
+        }
+        self.renew_now(now, rules)
+    }
+
+    /// Begins a renewal whether one is due or not, and beside one that is under way.
+    pub(super) fn renew_now(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
+        if !self.is_held() {
             return None;
         }
         self.renewal = RenewalState::InFlight;

@@ -53,7 +53,7 @@ impl fmt::Display for RefusedKind {
             }
             Self::Other => "it gives a reason of its own",
             Self::Cluster => {
-                "it is a cluster node that does not serve this key; clusters are not supported yet"
+                "its cluster does not serve this lock now; if redis:// names a node of it, use redis-cluster://"
             }
         })
     }

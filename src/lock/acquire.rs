@@ -19,7 +19,7 @@ use crate::script::{self, Acquired, CallError};
 use crate::server_error;
 use crate::shared::{Shared, Taken, Totals, check_lease};
 use crate::wait::Subscription;
-use crate::wire::{self, LockName};
+use crate::wire;
 
 use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection, sleep_until};
 
@@ -75,8 +75,7 @@ impl Lock {
         match &self.name {
             Some(name) => Ok(self.client.locks.get(name)),
             None => {
-                let prefix = &self.client.shared().config.key_prefix;
-                let name = LockName::new(prefix, &self.given)?;
+                let name = self.client.shared().lock_name(&self.given)?;
                 Ok(self.client.locks.get(&Arc::new(name)))
             }
         }

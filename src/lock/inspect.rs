@@ -285,8 +285,8 @@ impl Lock {
             silence: shared.command_timeout() / 2,
         };
         let unanswered = |error| script::unsent(error, Operation::Inspecting);
-        let link = entry.route().ready(limit.until).await;
-        let link = link.map_err(unanswered)?;
+        let way = entry.route().ready(limit.until).await;
+        let link = way.map_err(unanswered)?.link;
         let mut missing: Vec<String> = Vec::new();
         let mut add = |permission: String| {
             if !missing.contains(&permission) {

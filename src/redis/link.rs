@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::fence::{self, Identity};
-use super::transport::{Arg, ConnectionError, Reply};
+use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 use crate::error::Source;
 use crate::script::Call;
 use crate::server_error;
@@ -62,6 +62,14 @@ pub(crate) struct Limit {
     pub(crate) silence: Duration,
 }
 
+/// How a script is named in a command.
+#[derive(Clone, Copy)]
+enum Words {
+    Name,
+    Text,
+    TextAsking,
+}
+
 impl Link {
     pub(super) fn new(connection: Connection, identity: Option<Identity>) -> Self {
         Self {
@@ -91,17 +99,25 @@ impl Link {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
-        match self
-            .send("EVALSHA", call.script.sha(), call, limit, sent)
-            .await
-        {
+        match self.send(Words::Name, call, limit, sent).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
             Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
-                Box::pin(self.send("EVAL", call.script.source, call, limit, sent)).await
+                Box::pin(self.send(Words::Text, call, limit, sent)).await
             }
             answered => answered,
         }
+    }
+
+    /// The same at a node that takes over the slot of the keys. By its text: a server that does not know
+    /// the script would use the ASKING up for saying so.
+    pub(super) async fn run_asking<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
     }
 
     /// Sends a script once by its text, and once by its name: the server has a permission for each.
@@ -112,9 +128,9 @@ impl Link {
     ) -> [Result<Reply, SendError>; 2] {
         let (sent, reply) = (AtomicBool::new(false), |(reply, _)| reply);
         // By its text first, which also loads it.
-        let by_text = self.send("EVAL", call.script.source, call, limit, &sent);
+        let by_text = self.send(Words::Text, call, limit, &sent);
         let by_text = Box::pin(by_text).await.map(reply);
-        let by_name = self.send("EVALSHA", call.script.sha(), call, limit, &sent);
+        let by_name = self.send(Words::Name, call, limit, &sent);
         [by_text, Box::pin(by_name).await.map(reply)]
     }
 
@@ -126,7 +142,8 @@ impl Link {
         let mut missing = Vec::new();
         for (permission, args) in fence::without_effect() {
             let sent_at = Instant::now();
-            match self.exchange("CLIENT", &args, sent_at, limit).await {
+            let answer = |timeout| self.connection.command("CLIENT", &args, timeout);
+            match self.exchange(answer, sent_at, limit).await {
                 Err(ConnectionError::Refused(text)) if server_error::is_permission(&text) => {
                     missing.push(permission);
                 }
@@ -143,8 +160,7 @@ impl Link {
 
     async fn send<T>(
         &self,
-        command: &'static str,
-        script: &'static str,
+        words: Words,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
@@ -153,6 +169,10 @@ impl Link {
         if limit.until <= sent_at {
             return Err(SendError::NotSent("no time left to send".into()));
         }
+        let script = match words {
+            Words::Name => call.script.sha(),
+            Words::Text | Words::TextAsking => call.script.source,
+        };
         let mut args = SmallVec::<[Arg; 8]>::new();
         args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
@@ -166,7 +186,12 @@ impl Link {
                 sent_at,
             })
         };
-        match self.exchange(command, &args, sent_at, limit).await {
+        let answer = |timeout| match words {
+            Words::Name => self.connection.command("EVALSHA", &args, timeout),
+            Words::Text => self.connection.command("EVAL", &args, timeout),
+            Words::TextAsking => self.connection.asking("EVAL", &args, timeout),
+        };
+        match self.exchange(answer, sent_at, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
                 let fatal = server_error::may_end_the_connection(&text);
@@ -189,8 +214,7 @@ impl Link {
     /// the connection, and keeps waiting: the reply may only be slow.
     async fn exchange(
         &self,
-        command: &'static str,
-        args: &[Arg],
+        send: impl FnOnce(Duration) -> BoxFuture<'static, Result<Reply, ConnectionError>>,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
@@ -199,7 +223,7 @@ impl Link {
             // fred treats zero as no timeout.
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
-        let mut answer = self.connection.command(command, args, timeout);
+        let mut answer = send(timeout);
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = start + limit.silence;
         let answer = loop {
@@ -244,7 +268,8 @@ impl Link {
     /// Waits for an answer to a command that does nothing. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        match self.exchange("PING", &[], sent_at, limit).await {
+        let answer = |timeout| self.connection.command("PING", &[], timeout);
+        match self.exchange(answer, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(SendError::Unknown {
                 source: problem.into_text().into(),

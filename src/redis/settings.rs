@@ -1,32 +1,54 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
-use std::str::FromStr;
+mod url;
+
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::error::ErrorKind;
 use fred::interfaces::ClientLike;
-use fred::prelude::{Builder, Client, Config};
+use fred::prelude::{Builder, Client, Config, ServerConfig};
 use fred::socket2::TcpKeepalive;
+use fred::types::RespVersion;
 use fred::types::config::{
-    Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
+    self, Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
 };
 
+use super::address::Address;
 use super::transport::Role;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
-use crate::error::{self, Error};
+use crate::error::Error;
+use url::{invalid, parse};
+
+/// As whom to connect.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    /// `None`: the default user.
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 pub(crate) struct Settings {
     pub(super) target: Target,
+    pub(super) kind: Kind,
+    pub(super) expected: Expected,
     /// Host and port, for error messages.
     pub(super) address: String,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
     /// What every connection is called at the server.
     pub(super) client_name: Option<Arc<str>>,
+    /// As whom to ask the sentinels; `None`: as nobody.
+    pub(super) sentinel_credentials: Option<Credentials>,
 }
 
 /// Where a connection leads.
@@ -36,7 +58,28 @@ pub(super) enum Target {
     Custom(Arc<dyn Transport>),
 }
 
+/// What the address leads to.
+pub(super) enum Kind {
+    /// One server.
+    Server,
+    /// A cluster of which these nodes are known.
+    Cluster(Vec<Address>),
+    /// Servers behind these sentinels, known to them by this name.
+    Sentinel(Vec<Address>, String),
+}
+
+/// What a server must be before its connection may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    Nothing,
+    /// A node that sees its cluster working.
+    WorkingCluster,
+    /// A primary, and no replica.
+    Primary,
+}
+
 /// An address with credentials and settings, as fred takes them.
+#[derive(Clone)]
 pub(super) struct Server {
     config: Config,
     connection: ConnectionConfig,
@@ -53,10 +96,13 @@ impl Settings {
     ) -> Self {
         Self {
             target: Target::Custom(transport),
+            kind: Kind::Server,
+            expected: Expected::Nothing,
             address: "the server of a test".to_owned(),
             command_timeout,
             fence,
             client_name: None,
+            sentinel_credentials: None,
         }
     }
 
@@ -64,6 +110,13 @@ impl Settings {
         let client_name = name.map(Into::into);
         Self {
             client_name,
+            ..self
+        }
+    }
+
+    pub(crate) fn with_sentinel_credentials(self, credentials: Option<Credentials>) -> Self {
+        Self {
+            sentinel_credentials: credentials,
             ..self
         }
     }
@@ -105,8 +158,19 @@ impl Settings {
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
-        if config.server.is_clustered() || config.server.is_sentinel() {
-            return Err(invalid(NOT_YET));
+        let hosts = config.server.hosts();
+        let first = hosts.first().map(address_of).unwrap_or_default();
+        let addresses = || hosts.iter().map(address_of).collect();
+        let kind = match &config.server {
+            ServerConfig::Clustered { .. } => Kind::Cluster(addresses()),
+            ServerConfig::Sentinel { service_name, .. } => {
+                Kind::Sentinel(addresses(), service_name.clone())
+            }
+            // A variant of one of fred's features.
+            _ => Kind::Server,
+        };
+        if matches!(kind, Kind::Cluster(_)) && config.database.is_some_and(|number| number != 0) {
+            return Err(invalid("a cluster has one database, number 0"));
         }
         config.fail_fast = true;
         config.blocking = Blocking::Block;
@@ -140,7 +204,6 @@ impl Settings {
             broadcast_channel_capacity: 32,
             ..PerformanceConfig::default()
         };
-        let address = config.server.hosts().first().map(address);
         let server = Server {
             config,
             connection,
@@ -148,11 +211,61 @@ impl Settings {
         };
         Ok(Self {
             target: Target::Server(Box::new(server)),
-            address: address.unwrap_or_default(),
+            kind,
+            expected: Expected::Nothing,
+            address: first.to_string(),
             command_timeout,
             fence,
             client_name: None,
+            sentinel_credentials: None,
         })
+    }
+}
+
+impl Settings {
+    /// The same for one server among several: credentials, TLS and the rest are those of all.
+    pub(super) fn at(&self, address: &Address, expected: Expected) -> Self {
+        let target = match &self.target {
+            Target::Server(server) => {
+                let mut server = server.clone();
+                server.config.server = leading_to(address, &server.config.server);
+                Target::Server(server)
+            }
+            #[cfg(feature = "test-util")]
+            Target::Custom(transport) => Target::Custom(Arc::clone(transport)),
+        };
+        Self {
+            target,
+            kind: Kind::Server,
+            expected,
+            address: address.to_string(),
+            command_timeout: self.command_timeout,
+            fence: self.fence,
+            client_name: self.client_name.clone(),
+            sentinel_credentials: None,
+        }
+    }
+
+    /// The same for a sentinel: it has no databases, and users of its own.
+    pub(super) fn at_sentinel(&self, address: &Address) -> Self {
+        let mut settings = self.at(address, Expected::Nothing);
+        // A sentinel permits what it needs and little else.
+        settings.client_name = None;
+        match &mut settings.target {
+            Target::Server(server) => {
+                let config = &mut server.config;
+                config.database = None;
+                config.version = RespVersion::RESP2;
+                let (user, password) = match &self.sentinel_credentials {
+                    Some(Credentials { user, password }) => (user.clone(), Some(password.clone())),
+                    None => (None, None),
+                };
+                (config.username, config.password) = (user, password);
+            }
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => {}
+        }
+        settings
     }
 }
 
@@ -171,134 +284,18 @@ impl Server {
     }
 }
 
-/// Host and port, or the path of a socket.
-fn address(server: &fred::types::config::Server) -> String {
-    match (&*server.host, server.port) {
-        (path, 0) => path.to_owned(),
-        (host, port) if host.contains(':') => format!("[{host}]:{port}"),
-        (host, port) => format!("{host}:{port}"),
-    }
+fn address_of(server: &config::Server) -> Address {
+    Address::new(&server.host, server.port)
 }
 
-/// Parses an address. No message quotes more of it than its scheme: the rest may contain a
-/// password.
-fn parse(url: &str) -> Result<Config, Error> {
-    let malformed = |part: &str| {
-        invalid(&format!(
-            "{part}; expected redis://[user:password@]host[:port][/database]"
-        ))
-    };
-    let parts = url.split_once("://");
-    let parts = parts.filter(|(scheme, _)| is_scheme(scheme));
-    let (scheme, rest) = parts.ok_or_else(|| malformed("the scheme is missing"))?;
-    // The parser treats any unknown scheme as a plain connection, `redis+tls` as well.
-    let known = SCHEMES
-        .iter()
-        .find(|(known, _)| scheme.eq_ignore_ascii_case(known));
-    let Some((_, kind)) = known else {
-        return Err(invalid(&format!(
-            "unknown scheme {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
-             redis+unix:// or valkey+unix://",
-            error::shorten(scheme)
-        )));
-    };
-    match (kind, Config::from_url(url)) {
-        (Kind::Several, _) => Err(invalid(NOT_YET)),
-        (Kind::Tls, Ok(config)) if !config.uses_tls() => Err(invalid(
-            "TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls",
-        )),
-        (_, Ok(config)) => Ok(config),
-        (Kind::Socket, Err(error)) if *error.kind() == ErrorKind::Config => Err(invalid(
-            "Unix sockets are not compiled in: enable fred's feature unix-sockets",
-        )),
-        (Kind::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
-        (_, Err(_)) => Err(malformed(wrong_part(rest))),
-    }
+/// For one server. What the given one has besides its address, such as a name for TLS, is kept.
+fn leading_to(address: &Address, given: &ServerConfig) -> ServerConfig {
+    let given = given.hosts().into_iter().next();
+    let mut server = given.unwrap_or_else(|| config::Server::new("", 0));
+    server.host = (&*address.host).into();
+    server.port = address.port;
+    ServerConfig::Centralized { server }
 }
-
-/// What is wrong behind the scheme of an address that the parser has refused without saying where.
-fn wrong_part(rest: &str) -> &'static str {
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if behind.contains('@') {
-        return "special characters of user and password are written percent-encoded, a `/` as %2F";
-    }
-    let (login, server) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let host_end = match (server.starts_with('['), server.find(']')) {
-        (true, None) => return "the `[` of the host is not closed",
-        (true, Some(end)) => end + 1,
-        (false, _) if server.matches(':').count() > 1 => {
-            return "the host has more than one `:`, and an IPv6 address is written as `[::1]`";
-        }
-        (false, _) => server.find(':').unwrap_or(server.len()),
-    };
-    let (host, port) = server.split_at(host_end);
-    let path = behind.split(['?', '#']).next().unwrap_or_default();
-    let database = path.strip_prefix('/').unwrap_or_default();
-    if host.is_empty() {
-        "the host is missing"
-    } else if !port.is_empty() && !port.starts_with(':') {
-        "something other than `:` and the port is behind the `]` of the host"
-    } else if port.len() > 1 && !is_number::<u16>(&port[1..]) {
-        "the port is not a number up to 65535"
-    } else if !database.is_empty() && !is_number::<u8>(database) {
-        "the database is not a number up to 255"
-    } else if login.contains('%') {
-        "user or password is not UTF-8 when it is decoded"
-    } else {
-        "the host has a character that no host has"
-    }
-}
-
-/// Whether it consists of digits, and is not too large.
-fn is_number<N: FromStr>(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<N>().is_ok()
-}
-
-/// Whether this is a scheme by the URL grammar. A password with `://` in it must not be quoted as
-/// one.
-fn is_scheme(text: &str) -> bool {
-    text.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-        && text.starts_with(|first: char| first.is_ascii_alphabetic())
-}
-
-fn invalid(problem: &str) -> Error {
-    Error::InvalidConfig {
-        what: "address",
-        problem: problem.to_owned(),
-    }
-}
-
-/// What the scheme of an address asks for.
-#[derive(Clone, Copy)]
-enum Kind {
-    Plain,
-    Tls,
-    Socket,
-    /// A cluster, or servers behind Sentinel.
-    Several,
-}
-
-/// All supported or recognised schemes.
-const SCHEMES: [(&str, Kind); 14] = [
-    ("redis", Kind::Plain),
-    ("valkey", Kind::Plain),
-    ("rediss", Kind::Tls),
-    ("valkeys", Kind::Tls),
-    ("redis+unix", Kind::Socket),
-    ("valkey+unix", Kind::Socket),
-    ("redis-cluster", Kind::Several),
-    ("rediss-cluster", Kind::Several),
-    ("valkey-cluster", Kind::Several),
-    ("valkeys-cluster", Kind::Several),
-    ("redis-sentinel", Kind::Several),
-    ("rediss-sentinel", Kind::Several),
-    ("valkey-sentinel", Kind::Several),
-    ("valkeys-sentinel", Kind::Several),
-];
-
-const NOT_YET: &str =
-    "Redis Cluster and Sentinel are not supported yet: name one server, redis://host:port";
 
 /// More than this many unread unlock messages count as lag, which wakes every waiter.
 const MESSAGES_BUFFERED: usize = 4096;

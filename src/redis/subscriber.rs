@@ -9,54 +9,72 @@
 //! replacement: a call that waits for its subscription survives one silent connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::connection::{Backoff, Connection, Messages, Task, connect_error};
+use super::backoff::Backoff;
+use super::connection::{Connection, Messages, Task, connect_error};
+use super::lane::Surroundings;
+use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
 use crate::error::Error;
-use crate::runtime::Tasks;
 use crate::runtime::event;
 use crate::server_error;
 use crate::wait::Subscriptions;
 
-/// Opens the subscriber connection, and starts the task that serves `subscriptions`.
-///
-/// `moved` is notified when the server is no longer the right one: the connection is then replaced.
+/// Where to subscribe.
+pub(super) enum Source {
+    One(Arc<Settings>),
+    /// At the primary behind Sentinel; in a cluster at any node: each hears what is published at the others.
+    Several(Arc<Map>),
+}
+
+impl Source {
+    /// The server of the next connection. `tried` so many before.
+    fn settings(&self, tried: usize) -> Option<Arc<Settings>> {
+        match self {
+            Self::One(settings) => Some(Arc::clone(settings)),
+            Self::Several(map) => {
+                let nodes = map.nodes();
+                let node = nodes.get(tried.checked_rem(nodes.len())?)?;
+                Some(node.settings())
+            }
+        }
+    }
+}
+
+/// Opens the subscriber connection, and starts the task that serves `subscriptions`. It is replaced when
+/// the server is no longer the right one.
 pub(super) async fn open(
+    source: Source,
     settings: &Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
-    moved: Arc<Notify>,
-    stop: &CancellationToken,
-    tasks: &Tasks,
+    around: &Surroundings,
 ) -> Result<(), Error> {
     let actor = Actor {
+        source,
+        tried: AtomicUsize::new(0),
         settings: Arc::clone(settings),
         subscriptions,
-        moved,
+        moved: Arc::clone(&around.moved),
         slow: AtomicBool::new(false),
     };
     let first = actor
         .connect()
         .await
         .map_err(|problem| connect_error(settings, problem))?;
-    let stop = stop.clone();
-    tasks.spawn(async move {
-        tokio::select! {
-            biased;
-            () = actor.run(first) => {}
-            () = stop.cancelled() => {}
-        }
-    });
+    around.spawn(actor.run(first));
     Ok(())
 }
 
 struct Actor {
+    source: Source,
+    /// Connections that were opened, or were not.
+    tried: AtomicUsize,
     settings: Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
     moved: Arc<Notify>,
@@ -106,7 +124,10 @@ impl Actor {
     }
 
     async fn connect(&self) -> Result<Session, ConnectionError> {
-        let (connection, task) = Connection::open(&self.settings, Role::Messages).await?;
+        let tried = self.tried.fetch_add(1, Ordering::Relaxed);
+        let nobody = || ConnectionError::Lost("no server is known".to_owned());
+        let settings = self.source.settings(tried).ok_or_else(nobody)?;
+        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
         let messages = connection.messages();
         Ok(Session {
             connection,

@@ -81,8 +81,8 @@ async fn repeat<T>(
     };
     loop {
         let repeated = first_sent_at.is_some();
-        let link = match route.ready(limit.until).await {
-            Ok(link) => link,
+        let way = match route.ready(limit.until).await {
+            Ok(way) => way,
             Err(error) => return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated)),
         };
         // Built only when it can be sent: a call that had waited for a connection would carry a
@@ -92,7 +92,7 @@ async fn repeat<T>(
             let error = SendError::NotSent(source.into());
             return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
-        let error = match link.run(&call, limit, sent).await {
+        let error = match route.run(way, &call, limit, sent).await {
             Ok((reply, sent_at)) => {
                 let first_sent_at = first_sent_at.unwrap_or(sent_at);
                 return match (call.decode)(&reply) {

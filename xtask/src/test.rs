@@ -134,7 +134,7 @@ const SCHEDULES: &str = "2000";
 
 /// Which test files belong together, and the features that they need; each file runs its tests side by
 /// side.
-const PARTS: [(&str, &[&str], &[&str]); 5] = [
+const PARTS: [(&str, &[&str], &[&str]); 6] = [
     (
         "facts about fred, public surface, scripts",
         &[],
@@ -168,6 +168,11 @@ const PARTS: [(&str, &[&str], &[&str]); 5] = [
         "hostile: outcomes, cancellation, storms",
         &[],
         &["outcomes", "cancellation", "storm", "handover"],
+    ),
+    (
+        "clusters, and servers behind Sentinel",
+        &[],
+        &["cluster", "sentinel"],
     ),
 ];
 

@@ -10,23 +10,27 @@
     reason = "only tests use it, and a panic is how a test fails"
 )]
 
+mod cluster;
 mod commands;
 mod pair;
 pub mod peer;
 mod proxy;
 mod replies;
 mod scripts;
+mod sentinel;
 mod server;
 mod stillness;
 mod test_server;
 
 use std::time::{Duration, Instant};
 
+pub use cluster::{Cluster, NODE_TIMEOUT, slot};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy};
 pub use scripts::{
     ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
 };
+pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, stalls};
 pub use stillness::Stillness;
 pub use test_server::TestServer;

@@ -56,8 +56,18 @@ impl Server {
     /// Kills the server and starts another on its port, which knows nothing of what the first one
     /// held.
     pub fn lose_everything(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Kills the server; it does not come back by itself.
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Starts it again after [`kill`](Self::kill), with nothing in it.
+    pub fn start_again(&mut self) {
         self.child = spawn(self.port, &self.folder, &self.settings);
         assert!(self.answers(), "a port that was free a moment ago is taken");
     }
@@ -131,7 +141,7 @@ fn spawn(port: u16, folder: &std::path::Path, settings: &[String]) -> Child {
 }
 
 /// Found by `cargo xtask test` in this order: the variable, the PATH, `target/tools`.
-fn server_binary() -> String {
+pub(crate) fn server_binary() -> String {
     if let Ok(binary) = std::env::var("REDIS_SERVER_BIN") {
         return binary;
     }
@@ -147,7 +157,7 @@ fn server_binary() -> String {
         .to_owned()
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
 }
@@ -196,6 +206,12 @@ impl Control {
 
     pub fn count(&mut self, key: &str) -> i64 {
         self.run(&["HVALS", key]).parse().unwrap_or(0)
+    }
+
+    /// The same of a replica in a cluster, which sends everybody on otherwise.
+    pub fn count_on_replica(&mut self, key: &str) -> i64 {
+        self.run(&["READONLY"]);
+        self.count(key)
     }
 
     pub fn pttl(&mut self, key: &str) -> i64 {

@@ -45,19 +45,17 @@ fn a_scheme_is_one_of_a_closed_list() {
         assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
     }
     let no_tls = "TLS is not compiled in";
-    let one_server = "not supported yet";
+    let no_service = "sentinelServiceName";
     let table = [
         ("rediss", no_tls),
         ("valkeys", no_tls),
         ("Rediss", no_tls),
-        ("redis-cluster", one_server),
-        ("rediss-cluster", one_server),
-        ("valkey-cluster", one_server),
-        ("valkeys-cluster", one_server),
-        ("redis-sentinel", one_server),
-        ("rediss-sentinel", one_server),
-        ("valkey-sentinel", one_server),
-        ("valkeys-sentinel", one_server),
+        ("rediss-cluster", no_tls),
+        ("valkeys-cluster", no_tls),
+        ("redis-sentinel", no_service),
+        ("rediss-sentinel", no_service),
+        ("valkey-sentinel", no_service),
+        ("valkeys-sentinel", no_service),
     ];
     for (scheme, sentence) in table {
         let reported = refused(&format!("{scheme}://user:hidden@host:1"));
@@ -297,22 +295,84 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
     }
 }
 
+fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
+    let shown = |addresses: Vec<Address>| addresses.iter().map(ToString::to_string).collect();
+    match settings.expect("valid settings").kind {
+        Kind::Server => ("server".to_owned(), Vec::new()),
+        Kind::Cluster(known) => ("cluster".to_owned(), shown(known)),
+        Kind::Sentinel(known, service) => (service, shown(known)),
+    }
+}
+
 #[test]
-fn several_servers_are_refused_from_fred_too() {
+fn an_address_names_the_nodes_of_a_cluster_or_the_sentinels() {
+    for scheme in ["redis", "valkey"] {
+        let url = format!("{scheme}-cluster://user:hidden@a:1?node=b:2&node=c:3");
+        let (name, mut known) = kind(Settings::from_url(&url, TIMEOUT, true));
+        known.sort();
+        assert_eq!((&*name, &*known.join(" ")), ("cluster", "a:1 b:2 c:3"));
+        let url =
+            format!("{scheme}-sentinel://user:hidden@a:1/3?sentinelServiceName=shop&node=b:2");
+        let (name, mut known) = kind(Settings::from_url(&url, TIMEOUT, true));
+        known.sort();
+        assert_eq!((&*name, &*known.join(" ")), ("shop", "a:1 b:2"));
+    }
+    assert_eq!(
+        kind(Settings::from_url("redis://a:1", TIMEOUT, true)).0,
+        "server"
+    );
+}
+
+#[test]
+fn a_node_has_the_credentials_of_all_and_a_sentinel_its_own() {
+    let url = "redis-sentinel://user:hidden@a:1/3?sentinelServiceName=shop";
+    let settings = Settings::from_url(url, TIMEOUT, true).expect("valid settings");
+    let credentials = Credentials {
+        user: None,
+        password: "other".to_owned(),
+    };
+    let settings = settings.with_sentinel_credentials(Some(credentials));
+    let address = Address::new("10.0.0.1", 6379);
+    let node = made(Ok(settings.at(&address, Expected::Primary)));
+    our_rules(&node);
+    assert_eq!(
+        node.config.server,
+        ServerConfig::new_centralized("10.0.0.1", 6379)
+    );
+    assert_eq!(node.config.username.as_deref(), Some("user"));
+    assert_eq!(node.config.password.as_deref(), Some("hidden"));
+    assert_eq!(node.config.database, Some(3));
+    let sentinel = made(Ok(settings.at_sentinel(&address)));
+    our_rules(&sentinel);
+    assert_eq!(sentinel.config.username, None);
+    assert_eq!(sentinel.config.password.as_deref(), Some("other"));
+    assert_eq!(sentinel.config.database, None);
+}
+
+#[test]
+fn a_cluster_has_one_database() {
     let cluster = ServerConfig::Clustered {
         hosts: vec![("host", 1).into()],
         policy: ClusterDiscoveryPolicy::default(),
     };
-    let client = Builder::from_config(Config {
-        server: cluster,
-        ..Config::default()
-    })
-    .build();
-    let refused = Settings::from_fred(&client.expect("valid settings"), TIMEOUT, true)
-        .err()
-        .expect("refused");
-    assert!(
-        refused.to_string().contains("not supported yet"),
-        "{refused}"
-    );
+    let client = |database| {
+        let config = Config {
+            server: cluster.clone(),
+            database,
+            ..Config::default()
+        };
+        Builder::from_config(config)
+            .build()
+            .expect("valid settings")
+    };
+    let refused = Settings::from_fred(&client(Some(1)), TIMEOUT, true);
+    let refused = refused.err().expect("refused").to_string();
+    assert!(refused.contains("one database"), "{refused}");
+    for database in [None, Some(0)] {
+        let settings = Settings::from_fred(&client(database), TIMEOUT, true);
+        assert_eq!(
+            kind(settings),
+            ("cluster".to_owned(), vec!["host:1".to_owned()])
+        );
+    }
 }

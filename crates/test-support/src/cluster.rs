@@ -1,0 +1,320 @@
+//! A cluster of real servers for one test, and what happens to clusters.
+
+use std::time::{Duration, Instant};
+
+use crate::server::{Control, Server, free_port};
+use crate::{eventually, ms};
+
+/// Three primaries, each with a replica if asked for. Node `n + 3` is the first replica of node `n`.
+pub struct Cluster {
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    server: Server,
+    bus: u16,
+    id: String,
+}
+
+/// After that long without an answer a node counts as failed.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Cluster {
+    pub async fn start(replicas: bool) -> Self {
+        Self::start_with(replicas, &[]).await
+    }
+
+    pub async fn start_with(replicas: bool, settings: &[&str]) -> Self {
+        let count = if replicas { 6 } else { 3 };
+        let nodes: Vec<Node> = (0..count).map(|_| Node::start(settings)).collect();
+        let cluster = Self { nodes };
+        for (nth, range) in [(0, 5460), (5461, 10922), (10923, 16383)]
+            .iter()
+            .enumerate()
+        {
+            let mut control = cluster.control(nth);
+            let (first, last) = (range.0.to_string(), range.1.to_string());
+            control.run(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+        }
+        cluster.introduce(0).await;
+        for nth in 3..count {
+            let primary = cluster.nodes[nth - 3].id.clone();
+            let replicate = || {
+                let words = ["CLUSTER", "REPLICATE", &primary];
+                cluster.control(nth).try_run(&words).is_ok()
+            };
+            eventually("a replica knows its primary", ms(10_000), replicate).await;
+        }
+        let synced = |nth: usize| {
+            cluster
+                .info(nth, "REPLICATION")
+                .contains("master_link_status:up")
+        };
+        for nth in 3..count {
+            eventually("a replica has its data", ms(20_000), || synced(nth)).await;
+        }
+        cluster.works().await;
+        if replicas {
+            let known = |nth: usize| {
+                let nodes = cluster.control(nth).run(&["CLUSTER", "NODES"]);
+                nodes.matches(" slave ").count() + nodes.matches(",slave ").count() == 3
+            };
+            for nth in 0..count {
+                eventually("everybody knows the replicas", ms(10_000), || known(nth)).await;
+            }
+        }
+        cluster
+    }
+
+    /// Makes the nodes from this one on known to the first.
+    async fn introduce(&self, from: usize) {
+        for (nth, node) in self.nodes.iter().enumerate().skip(from) {
+            let mut control = self.control(nth);
+            // Nodes that meet in the same epoch fight about it.
+            let _ = control.try_run(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
+            if nth > 0 {
+                let (port, bus) = (node.server.port.to_string(), node.bus.to_string());
+                let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+                self.control(0).run(&words);
+            }
+        }
+        let all = self.nodes.len();
+        let met = |nth: usize| {
+            let nodes = self.control(nth).run(&["CLUSTER", "NODES"]);
+            let connected = nodes
+                .lines()
+                .filter(|line| line.contains(" connected") && !line.contains("handshake"));
+            connected.count() == all
+        };
+        for nth in 0..all {
+            eventually("the nodes know each other", ms(20_000), || met(nth)).await;
+        }
+    }
+
+    /// Waits until every running node sees the cluster working.
+    pub async fn works(&self) {
+        for nth in 0..self.nodes.len() {
+            eventually("the cluster works", ms(20_000), || self.is_working(nth)).await;
+        }
+    }
+
+    pub fn is_working(&self, nth: usize) -> bool {
+        let info = self.control(nth).run(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok")
+    }
+
+    /// Adds an empty primary; answers its number.
+    pub async fn add_primary(&mut self) -> usize {
+        self.nodes.push(Node::start(&[]));
+        let nth = self.nodes.len() - 1;
+        self.introduce(nth).await;
+        eventually("it works", ms(10_000), || self.is_working(nth)).await;
+        nth
+    }
+
+    pub fn url(&self) -> String {
+        let ports: Vec<u16> = self.nodes.iter().map(|node| node.server.port).collect();
+        let rest: Vec<String> = ports[1..]
+            .iter()
+            .map(|port| format!("node=127.0.0.1:{port}"))
+            .collect();
+        format!("redis-cluster://127.0.0.1:{}?{}", ports[0], rest.join("&"))
+    }
+
+    pub fn port(&self, nth: usize) -> u16 {
+        self.nodes[nth].server.port
+    }
+
+    pub fn server(&mut self, nth: usize) -> &mut Server {
+        &mut self.nodes[nth].server
+    }
+
+    pub fn control(&self, nth: usize) -> Control {
+        self.nodes[nth].server.control()
+    }
+
+    fn info(&self, nth: usize, section: &str) -> String {
+        self.control(nth).run(&["INFO", section])
+    }
+
+    /// The node that has the slot of this key, as the first node that answers says.
+    pub fn owner(&self, key: &str) -> usize {
+        let slot = slot(key);
+        self.owner_of_slot(slot)
+    }
+
+    pub fn owner_of_slot(&self, slot: u16) -> usize {
+        (0..self.nodes.len())
+            .find(|&nth| self.has(nth, slot))
+            .expect("somebody has it")
+    }
+
+    fn has(&self, nth: usize, slot: u16) -> bool {
+        let Ok(nodes) = self
+            .try_control(nth)
+            .and_then(|mut control| control.try_run(&["CLUSTER", "NODES"]).ok())
+            .ok_or(())
+        else {
+            return false;
+        };
+        let Some(own) = nodes.lines().find(|line| line.contains("myself,master")) else {
+            return false;
+        };
+        own.split(' ').skip(8).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            match (first.parse::<u16>(), last.parse::<u16>()) {
+                (Ok(first), Ok(last)) => (first..=last).contains(&slot),
+                // A slot on its way: `[93-<-id]`.
+                _ => false,
+            }
+        })
+    }
+
+    fn try_control(&self, nth: usize) -> Option<Control> {
+        let client = redis::Client::open(self.nodes[nth].server.url()).ok()?;
+        let connection = client
+            .get_connection_with_timeout(Duration::from_millis(300))
+            .ok()?;
+        let _ = connection.set_read_timeout(Some(Duration::from_millis(300)));
+        Some(Control { connection })
+    }
+
+    /// A key of a slot that this node has.
+    pub fn key_at(&self, nth: usize, name: &str) -> String {
+        (0..)
+            .map(|salt| format!("{name}:{salt}"))
+            .find(|key| self.has(nth, slot(key)))
+            .expect("a key")
+    }
+
+    /// Begins to move a slot: both sides know, no key has gone yet.
+    pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        let number = slot.to_string();
+        let (source, target) = (self.nodes[from].id.clone(), self.nodes[to].id.clone());
+        let importing = ["CLUSTER", "SETSLOT", &number, "IMPORTING", &source];
+        self.control(to).run(&importing);
+        let migrating = ["CLUSTER", "SETSLOT", &number, "MIGRATING", &target];
+        self.control(from).run(&migrating);
+    }
+
+    /// Moves the keys that are in the slot now.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let (number, port) = (slot.to_string(), self.port(to).to_string());
+        let mut control = self.control(from);
+        let keys = control.run(&["CLUSTER", "GETKEYSINSLOT", &number, "1000"]);
+        for key in keys.split(' ').filter(|key| !key.is_empty()) {
+            // It may have been released meanwhile.
+            control.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+    }
+
+    /// Hands the slot over. What was released into it under way is moved first.
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (number, target) = (slot.to_string(), self.nodes[to].id.clone());
+        let words = ["CLUSTER", "SETSLOT", &number, "NODE", &target];
+        self.control(to).run(&words);
+        self.move_keys(slot, from, to);
+        self.control(from).run(&words);
+        for nth in (0..self.nodes.len()).filter(|nth| *nth != from && *nth != to) {
+            // A replica learns it from its primary.
+            if let Some(mut control) = self.try_control(nth) {
+                let _ = control.try_run(&words);
+            }
+        }
+    }
+
+    /// Moves a slot with all its keys.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_to_move(slot, from, to);
+        self.move_keys(slot, from, to);
+        self.end_move(slot, from, to);
+    }
+
+    /// Makes a replica the primary, as an operator does; waits until it is.
+    pub async fn fail_over_to(&self, replica: usize) {
+        self.control(replica).run(&["CLUSTER", "FAILOVER"]);
+        self.is_primary(replica, ms(10_000)).await;
+    }
+
+    pub async fn is_primary(&self, nth: usize, time_limit: Duration) {
+        let is_primary = || {
+            self.try_control(nth)
+                .and_then(|mut control| control.try_run(&["ROLE"]).ok())
+                .is_some_and(|role| role.starts_with("master"))
+        };
+        eventually("the replica is the primary", time_limit, is_primary).await;
+    }
+
+    /// Everything that is in any primary, as `key` per node.
+    pub fn keys(&self) -> Vec<String> {
+        let limit = Instant::now() + Duration::from_secs(1);
+        let mut keys = Vec::new();
+        for nth in 0..self.nodes.len() {
+            let Some(mut control) = self.try_control(nth) else {
+                continue;
+            };
+            assert!(
+                Instant::now() < limit + Duration::from_secs(5),
+                "a node is slow"
+            );
+            let is_primary = control
+                .try_run(&["ROLE"])
+                .is_ok_and(|role| role.starts_with("master"));
+            if is_primary {
+                let found = control.run(&["KEYS", "*"]);
+                keys.extend(
+                    found
+                        .split(' ')
+                        .filter(|key| !key.is_empty())
+                        .map(str::to_owned),
+                );
+            }
+        }
+        keys
+    }
+}
+
+impl Node {
+    fn start(settings: &[&str]) -> Self {
+        // The usual port of the bus, ten thousand above, may not exist.
+        let bus = free_port();
+        let (port, timeout) = (bus.to_string(), NODE_TIMEOUT.as_millis().to_string());
+        let mut words = vec![
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &port,
+            "--cluster-node-timeout",
+            &timeout,
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        words.extend(settings);
+        let server = Server::start_with(&words);
+        let id = server.control().run(&["CLUSTER", "MYID"]);
+        Self { server, bus, id }
+    }
+}
+
+/// The slot of a key: the CRC16 of the part in the first braces, or of all of it.
+pub fn slot(key: &str) -> u16 {
+    let bytes = key.as_bytes();
+    let tag = bytes
+        .iter()
+        .position(|byte| *byte == b'{')
+        .and_then(|open| {
+            let inside = &bytes[open + 1..];
+            let close = inside.iter().position(|byte| *byte == b'}')?;
+            (close > 0).then(|| &inside[..close])
+        });
+    let crc = tag.unwrap_or(bytes).iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
+        })
+    });
+    crc % 16_384
+}

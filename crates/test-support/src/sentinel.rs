@@ -1,0 +1,157 @@
+//! A primary, two replicas and three sentinels for one test, and what happens to them.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::server::{Control, Server, free_port, server_binary};
+use crate::{eventually, ms};
+
+/// Servers behind sentinels.
+pub struct Sentinels {
+    servers: Vec<Server>,
+    sentinels: Vec<Sentinel>,
+}
+
+struct Sentinel {
+    child: Child,
+    port: u16,
+    folder: std::path::PathBuf,
+}
+
+/// After that long without an answer a server counts as down.
+pub const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// What the sentinels call the primary.
+pub const SERVICE: &str = "shop";
+
+impl Sentinels {
+    pub async fn start() -> Self {
+        let fast = ["--repl-diskless-sync-delay", "0"];
+        let primary = Server::start_with(&fast);
+        let port = primary.port.to_string();
+        let mut servers = vec![primary];
+        for _ in 0..2 {
+            let of = format!("127.0.0.1 {port}");
+            let words = [&fast[..], &["--replicaof", &of]].concat();
+            servers.push(Server::start_with(&words));
+        }
+        let sentinels = (0..3).map(|_| Sentinel::start(&port)).collect();
+        let this = Self { servers, sentinels };
+        for nth in 1..3 {
+            let synced = || {
+                let info = this.control(nth).run(&["INFO", "REPLICATION"]);
+                info.contains("master_link_status:up")
+            };
+            eventually("a replica has its data", ms(20_000), synced).await;
+        }
+        for nth in 0..3 {
+            let knows = || {
+                let Some(mut control) = this.sentinel(nth) else {
+                    return false;
+                };
+                let report = control.run(&["SENTINEL", "MASTER", SERVICE]);
+                report.contains("num-slaves 2") && report.contains("num-other-sentinels 2")
+            };
+            eventually("a sentinel knows all", ms(20_000), knows).await;
+        }
+        this
+    }
+
+    pub fn url(&self) -> String {
+        let ports: Vec<u16> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| sentinel.port)
+            .collect();
+        let [first, second, third] = ports[..] else {
+            unreachable!("three of them")
+        };
+        format!(
+            "redis-sentinel://127.0.0.1:{first}?sentinelServiceName={SERVICE}&node=127.0.0.1:{second}&node=127.0.0.1:{third}"
+        )
+    }
+
+    pub fn control(&self, nth: usize) -> Control {
+        self.servers[nth].control()
+    }
+
+    pub fn server(&mut self, nth: usize) -> &mut Server {
+        &mut self.servers[nth]
+    }
+
+    /// A connection to a sentinel.
+    pub fn sentinel(&self, nth: usize) -> Option<Control> {
+        let url = format!("redis://127.0.0.1:{}", self.sentinels[nth].port);
+        let client = redis::Client::open(url).expect("a valid address");
+        let connection = client.get_connection().ok()?;
+        Some(Control { connection })
+    }
+
+    pub fn signal_sentinel(&self, nth: usize, signal: &str) {
+        let id = self.sentinels[nth].child.id().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// The server that is the primary by its own word, of those that are not `except`.
+    pub async fn new_primary(&self, except: usize, time_limit: Duration) -> usize {
+        let limit = Instant::now() + time_limit;
+        loop {
+            for nth in (0..3).filter(|nth| *nth != except) {
+                if self.control(nth).run(&["ROLE"]).starts_with("master") {
+                    return nth;
+                }
+            }
+            assert!(Instant::now() < limit, "no replica became the primary");
+            tokio::time::sleep(ms(10)).await;
+        }
+    }
+
+    /// Has the sentinels make a replica the primary, as an operator does.
+    pub async fn fail_over(&self) {
+        let asked = || {
+            let mut control = self.sentinel(0).expect("it runs");
+            control.try_run(&["SENTINEL", "FAILOVER", SERVICE]).is_ok()
+        };
+        eventually("a sentinel takes the order", ms(20_000), asked).await;
+    }
+}
+
+impl Sentinel {
+    fn start(primary: &str) -> Self {
+        let port = free_port();
+        let folder = std::env::temp_dir().join(format!(
+            "redisson-lock-sentinel-{}-{port}",
+            std::process::id()
+        ));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let file = folder.join("sentinel.conf");
+        let down_after = DOWN_AFTER.as_millis();
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds {SERVICE} {down_after}\nsentinel failover-timeout {SERVICE} 5000\n",
+            folder.display()
+        );
+        std::fs::write(&file, settings).expect("written");
+        let child = Command::new(server_binary())
+            .arg(&file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server can be started as a sentinel");
+        Self {
+            child,
+            port,
+            folder,
+        }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

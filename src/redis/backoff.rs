@@ -1,0 +1,57 @@
+//! The pauses of those who try again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// The pause between two attempts to connect: it doubles up to a second.
+pub(crate) struct Backoff {
+    pause: Duration,
+    scattered: bool,
+}
+
+impl Backoff {
+    pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(scattered: bool) -> Self {
+        Self {
+            pause: Duration::from_millis(20),
+            scattered,
+        }
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        let dice = if self.scattered { dice() } else { u32::MAX };
+        tokio::time::sleep(scattered(self.pause, dice)).await;
+        self.pause = (self.pause * 2).min(Self::LONGEST);
+    }
+}
+
+/// Between half of the pause and all of it: clients that lost a server at the same time come back
+/// at different times.
+fn scattered(pause: Duration, dice: u32) -> Duration {
+    let half = pause / 2;
+    half + half.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+fn dice() -> u32 {
+    // Each state has keys of its own.
+    RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_scattered_over_its_second_half() {
+        let pause = Duration::from_millis(1_000);
+        assert_eq!(scattered(pause, 0), Duration::from_millis(500));
+        assert_eq!(scattered(pause, u32::MAX), pause);
+        let mut tenths = [0; 10];
+        for _ in 0..1_000 {
+            let after_half = scattered(pause, dice()).as_millis() - 500;
+            tenths[(after_half as usize / 50).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|&times| times > 30), "{tenths:?}");
+    }
+}

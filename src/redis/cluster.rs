@@ -1,0 +1,265 @@
+//! The map of a cluster, as its nodes tell it.
+//!
+//! A node that sees its cluster working is asked, and of two the one in the higher epoch is believed: one
+//! that was cut off tells an old map.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::address::Address;
+use super::backoff::Backoff;
+use super::connection::{Connection, Task, connect_error};
+use super::map::Map;
+use super::probe;
+use super::settings::{Expected, Settings};
+use super::transport::{Arg, ConnectionError, Reply, Role};
+use crate::error::Error;
+use crate::runtime::event;
+
+/// Which slots each primary has.
+type Slots = Vec<(RangeInclusive<u16>, Address)>;
+
+/// Asks for the map, over a connection of its own.
+pub(super) struct Scout {
+    settings: Arc<Settings>,
+    current: Option<(Address, Connection, Task)>,
+    /// The highest epoch that was seen.
+    epoch: u64,
+}
+
+impl Scout {
+    pub(super) fn new(settings: &Arc<Settings>) -> Self {
+        Self {
+            settings: Arc::clone(settings),
+            current: None,
+            epoch: 0,
+        }
+    }
+
+    /// Fills the map for the first time.
+    pub(super) async fn begin(&mut self, map: &Map, known: &[Address]) -> Result<(), Error> {
+        let time_limit = self.settings.command_timeout / known.len().max(1) as u32;
+        let reported = self.query(known, time_limit).await;
+        map.apply(&reported.map_err(|problem| connect_error(&self.settings, problem))?);
+        Ok(())
+    }
+
+    /// Starts what keeps the map right.
+    pub(super) fn keep(self, map: &Arc<Map>, known: Vec<Address>) {
+        map.around.spawn(self.keep_on(Arc::clone(map), known));
+    }
+
+    /// Asks for the map again when it is in doubt, and now and then.
+    async fn keep_on(mut self, map: Arc<Map>, known: Vec<Address>) {
+        let mut backoff = Backoff::new(self.settings.is_scattered());
+        loop {
+            let in_doubt = map.around.outdated.notified();
+            let _ = tokio::time::timeout(BETWEEN, in_doubt).await;
+            loop {
+                let started = Instant::now();
+                match self
+                    .query(&Self::candidates(&map, &known), TIME_LIMIT)
+                    .await
+                {
+                    Ok(slots) => {
+                        map.apply(&slots);
+                        backoff = Backoff::new(self.settings.is_scattered());
+                        // Everybody who has found that a server is gone says so.
+                        tokio::time::sleep_until(started + APART).await;
+                        break;
+                    }
+                    Err(problem) => {
+                        event!(DEBUG, %problem, "no node of the cluster tells its slots");
+                        backoff.wait().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whom to ask, one after the other: those who have slots first.
+    fn candidates(map: &Map, known: &[Address]) -> Vec<Address> {
+        let mut candidates: Vec<Address> = Vec::new();
+        let primaries = map.nodes().into_iter().map(|node| node.address.clone());
+        let others = map.all_nodes().into_iter().map(|node| node.address.clone());
+        for address in primaries.chain(known.iter().cloned()).chain(others) {
+            if !candidates.contains(&address) {
+                candidates.push(address);
+            }
+        }
+        candidates
+    }
+
+    /// The map, from the first node that is not behind. A node that was asked before is asked first.
+    async fn query(
+        &mut self,
+        candidates: &[Address],
+        time_limit: Duration,
+    ) -> Result<Slots, ConnectionError> {
+        let mut problem = None;
+        let mut behind = None;
+        if let Some((address, connection, task)) = self.current.take() {
+            match reported(&connection, &address, time_limit).await {
+                Ok((epoch, slots)) if epoch >= self.epoch => {
+                    self.epoch = epoch;
+                    self.current = Some((address, connection, task));
+                    return Ok(slots);
+                }
+                Ok(_) => {}
+                Err(error) => problem = Some(error),
+            }
+        }
+        for address in candidates {
+            let asking = async {
+                let settings = self.settings.at(address, Expected::Nothing);
+                let (connection, task) = Connection::open(&settings, Role::Commands).await?;
+                let (epoch, slots) = reported(&connection, address, time_limit).await?;
+                Ok((connection, task, epoch, slots))
+            };
+            let asked = tokio::time::timeout(time_limit, asking).await;
+            match asked.unwrap_or_else(|_| Err(silent())) {
+                Ok((connection, task, epoch, slots)) if epoch >= self.epoch => {
+                    self.epoch = epoch;
+                    self.current = Some((address.clone(), connection, task));
+                    return Ok(slots);
+                }
+                Ok((_, _, epoch, slots)) => {
+                    if behind.as_ref().is_none_or(|(best, _)| *best < epoch) {
+                        behind = Some((epoch, slots));
+                    }
+                }
+                // The first: that of the node which was named first.
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        // Nobody has seen more: the cluster may have been made anew.
+        match behind {
+            Some((epoch, slots)) => {
+                self.epoch = epoch;
+                Ok(slots)
+            }
+            None => Err(problem.unwrap_or_else(silent)),
+        }
+    }
+}
+
+fn silent() -> ConnectionError {
+    ConnectionError::Timeout("no answer".to_owned())
+}
+
+/// What a node that sees its cluster working says of it.
+async fn reported(
+    connection: &Connection,
+    asked: &Address,
+    time_limit: Duration,
+) -> Result<(u64, Slots), ConnectionError> {
+    let refused = |text: &str| ConnectionError::Refused(text.to_owned());
+    let epoch = probe::works(connection, time_limit).await?;
+    let epoch = epoch.ok_or_else(|| refused("CLUSTERDOWN The cluster is down"))?;
+    let reply = connection.command("CLUSTER", &[Arg::Fixed("SLOTS")], time_limit);
+    let slots = read(&reply.await?, asked);
+    let slots = slots.ok_or_else(|| refused("ERR the node does not tell its slots"))?;
+    Ok((epoch, slots))
+}
+
+/// Reads `CLUSTER SLOTS`: for each range the first slot, the last, the primary, and its replicas. A server
+/// is its host, its port, and more.
+fn read(reply: &Reply, asked: &Address) -> Option<Slots> {
+    let Reply::List(ranges) = reply else {
+        return None;
+    };
+    let range = |range: &Reply| {
+        let Reply::List(range) = range else {
+            return None;
+        };
+        let [
+            Reply::Number(first),
+            Reply::Number(last),
+            Reply::List(primary),
+            ..,
+        ] = &range[..]
+        else {
+            return None;
+        };
+        let [host, Reply::Number(port), ..] = &primary[..] else {
+            return None;
+        };
+        let host = match host {
+            Reply::Text(host) => host,
+            Reply::Nil => "",
+            _ => return None,
+        };
+        let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
+        Some((
+            slots,
+            Address::named(host, u16::try_from(*port).ok()?, asked),
+        ))
+    };
+    ranges.iter().map(range).collect()
+}
+
+/// Between two questions when nothing happens.
+const BETWEEN: Duration = Duration::from_secs(5);
+
+/// Between two questions when much does.
+const APART: Duration = Duration::from_millis(50);
+
+/// A node that has not answered by then is left alone.
+const TIME_LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_read_with_hosts_that_are_missing() {
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let server = |host: Reply, port| {
+            Reply::List(vec![
+                host,
+                Reply::Number(port),
+                text("id"),
+                Reply::List(Vec::new()),
+            ])
+        };
+        let range = |first, last, primary| {
+            let replica = server(text("10.0.0.9"), 7009);
+            Reply::List(vec![
+                Reply::Number(first),
+                Reply::Number(last),
+                primary,
+                replica,
+            ])
+        };
+        let reply = Reply::List(vec![
+            range(0, 5460, server(text("10.0.0.2"), 7001)),
+            range(5461, 5461, server(Reply::Nil, 7002)),
+            range(5462, 16383, server(text(""), 7003)),
+        ]);
+        let asked = Address::new("10.0.0.1", 7000);
+        let found: Vec<_> = read(&reply, &asked)
+            .expect("it is right")
+            .into_iter()
+            .map(|(slots, address)| (slots, address.to_string()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (0..=5460, "10.0.0.2:7001".to_owned()),
+                (5461..=5461, "10.0.0.1:7002".to_owned()),
+                (5462..=16383, "10.0.0.1:7003".to_owned()),
+            ]
+        );
+        for wrong in [
+            Reply::Nil,
+            Reply::List(vec![Reply::Nil]),
+            Reply::List(vec![range(0, 70_000, server(text("h"), 1))]),
+            Reply::List(vec![range(0, 1, server(Reply::Number(1), 1))]),
+        ] {
+            assert_eq!(read(&wrong, &asked), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The task of a lane: owns its connection, and decides when the next one may be used.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::current::{Current, Figures, GoneOnDrop, State};
+use crate::redis::backoff::Backoff;
+use crate::redis::connection::{Connection, Task};
+use crate::redis::fence::{self, ConnectionFence, Identity};
+use crate::redis::link::Link;
+use crate::redis::probe;
+use crate::redis::settings::Settings;
+use crate::redis::transport::{ConnectionError, Role};
+use crate::runtime::event;
+
+/// Owns the connection of a lane, and decides when the next one may be used.
+pub(super) struct Supervisor {
+    pub(super) settings: Arc<Settings>,
+    pub(super) nth: usize,
+    pub(super) figures: Arc<Figures>,
+    /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
+    /// server is unknown.
+    pub(super) predecessor: Option<Option<Identity>>,
+    /// Notified when the connection led to the wrong server.
+    pub(super) moved: Arc<Notify>,
+    /// Notified when there is no connection: another server may have taken over.
+    pub(super) outdated: Arc<Notify>,
+    /// Whether there is to be a connection.
+    pub(super) wanted: watch::Receiver<bool>,
+}
+
+impl Supervisor {
+    pub(super) async fn run(
+        mut self,
+        first: Option<Connected>,
+        current: GoneOnDrop,
+        stop: CancellationToken,
+    ) {
+        let mut connected = match first {
+            Some(first) => first,
+            None => {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => {
+                        current.0.set(State::Stopped);
+                        return;
+                    }
+                    first = self.connect_when_wanted(None, &current.0) => first,
+                }
+            }
+        };
+        let mut misplaced = Backoff::new(self.settings.is_scattered());
+        loop {
+            let Connected {
+                link,
+                mut task,
+                _ended,
+            } = connected;
+            current.0.set(State::Up(Arc::clone(&link)));
+            let unwanted = is(self.wanted.clone(), false);
+            let successor = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                () = unwanted => Some(None),
+                successor = self.watch(&link, &mut task, &mut misplaced) => Some(successor),
+            };
+            current.0.set(if successor.is_none() {
+                State::Stopped
+            } else {
+                State::Down(None)
+            });
+            drop(_ended);
+            task.end().await;
+            let Some(successor) = successor else { return };
+            if *self.wanted.borrow() {
+                event!(
+                    WARN,
+                    lane = self.nth,
+                    server = self.settings.address,
+                    "command connection lost, reconnecting"
+                );
+                self.outdated.notify_one();
+            }
+            self.predecessor = Some(link.identity.clone());
+            drop(link);
+            let replacement = tokio::select! {
+                biased;
+                () = stop.cancelled() => {
+                    current.0.set(State::Stopped);
+                    return;
+                }
+                replacement = self.connect_when_wanted(successor, &current.0) => replacement,
+            };
+            self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
+            let connection_fence = *self.figures.fence.lock();
+            event!(INFO, lane = self.nth,
+                server = self.settings.address,
+                %connection_fence,
+                "command connection replaced"
+            );
+            connected = replacement;
+        }
+    }
+
+    /// Waits until a connection must be replaced. Returns its successor if there is one already.
+    async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
+        // A connection that is only silent stays in use until another one has shown that the server
+        // answers: a server that stalls does not get new connections from every client when it
+        // resumes.
+        let doubted = async {
+            loop {
+                link.doubt.notified().await;
+                if let Some(opened) = self.open_while_doubted(link).await {
+                    return opened;
+                }
+            }
+        };
+        let misplaced = async {
+            link.misplaced.notified().await;
+            if link.opened_at.elapsed() > STABLE_AFTER {
+                *misplaced = Backoff::new(self.settings.is_scattered());
+            }
+            loop {
+                misplaced.wait().await;
+                if let Ok(opened) = self.open().await {
+                    // The subscriber was connected to the same server.
+                    self.moved.notify_one();
+                    return opened;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = task.ended() => None,
+            () = link.broken.notified() => None,
+            opened = misplaced => Some(opened),
+            opened = doubted => Some(opened),
+        }
+    }
+
+    /// Opens a second connection beside one that is silent. `None`: the first one has answered.
+    async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
+        let mut backoff = Backoff::new(self.settings.is_scattered());
+        while link.is_doubted() {
+            match self.open().await {
+                Ok(opened) if link.is_doubted() => return Some(opened),
+                Ok(_) => {}
+                Err(_) => backoff.wait().await,
+            }
+        }
+        None
+    }
+
+    /// Connects, unless and as long as there is not to be a connection.
+    async fn connect_when_wanted(
+        &mut self,
+        mut successor: Option<Opened>,
+        current: &Current,
+    ) -> Connected {
+        loop {
+            is(self.wanted.clone(), true).await;
+            let unwanted = is(self.wanted.clone(), false);
+            tokio::select! {
+                biased;
+                () = unwanted => current.set(State::Down(None)),
+                connected = self.reconnect(successor.take(), current) => return connected,
+            }
+        }
+    }
+
+    async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
+        let mut backoff = Backoff::new(self.settings.is_scattered());
+        let mut opened = successor.map(Ok);
+        loop {
+            let next = match opened.take() {
+                Some(opened) => opened,
+                None => self.open().await,
+            };
+            let connected = match next {
+                Ok(opened) => self.take_over(opened).await,
+                Err(problem) => Err(problem),
+            };
+            match connected {
+                Ok(connected) => return connected,
+                Err(problem) => {
+                    event!(DEBUG, lane = self.nth,
+                        error = %problem,
+                        "reconnect failed"
+                    );
+                    // Callers waiting for a connection get the server's reason for refusing it.
+                    current.set(State::Down(match problem {
+                        ConnectionError::Refused(text) => Some(text),
+                        ConnectionError::Timeout(_)
+                        | ConnectionError::Lost(_)
+                        | ConnectionError::NoSockets => None,
+                    }));
+                    self.outdated.notify_one();
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+
+    /// Opens a connection and reads its identity, which shows that the server answers.
+    pub(super) async fn open(&self) -> Result<Opened, ConnectionError> {
+        let Settings {
+            expected,
+            command_timeout,
+            ..
+        } = *self.settings;
+        let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
+        probe::check(&connection, expected, command_timeout).await?;
+        let identity = match self.settings.fence {
+            true => fence::identify(&connection, self.settings.command_timeout).await?,
+            false => None,
+        };
+        Ok(Opened {
+            connection,
+            task,
+            identity,
+        })
+    }
+
+    /// Makes sure that the predecessor of a connection has ended, and that the connection can
+    /// itself be killed later.
+    pub(super) async fn take_over(&mut self, opened: Opened) -> Result<Connected, ConnectionError> {
+        let Opened {
+            connection,
+            task,
+            identity,
+        } = opened;
+        let fence = match (self.fence(&connection).await?, &identity) {
+            (ConnectionFence::Active, Some(_)) => {
+                fence::may_kill(&connection, self.settings.command_timeout).await?
+            }
+            (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
+            (fence, _) => fence,
+        };
+        let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
+        if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
+            event!(WARN, lane = self.nth,
+                connection_fence = %fence,
+                "the connection fence is not active: docs/guarantees.md lists the remaining risks"
+            );
+        }
+        self.predecessor = None;
+        let link = Arc::new(Link::new(connection, identity));
+        let ended = link.ended.clone().drop_guard();
+        Ok(Connected {
+            link,
+            task,
+            _ended: ended,
+        })
+    }
+
+    /// Kills the predecessor at the server. After the reply, 0 or 1, none of its commands is
+    /// executed any more.
+    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
+        let Some(predecessor) = &self.predecessor else {
+            return Ok(if self.settings.fence {
+                ConnectionFence::Active
+            } else {
+                ConnectionFence::Off
+            });
+        };
+        let fence = match predecessor {
+            _ if !self.settings.fence => ConnectionFence::Off,
+            None => ConnectionFence::NotPermitted,
+            Some(identity) => {
+                fence::kill(connection, identity, self.settings.command_timeout).await?
+            }
+        };
+        if fence != ConnectionFence::Active {
+            self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(fence)
+    }
+}
+
+/// Waits until it is `wished`; for ever if nobody can change it any more.
+async fn is(mut wanted: watch::Receiver<bool>, wished: bool) {
+    if wanted.wait_for(|wanted| *wanted == wished).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// A connection that works, but may not carry scripts yet.
+pub(super) struct Opened {
+    connection: Connection,
+    task: Task,
+    identity: Option<Identity>,
+}
+
+/// A connection with the task that drives it.
+pub(super) struct Connected {
+    link: Arc<Link>,
+    task: Task,
+    /// Dropped with the supervisor, also when its runtime ends: callers waiting on the link are
+    /// notified.
+    _ended: DropGuard,
+}
+
+/// A connection that was used for this long led to the right server.
+const STABLE_AFTER: Duration = Duration::from_secs(5);

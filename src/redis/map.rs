@@ -1,0 +1,398 @@
+//! Which of several servers serves which lock, and what is done when that changes.
+//!
+//! A lock has a route: its slot in a cluster, and 0 behind Sentinel. A route leads to a server, which may
+//! change at any time, and the map learns of it late. Three rules follow. A refusal that says where a
+//! command belongs is followed, and does not count as a send: the command was not executed. An answer
+//! counts only if its server still has the route when the answer is read: a former primary may go on
+//! answering, over data that are about to be thrown away. And a route whose server has changed is told to
+//! those who hold locks there.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::address::Address;
+use super::lane::Surroundings;
+use super::link::{Limit, Link, SendError};
+use super::node::Node;
+use super::redirect::Redirect;
+use super::settings::{Expected, Settings};
+use super::transport::Reply;
+use crate::runtime::event;
+use crate::script::Call;
+
+/// The map.
+pub(super) struct Map {
+    pub(super) settings: Arc<Settings>,
+    expected: Expected,
+    /// Connections to each server.
+    connections: usize,
+    pub(super) around: Surroundings,
+    state: Mutex<State>,
+    /// Notified when a route has got another server.
+    changed: Notify,
+    /// Routes that got another server, for those who hold locks there.
+    pub(super) switches: Arc<Switches>,
+    redirects: AtomicU64,
+    failovers: AtomicU64,
+}
+
+struct State {
+    /// Every server that was ever named, in the order of their appearance. None is forgotten: its last
+    /// connection is to be fenced when it comes back.
+    nodes: Vec<Arc<Node>>,
+    /// For each route the number of its server.
+    owners: Vec<Option<u16>>,
+}
+
+/// Routes whose server has changed, until somebody asks for them.
+#[derive(Default)]
+pub(crate) struct Switches {
+    routes: Mutex<BTreeSet<u16>>,
+    notify: Notify,
+}
+
+impl Switches {
+    fn add(&self, routes: impl IntoIterator<Item = u16>) {
+        self.routes.lock().extend(routes);
+        self.notify.notify_one();
+    }
+
+    /// Waits for routes whose server has changed. Cancel safe.
+    pub(crate) async fn next(&self) -> BTreeSet<u16> {
+        loop {
+            let routes = std::mem::take(&mut *self.routes.lock());
+            if !routes.is_empty() {
+                return routes;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// A connection, and the number of the server that it leads to.
+pub(crate) struct Way {
+    pub(crate) link: Arc<Link>,
+    node: u16,
+    /// The node that still has the slot, if this one is about to take it over.
+    taken_over_from: Option<u16>,
+}
+
+impl Way {
+    /// The way to the only server.
+    pub(super) fn only(link: Arc<Link>) -> Self {
+        Self {
+            link,
+            node: 0,
+            taken_over_from: None,
+        }
+    }
+}
+
+impl Map {
+    /// A map of `routes` routes, of which nothing is known yet.
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        expected: Expected,
+        routes: usize,
+        connections: usize,
+        around: Surroundings,
+    ) -> Self {
+        let state = State {
+            nodes: Vec::new(),
+            owners: vec![None; routes],
+        };
+        Self {
+            settings,
+            expected,
+            connections,
+            around,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            switches: Arc::default(),
+            redirects: AtomicU64::new(0),
+            failovers: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until `limit` for a connection to the server of a route.
+    pub(super) async fn ready(
+        &self,
+        route: u16,
+        nth: usize,
+        limit: Instant,
+    ) -> Result<Way, SendError> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before the map is read, so that no change is missed in between.
+            changed.as_mut().enable();
+            let Some((number, node)) = self.owner(route) else {
+                if tokio::time::timeout_at(limit, changed).await.is_err() {
+                    let source = "no server of the cluster has the slot of this lock";
+                    return Err(SendError::NotSent(source.into()));
+                }
+                continue;
+            };
+            tokio::select! {
+                biased;
+                link = node.lane(nth, &self.around).ready(limit) => {
+                    let link = link?;
+                    return Ok(Way { node: number, ..Way::only(link) });
+                }
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
+    pub(super) async fn run<T>(
+        &self,
+        route: u16,
+        nth: usize,
+        mut way: Way,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        let mut redirections = 0;
+        loop {
+            let text = match self.run_once(route, &way, call, limit, sent).await {
+                Err(SendError::Refused(text)) => text,
+                answered => return answered,
+            };
+            let asked = self.node(way.node);
+            let Some(redirect) = Redirect::read(&text, &asked.address) else {
+                return Err(SendError::Refused(text));
+            };
+            self.around.outdated.notify_one();
+            redirections += 1;
+            let next = match redirect {
+                Redirect::Moved(_) | Redirect::Ask(_) if redirections > REDIRECTIONS_MAX => {
+                    return Err(SendError::Refused(text));
+                }
+                Redirect::Moved(address) => {
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    self.set_owner(route, &address);
+                    self.ready(route, nth, limit.until).await
+                }
+                Redirect::Ask(address) => {
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    let (node, target) = self.node_at(&address);
+                    let lane = target.lane(nth, &self.around);
+                    lane.set_wanted(true);
+                    lane.ready(limit.until).await.map(|link| Way {
+                        link,
+                        node,
+                        taken_over_from: Some(way.node),
+                    })
+                }
+                Redirect::Later(pause) => {
+                    tokio::time::sleep_until((Instant::now() + pause).min(limit.until)).await;
+                    self.ready(route, nth, limit.until).await
+                }
+            };
+            way = match next {
+                Ok(way) if Instant::now() < limit.until => way,
+                // What the last server said tells more than that the time is over.
+                Ok(_) | Err(SendError::NotSent(_)) => return Err(SendError::Refused(text)),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Sends once. What a server has answered that does not have the route any more is not known.
+    async fn run_once<T>(
+        &self,
+        route: u16,
+        way: &Way,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        let sent_at = Instant::now();
+        let answer = async {
+            match way.taken_over_from {
+                None => way.link.run(call, limit, sent).await,
+                Some(_) => way.link.run_asking(call, limit, sent).await,
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(_) if !self.has(route, way) => None,
+                answer => Some(answer),
+            },
+            () = self.lost(route, way) => None,
+        };
+        answer.unwrap_or_else(|| {
+            let source = "another server has taken over";
+            Err(SendError::Unknown {
+                source: source.into(),
+                sent_at,
+            })
+        })
+    }
+
+    /// Whether the server of this way has the route, or is about to take it over from the one that has.
+    fn has(&self, route: u16, way: &Way) -> bool {
+        let owner = self.state.lock().owners[usize::from(route)];
+        owner == Some(way.node) || owner.is_some() && owner == way.taken_over_from
+    }
+
+    /// Waits until the server of this way does not have the route any more.
+    async fn lost(&self, route: u16, way: &Way) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !self.has(route, way) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The server of a route, with its number.
+    pub(super) fn owner(&self, route: u16) -> Option<(u16, Arc<Node>)> {
+        let state = self.state.lock();
+        let number = state.owners[usize::from(route)]?;
+        Some((number, Arc::clone(&state.nodes[usize::from(number)])))
+    }
+
+    fn node(&self, number: u16) -> Arc<Node> {
+        Arc::clone(&self.state.lock().nodes[usize::from(number)])
+    }
+
+    fn node_at(&self, address: &Address) -> (u16, Arc<Node>) {
+        let mut state = self.state.lock();
+        let number = self.number_of(&mut state, address);
+        (number, Arc::clone(&state.nodes[usize::from(number)]))
+    }
+
+    fn number_of(&self, state: &mut State, address: &Address) -> u16 {
+        let known = state.nodes.iter().position(|node| node.address == *address);
+        let number = known.unwrap_or_else(|| {
+            let settings = Arc::new(self.settings.at(address, self.expected));
+            let bulk = BULK_MAX / self.connections;
+            let node = Node::new(address.clone(), settings, self.connections, bulk);
+            state.nodes.push(Arc::new(node));
+            state.nodes.len() - 1
+        });
+        u16::try_from(number).unwrap_or_else(|_| unreachable!("a cluster has a thousand nodes"))
+    }
+
+    /// A server has said that another one has this route.
+    fn set_owner(&self, route: u16, address: &Address) {
+        self.apply(&[(route..=route, address.clone())]);
+    }
+
+    /// Enters what is known of some routes. The others keep their servers: one that is gone without a
+    /// successor may come back.
+    pub(super) fn apply(&self, found: &[(RangeInclusive<u16>, Address)]) {
+        let (nodes, switched) = {
+            let mut state = self.state.lock();
+            let before = state.in_use();
+            let mut changed = false;
+            let mut switched = BTreeSet::new();
+            for (routes, address) in found {
+                let number = self.number_of(&mut state, address);
+                let last = state.owners.len() - 1;
+                for route in routes.clone().filter(|route| usize::from(*route) <= last) {
+                    let owner = state.owners[usize::from(route)].replace(number);
+                    changed |= owner != Some(number);
+                    if owner.is_some_and(|owner| owner != number) {
+                        switched.insert(route);
+                    }
+                }
+            }
+            if !changed {
+                return;
+            }
+            let after = state.in_use();
+            for (number, node) in state.nodes.iter().enumerate() {
+                node.set_wanted(after.contains(&(number as u16)));
+            }
+            // A server that had routes and has none any more was taken over from.
+            let failovers = before.difference(&after).count() as u64;
+            self.failovers.fetch_add(failovers, Ordering::Relaxed);
+            (after.len(), switched)
+        };
+        self.changed.notify_waiters();
+        event!(
+            INFO,
+            nodes,
+            switched = switched.len(),
+            "the servers of locks have changed"
+        );
+        if !switched.is_empty() {
+            if self.expected == Expected::Primary {
+                // In a cluster every node hears every message.
+                self.around.moved.notify_one();
+            }
+            self.switches.add(switched);
+        }
+    }
+
+    /// The servers that have a route.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let state = self.state.lock();
+        let in_use = state.in_use().into_iter();
+        in_use
+            .map(|number| Arc::clone(&state.nodes[usize::from(number)]))
+            .collect()
+    }
+
+    /// Visits every server that was ever named.
+    pub(super) fn each_node(&self, visit: impl FnMut(&Arc<Node>)) {
+        self.state.lock().nodes.iter().for_each(visit);
+    }
+
+    /// Every server that was ever named.
+    pub(super) fn all_nodes(&self) -> Vec<Arc<Node>> {
+        self.state.lock().nodes.clone()
+    }
+
+    pub(super) fn figures(&self) -> Nodes {
+        Nodes {
+            nodes: self.state.lock().in_use().len(),
+            redirects: self.redirects.load(Ordering::Relaxed),
+            failovers: self.failovers.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The servers that commands go to, and how often that has changed.
+pub(crate) struct Nodes {
+    pub(crate) nodes: usize,
+    pub(crate) redirects: u64,
+    pub(crate) failovers: u64,
+}
+
+impl Nodes {
+    /// Of one server.
+    pub(super) fn one() -> Self {
+        Self {
+            nodes: 1,
+            redirects: 0,
+            failovers: 0,
+        }
+    }
+}
+
+impl State {
+    /// The numbers of the servers that have a route.
+    fn in_use(&self) -> BTreeSet<u16> {
+        self.owners.iter().copied().flatten().collect()
+    }
+}
+
+/// One more is a circle.
+const REDIRECTIONS_MAX: u32 = 8;
+
+/// The maximum number of calls of a kind in flight at a server.
+const BULK_MAX: usize = 256;

@@ -1,0 +1,89 @@
+//! One server: its connections, and how many calls of a kind it is given at a time.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::address::Address;
+use super::lane::{Lane, Surroundings};
+use super::link::{Limit, SendError};
+use super::settings::Settings;
+use crate::error::Error;
+
+/// A server.
+pub(super) struct Node {
+    pub(super) address: Address,
+    settings: Arc<Settings>,
+    lanes: Box<[OnceLock<Lane>]>,
+    /// For each lane, the permits for bulk calls.
+    bulk: Box<[[Arc<Semaphore>; 2]]>,
+}
+
+/// Calls that no caller waits for; there may be one per lock at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bulk {
+    Renewals = 0,
+    Releases = 1,
+}
+
+impl Node {
+    /// A server whose connections are opened on their first use.
+    pub(super) fn new(
+        address: Address,
+        settings: Arc<Settings>,
+        lanes: usize,
+        bulk_max: usize,
+    ) -> Self {
+        let bulk = || [bulk_max; 2].map(|max| Arc::new(Semaphore::new(max)));
+        Self {
+            address,
+            settings,
+            lanes: std::iter::repeat_with(OnceLock::new).take(lanes).collect(),
+            bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
+        }
+    }
+
+    /// Opens every connection, one after the other; fails if the first attempt of any fails.
+    pub(super) async fn open(&self, around: &Surroundings) -> Result<(), Error> {
+        for (nth, lane) in self.lanes.iter().enumerate() {
+            let opened = Lane::open(&self.settings, nth, around).await?;
+            // It is empty: the node is not shared yet.
+            let _ = lane.set(opened);
+        }
+        Ok(())
+    }
+
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings)
+    }
+
+    pub(super) fn lane(&self, nth: usize, around: &Surroundings) -> &Lane {
+        self.lanes[nth].get_or_init(|| Lane::start(&self.settings, nth, around))
+    }
+
+    /// The lanes that have been used.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter_map(OnceLock::get)
+    }
+
+    /// Whether there are to be connections.
+    pub(super) fn set_wanted(&self, wanted: bool) {
+        self.lanes().for_each(|lane| lane.set_wanted(wanted));
+    }
+
+    /// Asks for an answer on every lane, one after the other.
+    pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
+        for nth in 0..self.lanes.len() {
+            let lane = self.lane(nth, around);
+            lane.ready(limit.until).await?.ping(limit).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a turn among the calls of this kind.
+    pub(super) async fn bulk(&self, nth: usize, kind: Bulk) -> OwnedSemaphorePermit {
+        let semaphore = Arc::clone(&self.bulk[nth][kind as usize]);
+        let permit = semaphore.acquire_owned().await;
+        permit.unwrap_or_else(|_| unreachable!("never closed"))
+    }
+}

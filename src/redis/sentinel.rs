@@ -1,0 +1,350 @@
+//! Who the primary is, as the sentinels tell it.
+//!
+//! All of them are asked, and the highest configuration epoch is believed: they learn of a failover one
+//! after the other, up to a second apart. What they publish when one has happened makes everybody ask
+//! at once; a question every second stands behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::address::Address;
+use super::backoff::Backoff;
+use super::connection::{Connection, Task, connect_error};
+use super::map::Map;
+use super::settings::Settings;
+use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
+use crate::error::Error;
+use crate::runtime::event;
+
+/// Watches a primary.
+pub(super) struct Sentinels {
+    settings: Arc<Settings>,
+    sentinels: Vec<Sentinel>,
+    /// What the sentinels call the primary and its replicas.
+    service: Arc<str>,
+    reports: Mutex<Reports>,
+}
+
+struct Sentinel {
+    address: Address,
+    settings: Settings,
+}
+
+/// What a sentinel says of the primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Report {
+    epoch: u64,
+    primary: Address,
+    down_after: Option<Duration>,
+}
+
+/// What was said so far.
+struct Reports {
+    /// The last answer of each sentinel.
+    latest: Vec<Option<Report>>,
+    believed: u64,
+    warned: bool,
+}
+
+impl Reports {
+    /// Who the primary is by what a sentinel has just said. A lower epoch than one that was believed is an
+    /// old story, unless most sentinels tell it: then they were made anew.
+    fn primary(&mut self, nth: usize, report: Report) -> Option<Address> {
+        self.latest[nth] = Some(report);
+        let newest = self
+            .latest
+            .iter()
+            .flatten()
+            .max_by_key(|report| report.epoch)?;
+        let same = |report: &&Report| report.epoch == newest.epoch;
+        let tellers = self.latest.iter().flatten().filter(same).count();
+        if newest.epoch < self.believed && tellers <= self.latest.len() / 2 {
+            return None;
+        }
+        self.believed = newest.epoch;
+        Some(newest.primary.clone())
+    }
+}
+
+impl Sentinels {
+    pub(super) fn new(settings: &Arc<Settings>, known: &[Address], service: &str) -> Self {
+        let sentinel = |address: &Address| Sentinel {
+            address: address.clone(),
+            settings: settings.at_sentinel(address),
+        };
+        let reports = Reports {
+            latest: vec![None; known.len()],
+            believed: 0,
+            warned: false,
+        };
+        Self {
+            settings: Arc::clone(settings),
+            sentinels: known.iter().map(sentinel).collect(),
+            service: service.into(),
+            reports: Mutex::new(reports),
+        }
+    }
+
+    /// Fills the map for the first time: every sentinel is asked once.
+    pub(super) async fn begin(&self, map: &Map) -> Result<(), Error> {
+        let time_limit = self.settings.command_timeout / self.sentinels.len().max(1) as u32;
+        let mut problem = None;
+        for (nth, sentinel) in self.sentinels.iter().enumerate() {
+            let asking = async {
+                let (connection, _task) =
+                    Connection::open(&sentinel.settings, Role::Commands).await?;
+                self.query(&connection, sentinel, time_limit).await
+            };
+            let asked = tokio::time::timeout(time_limit, asking).await;
+            match asked.unwrap_or_else(|_| Err(silent())) {
+                Ok(report) => self.believe(map, nth, report),
+                Err(error) => problem = problem.or(Some((sentinel, error))),
+            }
+        }
+        match problem {
+            _ if map.owner(0).is_some() => Ok(()),
+            Some((_, ConnectionError::Refused(text))) if text.contains("No such master") => {
+                Err(Error::InvalidConfig {
+                    what: "address",
+                    problem: format!(
+                        "the sentinels know no primary of the name `{}`",
+                        self.service
+                    ),
+                })
+            }
+            Some((sentinel, error)) => Err(connect_error(&sentinel.settings, error)),
+            None => Err(connect_error(&self.settings, silent())),
+        }
+    }
+
+    /// Starts what keeps the map right.
+    pub(super) fn keep(self, map: &Arc<Map>) {
+        let this = Arc::new(self);
+        let (query_now, asked) = watch::channel(());
+        for nth in 0..this.sentinels.len() {
+            let (this, map, asked) = (Arc::clone(&this), Arc::clone(map), asked.clone());
+            let around = map.around.clone();
+            around.spawn(async move { this.poll(&map, nth, asked).await });
+        }
+        let map = Arc::clone(map);
+        let around = map.around.clone();
+        around.spawn(async move {
+            let in_doubt = async {
+                loop {
+                    map.around.outdated.notified().await;
+                    let _ = query_now.send(());
+                    // Everybody who has found that a server is gone says so.
+                    tokio::time::sleep(APART).await;
+                }
+            };
+            tokio::join!(in_doubt, this.listen(&map));
+        });
+    }
+
+    /// Asks one sentinel every second, and whenever there is doubt.
+    async fn poll(&self, map: &Map, nth: usize, mut asked: watch::Receiver<()>) {
+        let sentinel = &self.sentinels[nth];
+        let mut backoff = Backoff::new(self.settings.is_scattered());
+        loop {
+            let problem = match Connection::open(&sentinel.settings, Role::Commands).await {
+                Ok((connection, _task)) => loop {
+                    match self.query(&connection, sentinel, TIME_LIMIT).await {
+                        Ok(report) => self.believe(map, nth, report),
+                        Err(problem) => break problem,
+                    }
+                    backoff = Backoff::new(self.settings.is_scattered());
+                    let _ = tokio::time::timeout(BETWEEN, asked.changed()).await;
+                },
+                Err(problem) => problem,
+            };
+            event!(DEBUG, sentinel = %sentinel.address, %problem, "a sentinel does not answer");
+            self.reports.lock().latest[nth] = None;
+            backoff.wait().await;
+        }
+    }
+
+    async fn query(
+        &self,
+        connection: &Connection,
+        sentinel: &Sentinel,
+        time_limit: Duration,
+    ) -> Result<Report, ConnectionError> {
+        let words = [Arg::Fixed("MASTER"), Arg::Text(Arc::clone(&self.service))];
+        let reply = connection.command("SENTINEL", &words, time_limit).await?;
+        read(&reply, &sentinel.address).ok_or_else(|| {
+            ConnectionError::Refused("ERR the sentinel does not tell its primary".to_owned())
+        })
+    }
+
+    fn believe(&self, map: &Map, nth: usize, report: Report) {
+        let timeout = self.settings.command_timeout;
+        let too_short = report
+            .down_after
+            .filter(|down_after| *down_after <= timeout);
+        let (primary, warn) = {
+            let mut reports = self.reports.lock();
+            let warn = too_short.filter(|_| !std::mem::replace(&mut reports.warned, true));
+            (reports.primary(nth, report), warn)
+        };
+        if let Some(down_after) = warn {
+            event!(
+                WARN,
+                ?down_after,
+                command_timeout = ?timeout,
+                "down-after-milliseconds is not above the command timeout: a former primary's answer may be believed"
+            );
+        }
+        if let Some(primary) = primary {
+            map.apply(&[(0..=0, primary)]);
+        }
+    }
+
+    /// Hears of failovers from one sentinel, and from the next when that one is gone.
+    async fn listen(&self, map: &Map) {
+        let mut backoff = Backoff::new(self.settings.is_scattered());
+        for sentinel in self.sentinels.iter().cycle() {
+            if let Ok((connection, task)) = self.subscribed(sentinel).await {
+                backoff = Backoff::new(self.settings.is_scattered());
+                hear(map, &connection, task).await;
+            }
+            // One may have happened meanwhile.
+            map.around.outdated.notify_one();
+            backoff.wait().await;
+        }
+    }
+
+    async fn subscribed(&self, sentinel: &Sentinel) -> Result<(Connection, Task), ConnectionError> {
+        let (connection, task) = Connection::open(&sentinel.settings, Role::Messages).await?;
+        let change = Change::Subscribe(vec!["+switch-master".into()]);
+        let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
+        confirmed.await?;
+        Ok((connection, task))
+    }
+}
+
+/// Returns when the connection is gone.
+async fn hear(map: &Map, connection: &Connection, mut task: Task) {
+    let mut messages = connection.messages();
+    loop {
+        tokio::select! {
+            () = task.ended() => return,
+            message = messages.next() => match message {
+                PubSubEvent::Message(_) | PubSubEvent::Missed(_) => {
+                    map.around.outdated.notify_one();
+                }
+                PubSubEvent::End => return,
+            },
+        }
+    }
+}
+
+fn silent() -> ConnectionError {
+    ConnectionError::Timeout("no answer".to_owned())
+}
+
+/// Reads `SENTINEL MASTER`: names and values in turn.
+fn read(reply: &Reply, asked: &Address) -> Option<Report> {
+    let Reply::List(words) = reply else {
+        return None;
+    };
+    let value = |name: &str| {
+        words.chunks(2).find_map(|pair| match pair {
+            [Reply::Text(key), Reply::Text(value)] if key == name => Some(value.as_str()),
+            _ => None,
+        })
+    };
+    let down_after = value("down-after-milliseconds").and_then(|ms| ms.parse().ok());
+    Some(Report {
+        epoch: value("config-epoch")?.parse().ok()?,
+        primary: Address::named(value("ip")?, value("port")?.parse().ok()?, asked),
+        down_after: down_after.map(Duration::from_millis),
+    })
+}
+
+/// Between two questions when nothing happens.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// Between two questions when much does.
+const APART: Duration = Duration::from_millis(50);
+
+/// A sentinel that has not answered by then is asked over another connection.
+const TIME_LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(epoch: u64, port: u16) -> Report {
+        Report {
+            epoch,
+            primary: Address::new("10.0.0.1", port),
+            down_after: None,
+        }
+    }
+
+    fn reports() -> Reports {
+        Reports {
+            latest: vec![None; 3],
+            believed: 0,
+            warned: false,
+        }
+    }
+
+    #[test]
+    fn the_highest_epoch_is_believed_and_an_old_story_is_not() {
+        let mut reports = reports();
+        let port = |primary: Option<Address>| primary.map(|address| address.port);
+        assert_eq!(port(reports.primary(0, report(1, 1))), Some(1));
+        assert_eq!(port(reports.primary(1, report(2, 2))), Some(2));
+        assert_eq!(
+            port(reports.primary(0, report(1, 1))),
+            Some(2),
+            "it lags behind"
+        );
+        reports.latest[1] = None;
+        assert_eq!(
+            reports.primary(2, report(1, 1)),
+            Some(Address::new("10.0.0.1", 1)),
+            "most tell it"
+        );
+    }
+
+    #[test]
+    fn one_sentinel_that_lies_behind_is_not_believed_when_the_others_are_silent() {
+        let mut reports = reports();
+        reports.primary(0, report(2, 2));
+        reports.latest[0] = None;
+        assert_eq!(reports.primary(1, report(1, 1)), None);
+    }
+
+    #[test]
+    fn what_a_sentinel_says_is_read_by_names() {
+        let words = [
+            ("name", "shop"),
+            ("ip", "10.0.0.7"),
+            ("port", "6380"),
+            ("down-after-milliseconds", "2000"),
+            ("config-epoch", "5"),
+        ];
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let list = words
+            .iter()
+            .flat_map(|(name, value)| [text(name), text(value)]);
+        let reply = Reply::List(list.collect());
+        let asked = Address::new("10.0.0.1", 26379);
+        let read_told = read(&reply, &asked).expect("it is right");
+        assert_eq!(read_told.primary.to_string(), "10.0.0.7:6380");
+        assert_eq!(
+            (read_told.epoch, read_told.down_after),
+            (5, Some(Duration::from_secs(2)))
+        );
+        assert_eq!(read(&Reply::Nil, &asked), None);
+        assert_eq!(
+            read(&Reply::List(vec![text("ip"), text("x")]), &asked),
+            None
+        );
+    }
+}

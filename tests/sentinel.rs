@@ -1,0 +1,116 @@
+//! A primary and two replicas behind three sentinels: planned and unplanned failovers.
+
+use std::time::Duration;
+
+use redisson_lock::{Error, HoldState, LockClient, LossReason};
+use test_support::{Sentinels, eventually, ms};
+
+async fn connect(sentinels: &Sentinels) -> LockClient {
+    LockClient::builder()
+        .watchdog_timeout(ms(6_000))
+        .command_timeout(ms(900))
+        .connect(&sentinels.url())
+        .await
+        .expect("the sentinels know the primary")
+}
+
+async fn nothing_is_left(sentinels: &Sentinels, primary: usize, clients: Vec<LockClient>) {
+    let mut control = sentinels.control(primary);
+    eventually("no key is left", ms(10_000), || {
+        control.run(&["KEYS", "*"]).is_empty()
+    })
+    .await;
+    for client in clients {
+        let report = client.close(Duration::ZERO).await;
+        assert!(report.abandoned.is_empty(), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_planned_failover_is_followed_and_its_waiter_is_woken() {
+    let sentinels = Sentinels::start().await;
+    let (client, other) = (connect(&sentinels).await, connect(&sentinels).await);
+    assert_eq!(client.stats().nodes, 1);
+    let guard = client.lock("stock").lock().await.expect("free");
+    let lock = other.lock("stock");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("it waits", ms(5_000), || other.stats().waiting == 1).await;
+    sentinels.fail_over().await;
+    for client in [&client, &other] {
+        let switched = || client.stats().failovers_total == 1;
+        eventually("it is noticed", ms(15_000), switched).await;
+    }
+    let primary = sentinels.new_primary(0, ms(15_000)).await;
+    let nested = client.lock("stock").lock().await.expect("ours");
+    nested.unlock().await.expect("held");
+    assert_eq!(guard.state(), HoldState::Held);
+    assert_eq!(sentinels.control(primary).count("stock"), 1);
+    guard.unlock().await.expect("held");
+    let woken = tokio::time::timeout(ms(1_000), waiter).await;
+    let guard = woken.expect("at once").expect("no panic").expect("free");
+    guard.unlock().await.expect("held");
+    nothing_is_left(&sentinels, primary, vec![client, other]).await;
+}
+
+#[tokio::test]
+async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
+    let mut sentinels = Sentinels::start().await;
+    let client = connect(&sentinels).await;
+    let kept = client.lock("kept").lock().await.expect("free");
+    for nth in [1, 2] {
+        let replicated = || sentinels.control(nth).count("kept") == 1;
+        eventually("it is replicated", ms(5_000), replicated).await;
+        // From here on the replica hears nothing.
+        sentinels.server(nth).pause();
+    }
+    sentinels
+        .control(0)
+        .run(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let lost = client.lock("lost").lock().await.expect("free");
+    sentinels.server(0).kill();
+    for nth in [1, 2] {
+        sentinels.server(nth).resume();
+    }
+    let primary = sentinels.new_primary(0, ms(30_000)).await;
+    let reason = tokio::time::timeout(ms(2_000 + 1_200), lost.lost()).await;
+    assert_eq!(
+        reason,
+        Ok(LossReason::Gone),
+        "told within two seconds of the announcement"
+    );
+    drop(lost);
+    assert_eq!(kept.state(), HoldState::Held);
+    kept.unlock().await.expect("held");
+    nothing_is_left(&sentinels, primary, vec![client]).await;
+}
+
+#[tokio::test]
+async fn without_any_sentinel_the_primary_goes_on_being_used() {
+    let sentinels = Sentinels::start().await;
+    let client = connect(&sentinels).await;
+    for nth in 0..3 {
+        sentinels.signal_sentinel(nth, "-STOP");
+    }
+    let guard = client.lock("stock").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    let refused = LockClient::builder()
+        .watchdog_timeout(ms(3_000))
+        .command_timeout(ms(600))
+        .connect(&sentinels.url())
+        .await;
+    let refused = refused.expect_err("nobody tells where the primary is");
+    assert!(matches!(refused, Error::NoAnswer { .. }), "{refused:?}");
+    for nth in 0..3 {
+        sentinels.signal_sentinel(nth, "-CONT");
+    }
+    nothing_is_left(&sentinels, 0, vec![client]).await;
+}
+
+#[tokio::test]
+async fn a_name_that_the_sentinels_do_not_know_is_refused_with_a_sentence() {
+    let sentinels = Sentinels::start().await;
+    let url = sentinels.url().replace("Name=shop", "Name=other");
+    let refused = LockClient::connect(&url).await.expect_err("unknown");
+    let expected = "the sentinels know no primary of the name `other`";
+    assert!(refused.to_string().contains(expected), "{refused}");
+}
