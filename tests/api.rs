@@ -453,8 +453,9 @@ fn the_code_of_the_readme_is_an_example() {
     assert!(readme.contains(&format!("```rust,no_run\nuse {code}```")));
 }
 
-/// Without the pages of the guide, and what only optional features compile.
-const PACKAGE_FILES_MAX: usize = 63;
+/// Without the pages of the guide, and what only optional features compile. Sixty for one server, and the
+/// rest for several: the map, who tells it, and what that asks of connections and settings.
+const PACKAGE_FILES_MAX: usize = 77;
 
 #[test]
 fn scripts_are_plain_files_without_anything_built_at_run_time() {

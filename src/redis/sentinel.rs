@@ -41,17 +41,25 @@ struct Report {
     down_after: Option<Duration>,
 }
 
+/// Who the primary is. Of one epoch there is one primary.
+#[derive(Clone)]
+struct Believed {
+    epoch: u64,
+    primary: Address,
+}
+
 /// What was said so far.
 struct Reports {
     /// The last answer of each sentinel.
     latest: Vec<Option<Report>>,
-    believed: u64,
+    believed: Option<Believed>,
     warned: bool,
 }
 
 impl Reports {
     /// Who the primary is by what a sentinel has just said. A lower epoch than one that was believed is an
-    /// old story, unless most sentinels tell it: then they were made anew.
+    /// old story, also when most sentinels tell it: they learn of a failover one after the other. Only when
+    /// all of them tell it they were made anew.
     fn primary(&mut self, nth: usize, report: Report) -> Option<Address> {
         self.latest[nth] = Some(report);
         let newest = self
@@ -59,13 +67,21 @@ impl Reports {
             .iter()
             .flatten()
             .max_by_key(|report| report.epoch)?;
-        let same = |report: &&Report| report.epoch == newest.epoch;
-        let tellers = self.latest.iter().flatten().filter(same).count();
-        if newest.epoch < self.believed && tellers <= self.latest.len() / 2 {
-            return None;
+        let all = self.latest.iter().all(Option::is_some);
+        let is_news = match &self.believed {
+            None => true,
+            Some(believed) if newest.epoch < believed.epoch => all,
+            Some(believed) => newest.epoch > believed.epoch,
+        };
+        if is_news {
+            self.believed = Some(Believed {
+                epoch: newest.epoch,
+                primary: newest.primary.clone(),
+            });
         }
-        self.believed = newest.epoch;
-        Some(newest.primary.clone())
+        self.believed
+            .as_ref()
+            .map(|believed| believed.primary.clone())
     }
 }
 
@@ -77,7 +93,7 @@ impl Sentinels {
         };
         let reports = Reports {
             latest: vec![None; known.len()],
-            believed: 0,
+            believed: None,
             warned: false,
         };
         Self {
@@ -172,11 +188,22 @@ impl Sentinels {
         sentinel: &Sentinel,
         time_limit: Duration,
     ) -> Result<Report, ConnectionError> {
-        let words = [Arg::Fixed("MASTER"), Arg::Text(Arc::clone(&self.service))];
-        let reply = connection.command("SENTINEL", &words, time_limit).await?;
-        read(&reply, &sentinel.address).ok_or_else(|| {
-            ConnectionError::Refused("ERR the sentinel does not tell its primary".to_owned())
-        })
+        let exchange = |subcommand| {
+            let words = [Arg::Fixed(subcommand), Arg::Text(Arc::clone(&self.service))];
+            connection.command("SENTINEL", &words, time_limit)
+        };
+        let unclear = || ConnectionError::Refused("ERR the sentinel does not tell".to_owned());
+        loop {
+            // The sentinel that leads a failover shows the new epoch beside the old address until it is
+            // over; the new address it tells to who asks for nothing else.
+            let before = epoch(&exchange("MASTER").await?).ok_or_else(unclear)?;
+            let address = exchange("GET-MASTER-ADDR-BY-NAME").await?;
+            let master = exchange("MASTER").await?;
+            let report = read(&master, &address, &sentinel.address).ok_or_else(unclear)?;
+            if report.epoch == before {
+                return Ok(report);
+            }
+        }
     }
 
     fn believe(&self, map: &Map, nth: usize, report: Report) {
@@ -245,22 +272,33 @@ fn silent() -> ConnectionError {
     ConnectionError::Timeout("no answer".to_owned())
 }
 
-/// Reads `SENTINEL MASTER`: names and values in turn.
-fn read(reply: &Reply, asked: &Address) -> Option<Report> {
-    let Reply::List(words) = reply else {
+/// Reads `SENTINEL MASTER`, names and values in turn, and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+fn read(master: &Reply, address: &Reply, asked: &Address) -> Option<Report> {
+    let Reply::List(address) = address else {
         return None;
     };
-    let value = |name: &str| {
-        words.chunks(2).find_map(|pair| match pair {
-            [Reply::Text(key), Reply::Text(value)] if key == name => Some(value.as_str()),
-            _ => None,
-        })
+    let [Reply::Text(host), Reply::Text(port)] = &address[..] else {
+        return None;
     };
-    let down_after = value("down-after-milliseconds").and_then(|ms| ms.parse().ok());
+    let down_after = field(master, "down-after-milliseconds").and_then(|ms| ms.parse().ok());
     Some(Report {
-        epoch: value("config-epoch")?.parse().ok()?,
-        primary: Address::named(value("ip")?, value("port")?.parse().ok()?, asked),
+        epoch: epoch(master)?,
+        primary: Address::named(host, port.parse().ok()?, asked),
         down_after: down_after.map(Duration::from_millis),
+    })
+}
+
+fn epoch(master: &Reply) -> Option<u64> {
+    field(master, "config-epoch")?.parse().ok()
+}
+
+fn field<'a>(master: &'a Reply, name: &str) -> Option<&'a str> {
+    let Reply::List(words) = master else {
+        return None;
+    };
+    words.chunks(2).find_map(|pair| match pair {
+        [Reply::Text(key), Reply::Text(value)] if key == name => Some(value.as_str()),
+        _ => None,
     })
 }
 
@@ -288,7 +326,7 @@ mod tests {
     fn reports() -> Reports {
         Reports {
             latest: vec![None; 3],
-            believed: 0,
+            believed: None,
             warned: false,
         }
     }
@@ -296,54 +334,49 @@ mod tests {
     #[test]
     fn the_highest_epoch_is_believed_and_an_old_story_is_not() {
         let mut reports = reports();
-        let port = |primary: Option<Address>| primary.map(|address| address.port);
-        assert_eq!(port(reports.primary(0, report(1, 1))), Some(1));
-        assert_eq!(port(reports.primary(1, report(2, 2))), Some(2));
-        assert_eq!(
-            port(reports.primary(0, report(1, 1))),
-            Some(2),
-            "it lags behind"
-        );
-        reports.latest[1] = None;
-        assert_eq!(
-            reports.primary(2, report(1, 1)),
-            Some(Address::new("10.0.0.1", 1)),
-            "most tell it"
-        );
-    }
-
-    #[test]
-    fn one_sentinel_that_lies_behind_is_not_believed_when_the_others_are_silent() {
-        let mut reports = reports();
-        reports.primary(0, report(2, 2));
-        reports.latest[0] = None;
-        assert_eq!(reports.primary(1, report(1, 1)), None);
+        let primary = |reports: &mut Reports, nth, report: Report| {
+            reports.primary(nth, report).map(|address| address.port)
+        };
+        assert_eq!(primary(&mut reports, 0, report(1, 1)), Some(1));
+        assert_eq!(primary(&mut reports, 1, report(2, 2)), Some(2));
+        let behind = primary(&mut reports, 0, report(1, 1));
+        assert_eq!(behind, Some(2), "it lies behind");
+        let same_epoch = primary(&mut reports, 0, report(2, 3));
+        assert_eq!(same_epoch, Some(2), "of one epoch there is one primary");
+        reports.latest = vec![None; 3];
+        primary(&mut reports, 0, report(1, 1));
+        let most = primary(&mut reports, 2, report(1, 1));
+        assert_eq!(most, Some(2), "the one that knows more does not answer");
+        let all = primary(&mut reports, 1, report(1, 1));
+        assert_eq!(all, Some(1), "all tell it: they were made anew");
     }
 
     #[test]
     fn what_a_sentinel_says_is_read_by_names() {
+        let text = |text: &str| Reply::Text(text.to_owned());
         let words = [
             ("name", "shop"),
-            ("ip", "10.0.0.7"),
-            ("port", "6380"),
+            // Of the primary before, while a failover is under way.
+            ("ip", "10.0.0.6"),
             ("down-after-milliseconds", "2000"),
             ("config-epoch", "5"),
         ];
-        let text = |text: &str| Reply::Text(text.to_owned());
         let list = words
             .iter()
             .flat_map(|(name, value)| [text(name), text(value)]);
-        let reply = Reply::List(list.collect());
+        let master = Reply::List(list.collect());
+        let address = Reply::List(vec![text("10.0.0.7"), text("6380")]);
         let asked = Address::new("10.0.0.1", 26379);
-        let read_told = read(&reply, &asked).expect("it is right");
-        assert_eq!(read_told.primary.to_string(), "10.0.0.7:6380");
+        let report = read(&master, &address, &asked).expect("it is right");
+        assert_eq!(report.primary.to_string(), "10.0.0.7:6380");
         assert_eq!(
-            (read_told.epoch, read_told.down_after),
+            (report.epoch, report.down_after),
             (5, Some(Duration::from_secs(2)))
         );
-        assert_eq!(read(&Reply::Nil, &asked), None);
+        assert_eq!(read(&Reply::Nil, &address, &asked), None);
+        assert_eq!(read(&master, &Reply::Nil, &asked), None);
         assert_eq!(
-            read(&Reply::List(vec![text("ip"), text("x")]), &asked),
+            read(&Reply::List(vec![text("ip"), text("x")]), &address, &asked),
             None
         );
     }
