@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fred::interfaces::{EventInterface, PubsubInterface};
 use redisson_lock::LockClient;
 use test_support::{eventually, ms};
+use tokio::sync::Notify;
 
 use crate::bare::{Argument, BareFred, Scripts, Which};
 use crate::context::{Amount, Context, Form, Played, System};
@@ -91,6 +92,10 @@ impl System for Ours {
 
 /// Publish, hear, acquire: what a waiter that sleeps cannot do without.
 pub struct Bare {
+    name: &'static str,
+    lock: &'static str,
+    /// One task hears the messages and wakes the waiter, as for a client with many waiters one has to.
+    relayed: bool,
     holder: Arc<BareFred>,
     waiter: Arc<BareFred>,
     messages: Arc<BareFred>,
@@ -98,47 +103,80 @@ pub struct Bare {
 
 impl Bare {
     pub async fn open(context: &Context) -> Box<dyn System> {
+        Self::open_with(context, BARE, BARE_NAME, false).await
+    }
+
+    pub async fn open_relayed(context: &Context) -> Box<dyn System> {
+        Self::open_with(context, RELAYED, RELAYED_NAME, true).await
+    }
+
+    async fn open_with(
+        context: &Context,
+        name: &'static str,
+        lock: &'static str,
+        relayed: bool,
+    ) -> Box<dyn System> {
         let bare = Self {
+            name,
+            lock,
+            relayed,
             holder: BareFred::connect(context).await,
             waiter: BareFred::connect(context).await,
             messages: BareFred::connect(context).await,
         };
-        let subscribed = bare.messages.client.subscribe(channel(BARE_NAME)).await;
+        let subscribed = bare.messages.client.subscribe(channel(lock)).await;
         subscribed.expect("subscribed");
         Box::new(bare)
     }
 
-    async fn acquire(client: &BareFred, task: usize) {
+    async fn acquire(lock: &'static str, client: &BareFred, task: usize) {
         let owner = owner(task);
         let arguments = [text(&owner), Argument::Number(1), LEASE_MS];
-        let answer = client.call(Which::Acquire, BARE_NAME, &arguments).await;
+        let answer = client.call(Which::Acquire, lock, &arguments).await;
         assert_eq!(answer, 1, "free");
     }
 
-    async fn release(client: &BareFred, task: usize) {
-        let (owner, channel) = (owner(task), channel(BARE_NAME));
+    async fn release(&self, client: &BareFred, task: usize) {
+        let (owner, channel) = (owner(task), channel(self.lock));
         let (zero, one) = (Argument::Number(0), Argument::Number(1));
         let arguments = [text(&owner), zero, one, text(&channel)];
-        let answer = client.call(Which::Release, BARE_NAME, &arguments).await;
+        let answer = client.call(Which::Release, self.lock, &arguments).await;
         // One more than have heard the message.
         assert!(answer >= 1, "held");
     }
 
     async fn once(&self) -> u64 {
-        Self::acquire(&self.holder, 1).await;
+        let lock = self.lock;
+        Self::acquire(lock, &self.holder, 1).await;
         // The message of the release before this one may still be on its way.
         tokio::time::sleep(ASLEEP / 5).await;
         let (mut messages, waiter) = (self.messages.client.message_rx(), Arc::clone(&self.waiter));
+        let woken = Arc::new(Notify::new());
+        let relay = self.relayed.then(|| {
+            let (woken, mut messages) = (Arc::clone(&woken), self.messages.client.message_rx());
+            tokio::spawn(async move {
+                messages.recv().await.expect("a message");
+                woken.notify_one();
+            })
+        });
+        let relayed = self.relayed;
         let waiting = tokio::spawn(async move {
-            messages.recv().await.expect("a message");
-            Self::acquire(&waiter, 2).await;
+            if relayed {
+                woken.notified().await;
+            } else {
+                messages.recv().await.expect("a message");
+            }
+            Self::acquire(lock, &waiter, 2).await;
             Instant::now()
         });
         tokio::time::sleep(ASLEEP).await;
         let before = Instant::now();
-        Self::release(&self.holder, 1).await;
+        self.release(&self.holder, 1).await;
         let locked = waiting.await.expect("it does not panic");
-        Self::release(&self.waiter, 2).await;
+        self.release(&self.waiter, 2).await;
+        if let Some(relay) = relay {
+            relay.await.expect("it does not panic");
+        }
         (locked - before).as_nanos() as u64
     }
 }
@@ -152,7 +190,7 @@ impl System for Bare {
             }
             let cpu = context.cpu_since(cpu);
             let calls = context.scripts() - before;
-            vec![(BARE, with_cpu(sample(nanos), calls, cpu))]
+            vec![(self.name, with_cpu(sample(nanos), calls, cpu))]
         })
     }
 }
@@ -197,4 +235,6 @@ impl System for InJvm {
 
 const NAME: &str = "handoff";
 const BARE_NAME: &str = "handoff-bare";
+const RELAYED_NAME: &str = "handoff-relayed";
 pub const BARE: &str = "floor: publish, message, script (fred)";
+pub const RELAYED: &str = "floor: the same, heard by a task that wakes the waiter";

@@ -2,6 +2,7 @@
 
 use crate::handoff;
 use crate::herd::PASS_FRED;
+use crate::jvm;
 use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
 use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
@@ -10,7 +11,9 @@ use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
 pub fn text(outcomes: &[Outcome]) -> String {
     let run = Run(outcomes);
     let paragraphs = [
+        run.bounded_by_floors(),
         run.one_at_a_time(),
+        run.woken(),
         run.busy(),
         run.far(),
         run.connections(),
@@ -50,6 +53,46 @@ impl Run<'_> {
             figure(sample::KERNEL)?,
             figure(sample::SERVER)?,
         ])
+    }
+
+    /// What a lock that cost nothing would have of Redisson's rate.
+    fn bounded_by_floors(&self) -> Option<String> {
+        let bounds = [
+            ("solo", FRED),
+            ("spread64", FRED_DEFAULT),
+            ("contend16", PASS_FRED),
+            ("herd1000", PASS_FRED),
+        ];
+        let bounds = bounds.map(|(scenario, floor)| {
+            let systems = [floor, jvm::NAME];
+            let ratio = self.ratio(scenario, systems, sample::PER_SECOND)?;
+            Some(format!("`{scenario}` {}", number(ratio, 2)))
+        });
+        let bounds: Option<Vec<String>> = bounds.into_iter().collect();
+        Some(format!(
+            "**The ratios to Redisson are bounded by the floors.** A lock that cost nothing would have, of Redisson's rate in \
+             the same round: {}. Two cores are shared by client and server, and one script call costs most of what an \
+             acquisition costs.",
+            bounds?.join(", ")
+        ))
+    }
+
+    /// What lies between the message and the call of the waiter.
+    fn woken(&self) -> Option<String> {
+        let [ours, bare, relayed] = [OURS, handoff::BARE, handoff::RELAYED]
+            .map(|system| self.figure("handoff", system, sample::P50));
+        let relay = self.ratio("handoff", [handoff::RELAYED, handoff::BARE], sample::P50)?;
+        let rest = self.ratio("handoff", [OURS, handoff::RELAYED], sample::P50)?;
+        Some(format!(
+            "**Asleep between two calls** (`handoff`). {} µs, the floor {}. The floor's waiter hears the message itself; a \
+             client with many waiters has one task that hears and wakes, and the floor with such a task needs {}: {} times. \
+             Ours needs {} times that.",
+            number(ours?, 0),
+            number(bare?, 0),
+            number(relayed?, 0),
+            number(relay, 2),
+            number(rest, 2),
+        ))
     }
 
     fn one_at_a_time(&self) -> Option<String> {

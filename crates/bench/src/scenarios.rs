@@ -136,6 +136,7 @@ async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
             let mut systems = vec![handoff::Ours::open(context).await];
             systems.extend(handoff::InJvm::open(context).await);
             systems.push(handoff::Bare::open(context).await);
+            systems.push(handoff::Bare::open_relayed(context).await);
             systems
         }
         "herd1000" => herd::systems(context, 1_000).await,
