@@ -5,13 +5,14 @@
 -- ARGV[2]  to       "clientId:threadId" of the receiver, which holds nothing yet; its hold count becomes 1
 -- ARGV[3]  lease    milliseconds of the receiver's lease, at least 1
 -- ARGV[4]  channel  the unlock channel of the lock; there is a message only if the lease becomes shorter
+-- ARGV[5]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
 --    1  passed: the receiver holds the lock, now or since an earlier copy of this call
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
 
-local lock, from, to, lease_ms, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock, from, to, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
 if redis.call('hexists', lock, from) == 1 then
   -- Changes nothing, the receiver has no field: a missing permission fails here and not when both have one.
@@ -20,7 +21,10 @@ if redis.call('hexists', lock, from) == 1 then
   -- Who waits was told the longer lease, or that there is none, and would sleep beside a key that may be gone before.
   local left = redis.call('pttl', lock)
   if left < 0 or left > tonumber(lease_ms) then
-    redis.call('publish', channel, '0')
+    if way ~= 'publish' then redis.call('spublish', channel, '0') end
+    if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+      redis.call('publish', channel, '0')
+    end
   end
   -- The receiver's own lease, shorter perhaps: what was promised to the holder's holds is over.
   redis.call('pexpire', lock, lease_ms)

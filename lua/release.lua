@@ -5,6 +5,7 @@
 -- ARGV[2]  target   hold count to set, 0 to 4294967295
 -- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
 -- ARGV[4]  channel  the unlock channel of the lock
+-- ARGV[5]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
 --    1  released: the count is the target
@@ -13,14 +14,17 @@
 --   -1  taken: another owner holds the lock; nothing changed
 --   -3  not a lock: the count is not a number; nothing changed
 
-local lock, owner, target, lease_ms, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock, owner, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
 local count = redis.call('hget', lock, owner)
 if not count then return -redis.call('exists', lock) end
 
 if target == '0' then
   -- Published first: if the message is refused, the lock is still there to be released again.
-  local heard = redis.call('publish', channel, '0')
+  local heard = way == 'publish' and 0 or redis.call('spublish', channel, '0')
+  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+    heard = heard + redis.call('publish', channel, '0')
+  end
   redis.call('del', lock)
   return 1 + heard
 end

@@ -13,11 +13,11 @@ use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
-use crate::redis::{Credentials, Redis, Settings};
+use crate::redis::{Credentials, Redis, Settings, Wanted};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
-use crate::shared::{Config, Shared, check_lease, check_timeouts};
-use crate::wait::Subscriptions;
+use crate::shared::{Config, Shared, check_lease, check_replicas, check_timeouts};
+use crate::wire::Announce;
 
 /// Settings of a client. The defaults suit most uses.
 ///
@@ -43,6 +43,8 @@ pub struct LockClientBuilder {
     handover: HandOver,
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
+    announce: Announce,
+    sync_replicas: Option<Wanted>,
 }
 
 impl LockClient {
@@ -119,6 +121,8 @@ impl LockClientBuilder {
             handover: HandOver::default(),
             close_grace: None,
             sentinel_credentials: None,
+            announce: Announce::default(),
+            sync_replicas: None,
         }
     }
 
@@ -291,9 +295,9 @@ impl LockClientBuilder {
         }
         let settings = settings
             .with_client_name(self.client_name.as_deref())
-            .with_sentinel_credentials(self.sentinel_credentials.clone());
+            .with_sentinel_credentials(self.sentinel_credentials.clone())
+            .with_announce(self.announce);
         let settings = Arc::new(settings);
-        let subscriptions = Arc::new(Subscriptions::default());
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
             watchdog_timeout: self.watchdog_timeout,
@@ -305,9 +309,10 @@ impl LockClientBuilder {
             rules,
             max_hold: self.max_hold,
             retry_for: self.retry_for,
+            replicas: self.sync_replicas,
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
-        let shared = Shared::new(id, config, runtime, redis, Arc::clone(&subscriptions));
+        let shared = Shared::new(id, config, runtime, redis);
         let locks = Arc::new(Locks::new(Arc::new(shared), start_job));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
@@ -318,7 +323,7 @@ impl LockClientBuilder {
         let shared = handle.shared();
         shared
             .redis
-            .subscribe_with(&settings, subscriptions)
+            .subscribe_with(&settings, &shared.channels)
             .await?;
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
         Ok(LockClient { handle })
@@ -336,6 +341,9 @@ impl LockClientBuilder {
             let problem = format!("{given} is not between 1 and {CONNECTIONS_MAX}");
             return Err(Error::InvalidConfig { what, problem });
         }
+        let timeout = self.command_timeout_or_default();
+        let replicas = self.sync_replicas;
+        replicas.map_or(Ok(()), |wanted| check_replicas(wanted, timeout))?;
         let mut client_name = self.client_name.iter().flat_map(|name| name.bytes());
         if !client_name.all(|byte| byte.is_ascii_graphic()) {
             let problem = "Redis takes printable ASCII without spaces".to_owned();

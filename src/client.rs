@@ -111,7 +111,7 @@ impl LockClient {
         ClientStats {
             held: counts.held as usize,
             waiting: counts.waiting as usize,
-            subscriptions: shared.subscriptions.len(),
+            subscriptions: shared.channels.len(),
             renewals: self.handle.locks.timers.len(),
             releasing: counts.releasing as usize,
             entries: self.handle.locks.len(),

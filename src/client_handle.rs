@@ -142,7 +142,7 @@ async fn end(locks: &Arc<Locks>, stop: &CancellationToken) {
     locks.set_life(Life::Closed);
     stop.cancel();
     locks.shared.redis.shut_down().await;
-    locks.shared.subscriptions.end();
+    locks.shared.channels.end();
     for entry in locks.all() {
         entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
     }

@@ -175,6 +175,20 @@ pub enum Error {
         found: Option<Box<Busy>>,
     },
 
+    /// Too few replicas had the lock in time, so it was released again; see
+    /// [`Lock::sync_replicas`](crate::Lock::sync_replicas). Nothing new is held.
+    #[error(
+        "{acknowledged} of {wanted} replicas have lock `{lock}`: it was released again; try again, or look at the replicas"
+    )]
+    TooFewReplicas {
+        /// The lock.
+        lock: String,
+        /// How many replicas are to have it.
+        wanted: u32,
+        /// How many have acknowledged it.
+        acknowledged: u32,
+    },
+
     /// The client was closed. Nothing was sent.
     #[error("the lock client is closed: create a new one")]
     Closed,
@@ -237,7 +251,7 @@ impl Error {
     /// ```
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NoAnswer { .. } => true,
+            Self::NoAnswer { .. } | Self::TooFewReplicas { .. } => true,
             Self::Refused { kind, .. } => {
                 use RefusedKind::{Cluster, NoSuchDatabase, Other};
                 !matches!(kind, Cluster | NoSuchDatabase | Other)
@@ -258,9 +272,10 @@ impl Error {
     /// ```
     pub fn lock(&self) -> Option<&str> {
         match self {
-            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } | Self::TooDeep { lock, .. } => {
-                Some(lock)
-            }
+            Self::NotHeld { lock, .. }
+            | Self::Lost { lock, .. }
+            | Self::TooDeep { lock, .. }
+            | Self::TooFewReplicas { lock, .. } => Some(lock),
             Self::InvalidName { name, .. } => Some(name),
             #[cfg(feature = "macros")]
             Self::Busy { lock, .. } => Some(lock),

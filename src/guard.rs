@@ -77,6 +77,10 @@ impl LockGuard {
         }
     }
 
+    pub(crate) fn entry(&self) -> &Arc<Entry> {
+        &self.handle.entry
+    }
+
     /// Releases this hold, and reports whether it was held until now.
     ///
     /// The guard is consumed in every case: a hold whose release has no answer is no longer

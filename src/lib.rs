@@ -104,3 +104,4 @@ pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "macros")]
 pub use redisson_lock_macros::locked;
+pub use wire::Announce;

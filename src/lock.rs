@@ -3,6 +3,8 @@
 pub(crate) mod acquire;
 mod inspect;
 pub(crate) mod release;
+mod replicas;
+mod subscribe;
 mod waiter;
 
 use std::fmt;
@@ -17,6 +19,7 @@ use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::measure::Class;
 use crate::owner::Owner;
+use crate::redis::Wanted;
 use crate::wire::LockName;
 
 pub use inspect::Holder;
@@ -55,6 +58,7 @@ pub struct Lock {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     retry_for: Option<Duration>,
+    replicas: Option<Wanted>,
     class: Class,
 }
 
@@ -68,6 +72,7 @@ impl Lock {
             name: valid.map(Arc::new),
             max_hold: config.max_hold,
             retry_for: config.retry_for,
+            replicas: config.replicas,
             client,
             lease: None,
             owner: None,

@@ -19,8 +19,10 @@ mod map;
 mod node;
 mod probe;
 mod redirect;
+mod replicas;
 mod sentinel;
 mod settings;
+mod shards;
 mod subscriber;
 mod topology;
 pub(crate) mod transport;
@@ -36,17 +38,21 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::runtime::Runtime;
 use crate::script::Call;
-use crate::wait::Subscriptions;
+use crate::wait::Channels;
+use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
 pub use fence::ConnectionFence;
-pub(crate) use map::{Nodes, Switches, Way};
+pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use node::Bulk;
+pub(crate) use replicas::Wanted;
 pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
 use lane::{Lane, Surroundings};
+use link::Link;
 pub(crate) use link::{Limit, SendError};
+use replicas::Replicas;
 use topology::Topology;
 
 /// Connections and their supervisors.
@@ -79,17 +85,31 @@ impl Redis {
         })
     }
 
-    /// Opens the subscriber connection, which serves `subscriptions`.
+    /// Opens what serves these channels.
     pub(crate) async fn subscribe_with(
         &self,
         settings: &Arc<Settings>,
-        subscriptions: Arc<Subscriptions>,
+        channels: &Channels,
     ) -> Result<(), Error> {
         let source = match self.topology.map() {
             None => subscriber::Source::One(Arc::clone(settings)),
             Some(map) => subscriber::Source::Several(Arc::clone(map)),
         };
-        subscriber::open(source, settings, subscriptions, &self.around).await
+        if let Some(classic) = &channels.classic {
+            subscriber::open(source, settings, Arc::clone(classic), &self.around).await?;
+        }
+        if let (Some(sharded), Some(map)) = (&channels.sharded, self.topology.map()) {
+            shards::open(map, Arc::clone(sharded));
+        }
+        Ok(())
+    }
+
+    /// How releases are announced.
+    pub(crate) fn announce(&self) -> Announce {
+        match &self.topology {
+            Topology::Cluster(_, announce) => *announce,
+            Topology::One(_) | Topology::Sentinel(_) => Announce::Classic,
+        }
     }
 
     /// Notified when the subscriber's connection leads to the wrong server.
@@ -108,7 +128,7 @@ impl Redis {
         };
         let (group, lane) = match &self.topology {
             Topology::One(_) | Topology::Sentinel(_) => (0, by_hash()),
-            Topology::Cluster(_) => {
+            Topology::Cluster(..) => {
                 // What goes to one slot can go in one call, so it takes one connection.
                 let slot = slot_of(key);
                 (slot, usize::from(slot) % self.connections)
@@ -123,7 +143,7 @@ impl Redis {
 
     /// Whether the keys of a call have to be in one slot, and a lock's channel in the slot of its key.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.topology, Topology::Cluster(_))
+        matches!(self.topology, Topology::Cluster(..))
     }
 
     /// Routes that have got another server; `None`: they never do.
@@ -198,13 +218,13 @@ impl<'a> Route<'a> {
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
-    pub(crate) async fn ready(self, limit: Instant) -> Result<Way, SendError> {
+    pub(crate) async fn ready(self, limit: Instant) -> Result<RoutedLink, SendError> {
         match &self.redis.topology {
             Topology::One(node) => {
                 let lane = node.lane(self.lane, &self.redis.around);
-                lane.ready(limit).await.map(Way::only)
+                lane.ready(limit).await.map(RoutedLink::only)
             }
-            Topology::Cluster(map) | Topology::Sentinel(map) => {
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
                 Box::pin(map.ready(self.group, self.lane, limit)).await
             }
         }
@@ -213,19 +233,52 @@ impl<'a> Route<'a> {
     /// Sends a script once and waits for its answer within `limit`. Among several servers it follows where
     /// it is sent, which counts as nothing: what was redirected was not executed.
     ///
-    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    /// `sent` is set just before it is handed over.
     pub(crate) async fn run<T>(
         self,
-        way: Way,
+        way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
+    ) -> Result<Received, SendError> {
         match &self.redis.topology {
-            Topology::One(_) => way.link.run(call, limit, sent).await,
-            Topology::Cluster(map) | Topology::Sentinel(map) => {
+            Topology::One(_) => {
+                let (reply, sent_at) = way.link.run(call, limit, sent).await?;
+                Ok(Received::at_home(reply, sent_at))
+            }
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
                 Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
             }
+        }
+    }
+
+    /// Opens what asks whether replicas have what is about to be taken.
+    pub(crate) async fn confirmer(self, limit: Instant) -> Result<Confirmer, SendError> {
+        let around = &self.redis.around;
+        let (number, link, replicas) = match &self.redis.topology {
+            Topology::One(node) => {
+                let link = node.waiting_lane(around).ready(limit).await?;
+                (0, link, Arc::clone(&node.replicas))
+            }
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                let unknown = || SendError::NotSent("no server has this lock".into());
+                let (number, node) = map.owner(self.group).ok_or_else(unknown)?;
+                let link = node.waiting_lane(around).ready(limit).await?;
+                (number, link, Arc::clone(&node.replicas))
+            }
+        };
+        Ok(Confirmer {
+            number,
+            link,
+            replicas,
+        })
+    }
+
+    /// The number of the server that has the lock now.
+    fn owner(self) -> Option<u16> {
+        match self.redis.topology.map() {
+            None => Some(0),
+            Some(map) => map.owner(self.group).map(|(number, _)| number),
         }
     }
 
@@ -234,7 +287,7 @@ impl<'a> Route<'a> {
     pub(crate) async fn bulk(self, kind: Bulk) -> Option<OwnedSemaphorePermit> {
         match &self.redis.topology {
             Topology::One(node) => Some(node.bulk(self.lane, kind).await),
-            Topology::Cluster(map) | Topology::Sentinel(map) => {
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
                 // Without a server nothing is sent.
                 let (_, node) = map.owner(self.group)?;
                 Some(node.bulk(self.lane, kind).await)
@@ -266,6 +319,35 @@ impl<'a> Route<'a> {
             Topology::One(node) => visit(node.lane(self.lane, &self.redis.around)),
             topology => topology.each_lane(visit),
         }
+    }
+}
+
+/// Asks whether replicas have a lock that was taken after this was made.
+pub(crate) struct Confirmer {
+    number: u16,
+    link: Arc<Link>,
+    replicas: Arc<Replicas>,
+}
+
+impl Confirmer {
+    /// Whether it can still be asked: its connection is there, and its server has the lock.
+    pub(crate) fn is_current(&self, route: Route<'_>) -> bool {
+        !self.link.ended.is_cancelled() && route.owner() == Some(self.number)
+    }
+
+    /// How many replicas have the lock that `touch` writes to. None, if another server has taken over.
+    pub(crate) async fn acknowledged(
+        &self,
+        route: Route<'_>,
+        touch: Call<bool>,
+        wanted: Wanted,
+    ) -> u32 {
+        let link = Arc::clone(&self.link);
+        let asked = self
+            .replicas
+            .acknowledged(&route.redis.around, link, touch, wanted)
+            .await;
+        if self.is_current(route) { asked } else { 0 }
     }
 }
 

@@ -128,7 +128,7 @@ async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
 /// Looks at every hold of these routes, whether its renewal is due or not, and has their waiters attempt
 /// again: the new server may know nothing of a hold, and a message of the old one may be lost.
 fn recheck(locks: &Locks, routes: &BTreeSet<u16>) -> Vec<Batch> {
-    locks.shared.subscriptions.missed();
+    locks.shared.channels.missed();
     let mut rechecked = Renewals::default();
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
     for entry in locks.all() {

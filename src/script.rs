@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::core::RenewalAsk;
 use crate::redis::{Arg, Reply};
-use crate::wire::LockName;
+use crate::wire::{Announce, LockName};
 
 pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, unsent};
 
@@ -53,14 +53,20 @@ scripts! {
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
     CHECK = "check";
+    TOUCH = "touch";
 }
+
+/// In place, but for renewals, and for releases in a cluster.
+type Args = SmallVec<[Arg; 4]>;
 
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     /// In place for all calls but those of many keys.
     pub(crate) keys: SmallVec<[Arc<str>; 1]>,
-    pub(crate) args: SmallVec<[Arg; 4]>,
+    pub(crate) args: Args,
+    /// The sharded channel on which it says that the lock is free.
+    pub(crate) announced: Option<Arc<str>>,
     pub(crate) decode: fn(&Reply) -> Option<T>,
 }
 
@@ -89,6 +95,7 @@ pub(crate) fn acquire(
         script: &ACQUIRE,
         keys: smallvec![Arc::clone(name.key())],
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
+        announced: None,
         decode: |reply| match reply {
             Reply::Number(1) => Some(Acquired::Taken),
             Reply::Number(0) => Some(Acquired::Lost),
@@ -129,16 +136,21 @@ pub(crate) fn release(
     field: &Arc<str>,
     target: u32,
     lease: Duration,
+    announce: Announce,
 ) -> Call<Released> {
     Call {
         script: &RELEASE,
         keys: smallvec![Arc::clone(name.key())],
-        args: smallvec![
-            text(field),
-            Arg::Number(target.into()),
-            millis(lease),
-            text(name.channel()),
-        ],
+        args: announced_by(
+            announce,
+            smallvec![
+                text(field),
+                Arg::Number(target.into()),
+                millis(lease),
+                text(name.channel()),
+            ],
+        ),
+        announced: sharded(name, announce).filter(|_| target == 0),
         decode: |reply| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply),
@@ -152,11 +164,16 @@ pub(crate) fn pass(
     from: &Arc<str>,
     to: &Arc<str>,
     lease: Duration,
+    announce: Announce,
 ) -> Call<Released> {
     Call {
         script: &PASS,
         keys: smallvec![Arc::clone(name.key())],
-        args: smallvec![text(from), text(to), millis(lease), text(name.channel())],
+        args: announced_by(
+            announce,
+            smallvec![text(from), text(to), millis(lease), text(name.channel())],
+        ),
+        announced: sharded(name, announce),
         decode: released,
     }
 }
@@ -205,6 +222,7 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
             .map(|renewal| Arc::clone(&renewal.key))
             .collect(),
         args: batch.iter().flat_map(words).collect(),
+        announced: None,
         decode: |reply| match reply {
             Reply::List(items) => items
                 .iter()
@@ -222,11 +240,15 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
 }
 
 /// Frees the lock if `field` still holds it; returns whether it did.
-pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>) -> Call<bool> {
+pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>, announce: Announce) -> Call<bool> {
     Call {
         script: &FORCE_UNLOCK,
         keys: smallvec![Arc::clone(name.key())],
-        args: smallvec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+        args: announced_by(
+            announce,
+            smallvec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+        ),
+        announced: sharded(name, announce),
         decode: |reply| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
@@ -254,6 +276,7 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
         script: &INSPECT,
         keys: smallvec![Arc::clone(name.key())],
         args: SmallVec::new(),
+        announced: None,
         decode: |reply| match reply {
             Reply::Nil => Some(Inspected::Free),
             Reply::List(items) => match items.as_slice() {
@@ -272,6 +295,21 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
     }
 }
 
+/// Writes something about a lock that this owner holds; returns whether it does.
+pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
+    Call {
+        script: &TOUCH,
+        keys: smallvec![Arc::clone(name.key())],
+        args: smallvec![text(field)],
+        announced: None,
+        decode: |reply| match reply {
+            Reply::Number(1) => Some(true),
+            Reply::Number(0) => Some(false),
+            _ => None,
+        },
+    }
+}
+
 /// Commands that were refused, with the server's reason. `nobody`: no key, field or channel.
 pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, String)>> {
     Call {
@@ -279,6 +317,7 @@ pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, Str
         // Declared, a key without permission would refuse the whole script.
         keys: SmallVec::new(),
         args: smallvec![text(name.key()), text(nobody)],
+        announced: None,
         decode: |reply| match reply {
             Reply::List(items) => items
                 .chunks(2)
@@ -292,6 +331,23 @@ pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, Str
             _ => None,
         },
     }
+}
+
+fn sharded(name: &LockName, announce: Announce) -> Option<Arc<str>> {
+    announce.hears_sharded().then(|| Arc::clone(name.channel()))
+}
+
+/// The arguments with the word for the way; without one a script uses classic channels, which is all that there
+/// is outside of clusters.
+fn announced_by(announce: Announce, mut args: Args) -> Args {
+    let way = match announce {
+        Announce::Classic => return args,
+        Announce::Sharded => "spublish",
+        Announce::Both => "both",
+        Announce::Auto => "auto",
+    };
+    args.push(Arg::Fixed(way));
+    args
 }
 
 fn text(value: &Arc<str>) -> Arg {
@@ -309,84 +365,4 @@ fn duration(ms: i64) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    /// The header of a script is a contract: it declares exactly the inputs that the body uses, in
-    /// order, and every integer that the body returns.
-    #[test]
-    fn every_header_agrees_with_its_body() {
-        for script in ALL {
-            let (header, body): (Vec<_>, Vec<_>) = script
-                .source
-                .lines()
-                .partition(|line| line.starts_with("--"));
-            let (header, body) = (header.join("\n"), body.join("\n"));
-            assert!(
-                header.starts_with(&format!("-- {}.lua: ", script.name)),
-                "{}: the header opens with the name of the file",
-                script.name
-            );
-            assert!(header.contains("\n-- Returns"), "{}", script.name);
-            for input in ["KEYS", "ARGV"] {
-                let declared = indices(&header, input);
-                let used = indices(&body, input);
-                if body.contains(&format!("ipairs({input})")) || body.contains("2 * n") {
-                    assert!(header.contains(&format!("{input}[")), "{}", script.name);
-                    continue;
-                }
-                assert_eq!(declared, used, "{}: {input}", script.name);
-                let expected: BTreeSet<_> = (1..=declared.len()).collect();
-                assert_eq!(declared, expected, "{}: {input} has holes", script.name);
-            }
-            for code in returned_codes(&body) {
-                assert!(
-                    header
-                        .lines()
-                        .any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
-                    "{}: returns {code}, the header does not say so",
-                    script.name
-                );
-            }
-            assert!(
-                script.source.lines().count() <= 45,
-                "{} is too long",
-                script.name
-            );
-        }
-    }
-
-    fn indices(text: &str, input: &str) -> BTreeSet<usize> {
-        text.split(&format!("{input}["))
-            .skip(1)
-            .filter_map(|rest| rest.split(']').next()?.parse().ok())
-            .collect()
-    }
-
-    fn returned_codes(body: &str) -> BTreeSet<String> {
-        body.split(&[' ', '\n'][..])
-            .collect::<Vec<_>>()
-            .windows(2)
-            .filter(|pair| pair[0] == "return")
-            .map(|pair| {
-                pair[1]
-                    .trim_end_matches(|c: char| !c.is_ascii_digit())
-                    .to_owned()
-            })
-            .filter(|code| code.parse::<i64>().is_ok() || code.starts_with("{-"))
-            .collect()
-    }
-
-    #[test]
-    fn leases_round_up_to_whole_milliseconds() {
-        let ms = |duration| match millis(duration) {
-            Arg::Number(ms) => ms,
-            Arg::Text(_) | Arg::Bytes(_) | Arg::Fixed(_) => unreachable!("a number"),
-        };
-        assert_eq!(ms(Duration::from_millis(10)), 10);
-        assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
-        assert_eq!(ms(Duration::MAX), i64::MAX);
-    }
-}
+mod tests;

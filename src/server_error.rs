@@ -241,7 +241,14 @@ mod tests {
     fn a_command_that_a_script_may_not_call_is_named() {
         let name = LockName::new("", "a").expect("a name");
         let field = "f".into();
-        let script = script::pass(&name, &field, &field, std::time::Duration::from_secs(1)).script;
+        let script = script::pass(
+            &name,
+            &field,
+            &field,
+            std::time::Duration::from_secs(1),
+            crate::wire::Announce::Classic,
+        )
+        .script;
         let line = script.source.lines().position(|line| line.contains("hdel"));
         let line = line.expect("it deletes") + 1;
         let why = "The user executing the script can't run this command or subcommand";

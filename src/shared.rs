@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
 use crate::error::{Error, shorten};
-use crate::redis::{Redis, slot_of};
+use crate::redis::{Redis, Wanted, slot_of};
 use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
-use crate::wait::Subscriptions;
+use crate::wait::Channels;
 use crate::wire::LockName;
 
 pub(crate) struct Shared {
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     /// there.
     pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
-    pub(crate) subscriptions: Arc<Subscriptions>,
+    pub(crate) channels: Channels,
     pub(crate) totals: Totals,
     pub(crate) tally: Tally,
     /// The user of the connection lacks a permission that a pass needs and a release does not.
@@ -46,23 +46,18 @@ pub(crate) struct Config {
     pub(crate) rules: Arc<Rules>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) retry_for: Option<Duration>,
+    pub(crate) replicas: Option<Wanted>,
 }
 
 impl Shared {
-    pub(crate) fn new(
-        client_id: Arc<str>,
-        config: Config,
-        runtime: Runtime,
-        redis: Redis,
-        subscriptions: Arc<Subscriptions>,
-    ) -> Self {
+    pub(crate) fn new(client_id: Arc<str>, config: Config, runtime: Runtime, redis: Redis) -> Self {
         Self {
             client_id,
             config,
             clock: Clock::start(),
             runtime,
+            channels: Channels::new(redis.announce()),
             redis,
-            subscriptions,
             totals: Totals::default(),
             tally: Tally::default(),
             cannot_pass: AtomicBool::new(false),
@@ -270,6 +265,27 @@ pub(crate) fn check_timeouts(watchdog: Duration, command: Duration) -> Result<()
 
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whether so many replicas can be waited for so long.
+pub(crate) fn check_replicas(wanted: Wanted, command_timeout: Duration) -> Result<(), Error> {
+    let Wanted { replicas, within } = wanted;
+    if !(1..=REPLICAS_MAX).contains(&replicas) {
+        return Err(Error::InvalidConfig {
+            what: "sync_replicas",
+            problem: format!("{replicas} is not between 1 and {REPLICAS_MAX}"),
+        });
+    }
+    if !(LEASE_MIN..=command_timeout).contains(&within) {
+        return Err(Error::InvalidDuration {
+            what: "sync_replicas timeout",
+            given: within,
+            problem: "it must be at least 10 milliseconds and at most the command timeout",
+        });
+    }
+    Ok(())
+}
+
+const REPLICAS_MAX: u32 = 8;
 
 /// Whether a lease, or a limit, is one that Redis and two clocks can keep.
 pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {

@@ -22,7 +22,7 @@ use crate::hold_handle::HoldHandle;
 use crate::lock::Holder;
 use crate::owner::Owner;
 use crate::script::{self, Call, RenewalKey};
-use crate::wire::LockName;
+use crate::wire::{Announce, LockName};
 
 /// The core, for the explorer.
 pub mod core {
@@ -235,13 +235,13 @@ pub fn acquire(key: &str, field: &str, target: u32, lease: Duration) -> Result<S
 /// The call of `release.lua`.
 pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
     let name = LockName::new("", key)?;
-    Ok(script::release(&name, &field.into(), target, lease).into())
+    Ok(script::release(&name, &field.into(), target, lease, Announce::Classic).into())
 }
 
 /// The call of `pass.lua`.
 pub fn pass(key: &str, from: &str, to: &str, lease: Duration) -> Result<ScriptCall, Error> {
     let name = LockName::new("", key)?;
-    Ok(script::pass(&name, &from.into(), &to.into(), lease).into())
+    Ok(script::pass(&name, &from.into(), &to.into(), lease, Announce::Classic).into())
 }
 
 /// The call of `renew.lua`, by key, field and lease.
@@ -260,7 +260,7 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
 /// The call of `force_unlock.lua`.
 pub fn force_unlock(key: &str, holder: &[u8]) -> Result<ScriptCall, Error> {
     let name = LockName::new("", key)?;
-    Ok(script::force_unlock(&name, &holder.into()).into())
+    Ok(script::force_unlock(&name, &holder.into(), Announce::Classic).into())
 }
 
 /// The call of `inspect.lua`.

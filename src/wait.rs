@@ -5,6 +5,8 @@
 //! waiter left, because a contended lock is likely to be contended again soon. A message only
 //! increments a counter: it is a hint, which no waiter consumes.
 
+mod channels;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The registry of channels. One per client.
+pub(crate) use channels::{Channels, Subscription};
+
+/// The registry of the channels of one kind.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
@@ -59,7 +63,7 @@ impl Signal {
 
 impl Subscriptions {
     /// Joins the channel; requests the subscription unless that was already done.
-    pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
+    pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Listener {
         let mut channels = self.channels.lock();
         let channel = channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
             phase: Phase::Wanted,
@@ -69,7 +73,7 @@ impl Subscriptions {
         });
         channel.users += 1;
         channel.idle_since = None;
-        let subscription = Subscription {
+        let listener = Listener {
             subscriptions: Arc::clone(self),
             name: Arc::clone(name),
             signal: Arc::clone(&channel.signal),
@@ -77,7 +81,7 @@ impl Subscriptions {
         if channel.phase == Phase::Wanted {
             self.changed.notify_one();
         }
-        subscription
+        listener
     }
 
     /// Whether the server has confirmed this client's own subscription to a channel.
@@ -193,6 +197,20 @@ impl Subscriptions {
         *self.problem.lock() = text;
     }
 
+    /// The server has forgotten these channels, or another one has taken them over: those in use are wanted
+    /// again, the rest is forgotten.
+    pub(crate) fn forgotten(&self, names: impl IntoIterator<Item = Arc<str>>) {
+        let mut channels = self.channels.lock();
+        for name in names {
+            match channels.get_mut(&name) {
+                Some(channel) if channel.users > 0 => channel.phase = Phase::Wanted,
+                Some(_) => _ = channels.remove(&name),
+                None => {}
+            }
+        }
+        self.changed.notify_one();
+    }
+
     /// The connection is gone: channels in use are wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
@@ -214,56 +232,13 @@ impl Channel {
 }
 
 /// One waiter's share of a channel; dropping it leaves the channel.
-pub(crate) struct Subscription {
+pub(crate) struct Listener {
     subscriptions: Arc<Subscriptions>,
     name: Arc<str>,
     signal: Arc<Signal>,
 }
 
-impl Subscription {
-    /// Waits until the server has confirmed the subscription; `Err` has the server's refusal.
-    pub(crate) async fn confirmed(&self) -> Result<(), String> {
-        loop {
-            let notified = self.signal.notify.notified();
-            tokio::pin!(notified);
-            // Registered before the check, so that no confirmation is missed in between.
-            notified.as_mut().enable();
-            if let Some(text) = self.signal.refused.get() {
-                return Err(text.clone());
-            }
-            if self.signal.confirmed.load(Ordering::Acquire) > 0 {
-                return Ok(());
-            }
-            notified.await;
-        }
-    }
-
-    /// Whether the server refused the channel, possibly on a later connection: no message will
-    /// arrive here.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.signal.refused.get().is_some()
-    }
-
-    /// The version so far. Read before an attempt, it shows whether the attempt's reply is stale.
-    pub(crate) fn version(&self) -> u64 {
-        self.signal.version.load(Ordering::Acquire)
-    }
-
-    /// Waits until the version differs from `before`.
-    pub(crate) async fn changed_since(&self, before: u64) {
-        loop {
-            let notified = self.signal.notify.notified();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
-            if self.version() != before {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
-
-impl Drop for Subscription {
+impl Drop for Listener {
     fn drop(&mut self) {
         let mut channels = self.subscriptions.channels.lock();
         let Some(channel) = channels.get_mut(&self.name) else {
@@ -288,6 +263,12 @@ impl Drop for Subscription {
 
 /// How long a subscription outlives its last waiter.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// What one waiter has who listens to this kind alone.
+#[cfg(test)]
+fn subscribe(subscriptions: &Arc<Subscriptions>, name: &Arc<str>) -> Subscription {
+    subscriptions.subscribe(name).into()
+}
 
 #[cfg(test)]
 mod rules;

@@ -63,6 +63,52 @@ impl LockName {
     }
 }
 
+/// How the clients of a cluster tell each other that a lock is free. Elsewhere than in a cluster it is always
+/// [`Classic`](Self::Classic).
+///
+/// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones,
+/// whose messages stay at the primary that has the lock and its replicas. Redisson uses sharded ones since
+/// 3.24 or so if the server has them, and classic ones before.
+///
+/// # Examples
+///
+/// ```no_run
+/// use redisson_lock::{Announce, LockClient};
+/// let builder = LockClient::builder().announce(Announce::Both);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+#[non_exhaustive]
+pub enum Announce {
+    /// Sharded, and classic too if anybody listens to the classic channel at the primary that has the lock;
+    /// listens to both. For fleets with Redissons of any age. Classic if the servers have no sharded
+    /// channels, which came with Redis 7.0.
+    #[default]
+    Auto,
+    /// Sharded only: for fleets without old Redissons. It costs the cluster least.
+    Sharded,
+    /// Classic only: for old servers, and Redissons with `shardedSubscriptionMode=OFF`.
+    Classic,
+    /// Both, always: for Redissons that listen at replicas (`subscriptionMode=SLAVE`). It costs the cluster most.
+    Both,
+}
+
+impl Announce {
+    /// Whether messages of classic channels are listened for.
+    pub(crate) fn hears_classic(self) -> bool {
+        self != Self::Sharded
+    }
+
+    /// Whether messages of sharded channels are listened for.
+    pub(crate) fn hears_sharded(self) -> bool {
+        self != Self::Classic
+    }
+}
+
 /// The hash field of an owner: `clientId:threadId`.
 pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
     format!("{client_id}:{thread_id}").into()

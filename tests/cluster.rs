@@ -1,5 +1,7 @@
 //! Three primaries and their replicas: locks in every slot, slots that move, failovers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockClientBuilder, LossReason};
@@ -151,4 +153,198 @@ async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
     kept_guard.unlock().await.expect("held");
     elsewhere_guard.unlock().await.expect("held");
     nothing_is_left(&cluster, [client]).await;
+}
+
+/// A primary that stands still while a replica takes over executes what was sent to it when it goes on.
+#[tokio::test]
+async fn what_a_former_primary_answers_is_not_believed() {
+    let mut cluster = Cluster::start(true).await;
+    // Longer than a failover: the call is still waiting when the former primary goes on.
+    let patient = async || {
+        LockClient::builder()
+            .watchdog_timeout(ms(60_000))
+            .command_timeout(ms(15_000))
+            .connect(&cluster.url())
+            .await
+            .expect("the cluster answers")
+    };
+    let (client, other) = (patient().await, patient().await);
+    let key = cluster.key_at(0, "stale");
+    // Both have their connections.
+    for client in [&client, &other] {
+        let guard = client.lock(key.clone()).lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
+    cluster.server(0).pause();
+    let lock = client.lock(key.clone());
+    let pending = tokio::spawn(async move { lock.try_lock().await });
+    cluster.is_primary(3, ms(20_000)).await;
+    let others = other.lock(key.clone()).try_lock().await;
+    cluster.server(0).resume();
+    let ours = pending.await.expect("no panic");
+    println!("ours {ours:?}, the other's {others:?}");
+    let holders = [ours, others].map(|taken| taken.expect("answered"));
+    assert_eq!(holders.iter().flatten().count(), 1, "one of them has it");
+    for guard in holders.into_iter().flatten() {
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+    other.close(Duration::ZERO).await;
+}
+
+/// Workers at a few locks, each with a counter that two of them inside at once would spoil.
+struct Load {
+    tasks: Vec<tokio::task::JoinHandle<(u64, u64)>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn start(clients: &[LockClient], names: &[String], workers: usize) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let inside: Vec<Arc<AtomicI64>> = names.iter().map(|_| Arc::default()).collect();
+        let tasks = (0..workers)
+            .map(|nth| {
+                let lock = clients[nth % clients.len()].lock(names[nth % names.len()].clone());
+                let (inside, stop) = (Arc::clone(&inside[nth % names.len()]), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let (mut sections, mut failed) = (0, 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        let Ok(guard) = lock.lock().await else {
+                            failed += 1;
+                            continue;
+                        };
+                        assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two are inside");
+                        tokio::time::sleep(ms(1)).await;
+                        inside.fetch_sub(1, Ordering::AcqRel);
+                        sections += 1;
+                        failed += u64::from(guard.unlock().await.is_err());
+                    }
+                    (sections, failed)
+                })
+            })
+            .collect();
+        Self { tasks, stop }
+    }
+
+    /// Sections, and calls that failed.
+    async fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = (0, 0);
+        for task in self.tasks {
+            let (sections, failed) = task.await.expect("nobody was inside beside another");
+            all = (all.0 + sections, all.1 + failed);
+        }
+        all
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_with_contended_locks_moves_ten_times_under_load() {
+    let cluster = Cluster::start(false).await;
+    let clients = [connect(&cluster).await, connect(&cluster).await];
+    let tag = cluster.key_at(0, "load");
+    let names: Vec<String> = (0..4).map(|nth| format!("{{{tag}}}:{nth}")).collect();
+    let held: Vec<String> = (0..20).map(|nth| format!("{{{tag}}}:held:{nth}")).collect();
+    let mut guards = Vec::new();
+    for name in &held {
+        guards.push(clients[0].lock(name.clone()).lock().await.expect("free"));
+    }
+    let load = Load::start(&clients, &names, 16);
+    for nth in 0..10 {
+        let (from, to) = (nth % 2, (nth + 1) % 2);
+        cluster.begin_to_move(slot(&tag), from, to);
+        tokio::time::sleep(ms(100)).await;
+        for _ in 0..5 {
+            cluster.move_keys(slot(&tag), from, to);
+            tokio::time::sleep(ms(20)).await;
+        }
+        cluster.end_move(slot(&tag), from, to);
+        tokio::time::sleep(ms(50)).await;
+    }
+    let (sections, failed) = load.end().await;
+    let redirects: u64 = clients.iter().map(|one| one.stats().redirects_total).sum();
+    println!("{sections} sections, {failed} failed calls, {redirects} redirections");
+    assert_eq!(failed, 0);
+    assert!(sections > 100 && redirects >= 10);
+    for guard in guards {
+        assert_eq!(guard.state(), HoldState::Held);
+        guard.unlock().await.expect("held");
+    }
+    nothing_is_left(&cluster, clients).await;
+}
+
+#[tokio::test]
+async fn slots_of_a_new_primary_are_found() {
+    let mut cluster = Cluster::start(false).await;
+    let client = connect(&cluster).await;
+    let key = cluster.key_at(0, "new");
+    let guard = client.lock(key.clone()).lock().await.expect("free");
+    let new = cluster.add_primary().await;
+    cluster.move_slot(slot(&key), 0, new);
+    let nested = client.lock(key.clone()).lock().await.expect("ours");
+    assert_eq!(cluster.control(new).count(&key), 2);
+    nested.unlock().await.expect("held");
+    guard.unlock().await.expect("held");
+    eventually("it is in the statistics", ms(7_000), || {
+        client.stats().nodes == 4
+    })
+    .await;
+    nothing_is_left(&cluster, [client]).await;
+}
+
+/// Without full coverage a primary that dies without a replica takes its own slots with it, and no others.
+#[tokio::test]
+async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let mut cluster = Cluster::start_with(false, &settings).await;
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(3_000))
+        .command_timeout(ms(900))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
+    let mut guards = Vec::new();
+    for nth in 0..600 {
+        let name = format!("held:{nth}");
+        let owner = slot(&name) / 5461;
+        guards.push((owner, client.lock(name).lock().await.expect("free")));
+    }
+    cluster.server(0).kill();
+    let (start, mut longest, mut calls) = (Instant::now(), Duration::ZERO, 0);
+    let name = cluster.key_at(1, "call");
+    while start.elapsed() < ms(7_000) {
+        let before = Instant::now();
+        let guard = client
+            .lock(name.clone())
+            .lock()
+            .await
+            .expect("its primary lives");
+        guard.unlock().await.expect("held");
+        longest = longest.max(before.elapsed());
+        calls += 1;
+        tokio::time::sleep(ms(5)).await;
+    }
+    println!("{calls} calls elsewhere, {longest:?} at most");
+    assert!(longest <= ms(1_000), "{longest:?}");
+    for (owner, guard) in guards {
+        let expected = if owner == 0 {
+            HoldState::Lost(LossReason::NotRenewed)
+        } else {
+            HoldState::Held
+        };
+        assert_eq!(guard.state(), expected);
+        let _ = guard.unlock().await;
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn nothing_is_missing_to_a_user_who_may_do_everything() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster).await;
+    for nth in 0..3 {
+        let missing = client.check(cluster.key_at(nth, "check")).await;
+        assert_eq!(missing.expect("answered"), Vec::<String>::new());
+    }
+    client.close(Duration::ZERO).await;
 }

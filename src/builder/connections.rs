@@ -1,7 +1,10 @@
 //! Settings of the connections.
 
+use std::time::Duration;
+
 use super::LockClientBuilder;
-use crate::redis::Credentials;
+use crate::redis::{Credentials, Wanted};
+use crate::wire::Announce;
 
 impl LockClientBuilder {
     /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
@@ -48,6 +51,36 @@ impl LockClientBuilder {
         let client_name = Some(client_name.into());
         Self {
             client_name,
+            ..self
+        }
+    }
+
+    /// How the clients of a cluster tell each other that a lock is free. Default [`Announce::Auto`]; elsewhere than
+    /// in a cluster it means nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use redisson_lock::{Announce, LockClient};
+    /// let builder = LockClient::builder().announce(Announce::Sharded);
+    /// ```
+    pub fn announce(self, announce: Announce) -> Self {
+        Self { announce, ..self }
+    }
+
+    /// The [`sync_replicas`](crate::Lock::sync_replicas) of every lock that does not set its own: so many replicas,
+    /// 1 to 8, within so long, 10 ms to the command timeout. Default: none are waited for.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().sync_replicas(2, Duration::from_millis(100));
+    /// ```
+    pub fn sync_replicas(self, replicas: u32, within: Duration) -> Self {
+        let sync_replicas = Some(Wanted { replicas, within });
+        Self {
+            sync_replicas,
             ..self
         }
     }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
 use crate::core::HandOver;
-use crate::redis::Credentials;
+use crate::redis::{Credentials, Wanted};
+use crate::wire::Announce;
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
 #[derive(Serialize, Deserialize)]
@@ -34,6 +35,8 @@ struct Settings {
     /// A secret, which does not belong into a file that is written.
     #[serde(skip)]
     sentinel_credentials: Option<Credentials>,
+    announce: Announce,
+    sync_replicas: Option<Wanted>,
 }
 
 impl Serialize for LockClientBuilder {

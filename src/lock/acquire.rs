@@ -16,12 +16,13 @@ use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
-use crate::server_error;
 use crate::shared::{Shared, Taken, Totals, check_lease};
 use crate::wait::Subscription;
 use crate::wire;
 
-use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection, sleep_until};
+use super::replicas::Confirming;
+use super::subscribe::{Subscribed, subscribe};
+use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection};
 
 impl Lock {
     pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
@@ -48,21 +49,28 @@ impl Lock {
         let span = span!("acquire", lock = %self.given, %owner);
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
-            let (mut retries, mut server) = (None, Heard::Nothing);
+            let (mut retries, mut course) = (None, Course::new(self.confirming()?));
             let taken = loop {
-                match acquire(&entry, &owner, terms, wait, &mut server).await {
+                match acquire(&entry, &owner, terms, wait, &mut course).await {
                     Ok(taken) => break taken,
                     Err(error) => {
                         let retries =
                             retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
-                        let again =
-                            retries.again(self.client.shared(), error, std::mem::take(&mut server));
+                        let server = std::mem::take(&mut course.server);
+                        let again = retries.again(self.client.shared(), error, server);
                         Box::pin(again).await?;
                     }
                 }
             };
             let client = Arc::clone(&self.client);
-            Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken, self.class)))
+            let class = self.class;
+            if let (Ok(taken), Some(confirming), true) =
+                (&taken, course.confirming.take(), course.is_first)
+            {
+                let guard = LockGuard::new(client, entry, owner.clone(), taken.clone(), class);
+                return Box::pin(confirming.confirm(guard)).await.map(Ok);
+            }
+            Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken, class)))
         });
         measured.waits();
         let acquired = self.client.shared().on_client_runtime(acquiring.as_mut());
@@ -97,26 +105,56 @@ impl Lock {
     }
 }
 
+/// What is known of a call that takes a lock, from one attempt to the next.
+pub(crate) struct Course {
+    /// Of the server, since the last failure.
+    server: Heard,
+    /// What was taken is not nested.
+    is_first: bool,
+    /// Boxed: nearly nobody asks.
+    confirming: Option<Box<Confirming>>,
+}
+
+impl Course {
+    fn new(confirming: Option<Box<Confirming>>) -> Self {
+        Self {
+            server: Heard::Nothing,
+            is_first: false,
+            confirming,
+        }
+    }
+
+    /// Before an attempt, and before a wait that may end with the lock.
+    async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
+        match &mut self.confirming {
+            None => Ok(()),
+            Some(confirming) => Box::pin(confirming.prepare(entry)).await,
+        }
+    }
+}
+
 /// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
-/// found, if there was one. `server`: what was heard of it on the way.
+/// found, if there was one.
 pub(crate) async fn acquire(
     entry: &Arc<Entry>,
     owner: &Owner,
     terms: Terms,
     wait: Wait,
-    server: &mut Heard,
+    course: &mut Course,
 ) -> Result<Result<Taken, Option<Box<Busy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
     let mut waiter = Waiter::new(entry, owner, terms, wait.order());
-    let mut subscription: Option<Subscription> = None;
+    let mut subscription: Option<Box<Subscription>> = None;
     loop {
+        course.prepare(entry).await?;
         let permit = match waiter.next(deadline).await? {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+                course.is_first = permit.permit.target == 1;
                 let taken = permit.taken(sent_at)?;
                 waiter.note_left();
                 return Ok(Ok(taken));
@@ -124,25 +162,27 @@ pub(crate) async fn acquire(
             None => return Ok(Err(waiter.found())),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-        let seen = subscription.as_ref().map_or(0, Subscription::version);
+        let seen = subscription.as_deref().map_or(0, Subscription::version);
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            permit.attempt(owner).await?
+            permit.attempt(owner, course).await?
         };
         let left = match attempt {
             Attempt::Taken(taken) => {
                 waiter.note_left();
                 return Ok(Ok(taken));
             }
-            Attempt::Busy(busy) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
-            Attempt::Busy(busy) => {
-                *server = Heard::Busy;
+            Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
+            Attempt::Busy(busy, on_the_way) => {
+                course.server = Heard::Busy;
                 let left = busy.lease_left;
                 waiter.note_found(busy);
-                left
+                // What is published where a slot goes may not be heard.
+                let most = on_the_way.then_some(ON_THE_WAY);
+                left.into_iter().chain(most).min()
             }
         };
-        match subscription.as_ref().filter(|found| !found.is_refused()) {
+        match subscription.as_deref().filter(|found| !found.is_refused()) {
             Some(listening) => {
                 let watchdog_timeout = shared.watchdog_timeout();
                 let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
@@ -155,7 +195,7 @@ pub(crate) async fn acquire(
                 // subscription was announced to nobody.
                 Totals::add(&shared.totals.contended, 1);
                 match Box::pin(subscribe(entry, &waiter, deadline)).await? {
-                    Subscribed::Confirmed(confirmed) => subscription = Some(confirmed),
+                    Subscribed::Confirmed(confirmed) => subscription = Some(Box::new(confirmed)),
                     Subscribed::NotNeeded | Subscribed::TooLate => {}
                 }
             }
@@ -167,6 +207,9 @@ pub(crate) async fn acquire(
         }
     }
 }
+
+/// For how long at most a lock is waited for whose slot is on its way to another node.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -200,7 +243,8 @@ struct AcquirePermit {
 
 enum Attempt {
     Taken(Taken),
-    Busy(Box<Busy>),
+    /// And whether the lock's slot is on its way to another node.
+    Busy(Box<Busy>, bool),
 }
 
 impl AcquirePermit {
@@ -214,8 +258,10 @@ impl AcquirePermit {
     }
 
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
-    async fn attempt(&mut self, owner: &Owner) -> Result<Attempt, Error> {
+    async fn attempt(&mut self, owner: &Owner, course: &mut Course) -> Result<Attempt, Error> {
         let entry = Arc::clone(&self.entry);
+        course.is_first = self.permit.target == 1;
+        course.prepare(&entry).await?;
         let shared = entry.shared();
         if self.permit.target > 1 && owner.origin() == Origin::Task {
             let lock = entry.name.given();
@@ -272,10 +318,11 @@ impl AcquirePermit {
                 }
                 Acquired::Busy { left, holder } => {
                     self.untaken(Untaken::NotExecuted);
-                    return Ok(Attempt::Busy(Box::new(Busy {
+                    let busy = Busy {
                         holder: holder.clone(),
                         lease_left: *left,
-                    })));
+                    };
+                    return Ok(Attempt::Busy(Box::new(busy), answer.on_the_way));
                 }
             }
         }
@@ -326,9 +373,10 @@ fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
 async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();
     let field: Arc<str> = holder.into();
+    let announce = shared.redis.announce();
     let call = || {
         let lease = Duration::from_millis(1);
-        Some(script::release(&entry.name, &field, 0, lease))
+        Some(script::release(&entry.name, &field, 0, lease, announce))
     };
     let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
         .await
@@ -338,55 +386,4 @@ async fn release_stray_hold(entry: &Entry, holder: &str) {
         INFO, %lock, owner = holder, released,
         "outcome reconciled: a late send of an earlier hold was released"
     );
-}
-
-enum Subscribed {
-    Confirmed(Subscription),
-    /// Another caller of this client hands the lock over, or has just freed it.
-    NotNeeded,
-    /// The deadline came first.
-    TooLate,
-}
-
-/// Subscribes and has it confirmed.
-async fn subscribe(
-    entry: &Entry,
-    waiter: &Waiter,
-    deadline: Option<Instant>,
-) -> Result<Subscribed, Error> {
-    let shared = entry.shared();
-    let timeout = Instant::now() + shared.command_timeout();
-    let subscription = shared.subscriptions.subscribe(entry.name.channel());
-    tokio::select! {
-        biased;
-        confirmed = confirmed(entry, &subscription) => confirmed?,
-        () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
-        () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
-        () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry)),
-    }
-    Ok(Subscribed::Confirmed(subscription))
-}
-
-/// Waits until the server has confirmed the subscription; fails if it refuses it.
-pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
-    tokio::select! {
-        biased;
-        confirmed = subscription.confirmed() => {
-            confirmed.map_err(|text| not_subscribed(entry, &text))
-        }
-        // Nobody is left to confirm it.
-        () = entry.shared().gone.cancelled() => Err(Error::Closed),
-    }
-}
-
-/// Why it was not confirmed in time.
-pub(super) fn unconfirmed(entry: &Entry) -> Error {
-    let problem = entry.shared().subscriptions.problem();
-    let text = problem.as_deref();
-    not_subscribed(entry, text.unwrap_or("the subscription was not confirmed"))
-}
-
-fn not_subscribed(entry: &Entry, text: &str) -> Error {
-    let permission = format!("&{}", entry.name.channel());
-    server_error::of_connection(Operation::Subscribing, &permission, text)
 }

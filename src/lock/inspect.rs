@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::waiter::Wait;
-use super::{Lock, acquire};
+use super::{Lock, subscribe};
 use crate::core::{Busy, LossReason};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
@@ -54,7 +54,11 @@ impl Lock {
                         // A field of this client is text.
                         let text = std::str::from_utf8(&field).ok();
                         meant = text.and_then(|field| entry.peek(|core| core.owner_of(field)));
-                        Some(script::force_unlock(&entry.name, &field))
+                        Some(script::force_unlock(
+                            &entry.name,
+                            &field,
+                            shared.redis.announce(),
+                        ))
                     };
                     let retry = shared.no_retry();
                     let forced = script::call(entry.route(), Operation::Forcing, retry, call).await;
@@ -257,11 +261,11 @@ impl Lock {
         let checking = async {
             let entry = self.entry()?;
             let mut missing = self.refused_commands(&entry).await?;
-            let subscription = shared.subscriptions.subscribe(entry.name.channel());
-            let confirmed = acquire::confirmed(&entry, &subscription);
+            let subscription = shared.channels.subscribe(entry.name.channel());
+            let confirmed = subscribe::confirmed(&entry, &subscription);
             let subscribed = tokio::time::timeout(shared.command_timeout(), confirmed)
                 .await
-                .unwrap_or_else(|_| Err(acquire::unconfirmed(&entry)));
+                .unwrap_or_else(|_| Err(subscribe::unconfirmed(&entry)));
             match subscribed {
                 Ok(()) => {}
                 Err(Error::PermissionDenied { permission, .. }) => {

@@ -198,6 +198,7 @@ async fn send(
     retry: RetryPolicy,
 ) -> Result<ReleaseAnswer, CallError> {
     let (route, shared) = (entry.route(), entry.shared());
+    let announce = shared.redis.announce();
     let limit = Instant::now() + retry.timeout;
     let (mut may_pass, mut denied) = (true, None::<String>);
     loop {
@@ -216,9 +217,11 @@ async fn send(
                     lease,
                 } => {
                     target = count;
-                    script::release(&entry.name, field, count, lease)
+                    script::release(&entry.name, field, count, lease, announce)
                 }
-                ReleaseSend::Pass { to, lease } => script::pass(&entry.name, field, &to, lease),
+                ReleaseSend::Pass { to, lease } => {
+                    script::pass(&entry.name, field, &to, lease, announce)
+                }
             })
         };
         let error = match script::call(route, doing, retry, call).await {
@@ -279,14 +282,16 @@ fn release_answer(
         Released::Taken => (Some(LossReason::Taken), 0),
         Released::NotALock => (Some(LossReason::Changed), 0),
     };
-    // The registry of channels is asked only if somebody listens.
-    let by_itself = || u32::from(shared.subscriptions.is_confirmed(channel));
+    // The registry of channels is asked only if somebody listens. Of a cluster the server that answers does
+    // not know who listens at the others.
+    let others_listen =
+        || shared.redis.is_cluster() || receivers > shared.channels.own_listeners(channel);
     ReleaseAnswer {
         target,
         gone,
         first_sent_at: shared.clock.time(answer.first_sent_at),
         sent_at: shared.clock.time(answer.sent_at),
-        others_listen: !passes && receivers > 0 && receivers > by_itself(),
+        others_listen: !passes && (receivers > 0 || shared.redis.is_cluster()) && others_listen(),
     }
 }
 

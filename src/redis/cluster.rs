@@ -18,6 +18,8 @@ use super::settings::{Expected, Settings};
 use super::transport::{Arg, ConnectionError, Reply, Role};
 use crate::error::Error;
 use crate::runtime::event;
+use crate::server_error;
+use crate::wire::Announce;
 
 /// Which slots each primary has.
 type Slots = Vec<(RangeInclusive<u16>, Address)>;
@@ -45,6 +47,29 @@ impl Scout {
         let reported = self.query(known, time_limit).await;
         map.apply(&reported.map_err(|problem| connect_error(&self.settings, problem))?);
         Ok(())
+    }
+
+    /// How releases are announced. A node that was asked for the map is asked whether it knows sharded
+    /// channels.
+    pub(super) async fn announce(&mut self, wanted: Announce) -> Result<Announce, Error> {
+        let Some((_, connection, _)) = self.current.as_mut().filter(|_| wanted.hears_sharded())
+        else {
+            return Ok(wanted);
+        };
+        let words = [Arg::Fixed("SHARDNUMSUB")];
+        let answer = connection.command("PUBSUB", &words, self.settings.command_timeout);
+        match answer.await {
+            // A missing permission says that it knows the command.
+            Ok(_) => Ok(wanted),
+            Err(ConnectionError::Refused(text)) if server_error::is_permission(&text) => Ok(wanted),
+            Err(ConnectionError::Refused(_)) if wanted == Announce::Auto => Ok(Announce::Classic),
+            Err(ConnectionError::Refused(_)) => Err(Error::InvalidConfig {
+                what: "announce",
+                problem: "the servers have no sharded channels, which came with Redis 7.0"
+                    .to_owned(),
+            }),
+            Err(problem) => Err(connect_error(&self.settings, problem)),
+        }
     }
 
     /// Starts what keeps the map right.

@@ -5,6 +5,8 @@
 //! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
 //! reply.
 
+mod sharded;
+
 use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::Arc;

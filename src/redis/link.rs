@@ -1,6 +1,7 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::connection::Connection;
 use super::fence::{self, Identity};
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 use crate::error::Source;
+use crate::runtime::event;
 use crate::script::Call;
 use crate::server_error;
 
@@ -263,6 +265,46 @@ impl Link {
             self.doubt.notify_one();
         }
         replies
+    }
+
+    /// Sends a script once, by its text, whatever the server knows.
+    pub(super) async fn run_text<T>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+    ) -> Result<Reply, SendError> {
+        let sent = AtomicBool::new(false);
+        let (reply, _) = self.send(Words::Text, call, limit, &sent).await?;
+        Ok(reply)
+    }
+
+    /// How many replicas have everything that this connection has written, after `within` at the latest.
+    pub(super) async fn wait_for_replicas(
+        &self,
+        replicas: u32,
+        within: Duration,
+        limit: Limit,
+    ) -> u32 {
+        let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+        let words = [Arg::Number(replicas.into()), Arg::Number(within)];
+        let answer = |timeout| self.connection.command("WAIT", &words, timeout);
+        match self.exchange(answer, Instant::now(), limit).await {
+            Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).unwrap_or(0),
+            Ok(_) => 0,
+            Err(problem) => {
+                event!(WARN, %problem, "replicas could not be waited for");
+                0
+            }
+        }
+    }
+
+    /// Publishes on a sharded channel. Without an answer its listeners wait for the lease.
+    pub(super) async fn announce(&self, channel: &Arc<str>, limit: Limit) {
+        let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
+        let answer = |timeout| self.connection.command("SPUBLISH", &words, timeout);
+        if let Err(problem) = self.exchange(answer, Instant::now(), limit).await {
+            event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
+        }
     }
 
     /// Waits for an answer to a command that does nothing. A refusal is an answer.

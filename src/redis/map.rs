@@ -7,6 +7,8 @@
 //! answering, over data that are about to be thrown away. And a route whose server has changed is told to
 //! those who hold locks there.
 
+mod values;
+
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::pin::pin;
@@ -15,17 +17,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use super::address::Address;
 use super::lane::Surroundings;
-use super::link::{Limit, Link, SendError};
+use super::link::{Limit, SendError};
 use super::node::Node;
 use super::redirect::Redirect;
 use super::settings::{Expected, Settings};
 use super::transport::Reply;
 use crate::runtime::event;
 use crate::script::Call;
+
+pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.
 pub(super) struct Map {
@@ -49,50 +54,6 @@ struct State {
     nodes: Vec<Arc<Node>>,
     /// For each route the number of its server.
     owners: Vec<Option<u16>>,
-}
-
-/// Routes whose server has changed, until somebody asks for them.
-#[derive(Default)]
-pub(crate) struct Switches {
-    routes: Mutex<BTreeSet<u16>>,
-    notify: Notify,
-}
-
-impl Switches {
-    fn add(&self, routes: impl IntoIterator<Item = u16>) {
-        self.routes.lock().extend(routes);
-        self.notify.notify_one();
-    }
-
-    /// Waits for routes whose server has changed. Cancel safe.
-    pub(crate) async fn next(&self) -> BTreeSet<u16> {
-        loop {
-            let routes = std::mem::take(&mut *self.routes.lock());
-            if !routes.is_empty() {
-                return routes;
-            }
-            self.notify.notified().await;
-        }
-    }
-}
-
-/// A connection, and the number of the server that it leads to.
-pub(crate) struct Way {
-    pub(crate) link: Arc<Link>,
-    node: u16,
-    /// The node that still has the slot, if this one is about to take it over.
-    taken_over_from: Option<u16>,
-}
-
-impl Way {
-    /// The way to the only server.
-    pub(super) fn only(link: Arc<Link>) -> Self {
-        Self {
-            link,
-            node: 0,
-            taken_over_from: None,
-        }
-    }
 }
 
 impl Map {
@@ -127,7 +88,7 @@ impl Map {
         route: u16,
         nth: usize,
         limit: Instant,
-    ) -> Result<Way, SendError> {
+    ) -> Result<RoutedLink, SendError> {
         loop {
             let mut changed = pin!(self.changed.notified());
             // Registered before the map is read, so that no change is missed in between.
@@ -143,7 +104,7 @@ impl Map {
                 biased;
                 link = node.lane(nth, &self.around).ready(limit) => {
                     let link = link?;
-                    return Ok(Way { node: number, ..Way::only(link) });
+                    return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
                 }
                 () = changed => {}
             }
@@ -155,16 +116,27 @@ impl Map {
         &self,
         route: u16,
         nth: usize,
-        mut way: Way,
+        mut way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
+    ) -> Result<Received, SendError> {
         let mut redirections = 0;
         loop {
             let text = match self.run_once(route, &way, call, limit, sent).await {
                 Err(SendError::Refused(text)) => text,
-                answered => return answered,
+                Err(error) => return Err(error),
+                Ok((reply, sent_at)) => {
+                    let on_the_way = way.taken_over_from.is_some();
+                    if on_the_way && let Some(channel) = &call.announced {
+                        self.announce_at_home(route, nth, channel, limit);
+                    }
+                    return Ok(Received {
+                        reply,
+                        sent_at,
+                        on_the_way,
+                    });
+                }
             };
             let asked = self.node(way.node);
             let Some(redirect) = Redirect::read(&text, &asked.address) else {
@@ -186,7 +158,7 @@ impl Map {
                     let (node, target) = self.node_at(&address);
                     let lane = target.lane(nth, &self.around);
                     lane.set_wanted(true);
-                    lane.ready(limit.until).await.map(|link| Way {
+                    lane.ready(limit.until).await.map(|link| RoutedLink {
                         link,
                         node,
                         taken_over_from: Some(way.node),
@@ -206,11 +178,25 @@ impl Map {
         }
     }
 
+    /// A message that was published at the node that takes over a slot is not heard at the one that still has
+    /// it, where the listeners are.
+    fn announce_at_home(&self, route: u16, nth: usize, channel: &Arc<str>, limit: Limit) {
+        let Some((_, node)) = self.owner(route) else {
+            return;
+        };
+        let (around, channel) = (self.around.clone(), Arc::clone(channel));
+        self.around.spawn(async move {
+            if let Ok(link) = node.lane(nth, &around).ready(limit.until).await {
+                link.announce(&channel, limit).await;
+            }
+        });
+    }
+
     /// Sends once. What a server has answered that does not have the route any more is not known.
     async fn run_once<T>(
         &self,
         route: u16,
-        way: &Way,
+        way: &RoutedLink,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
@@ -240,13 +226,13 @@ impl Map {
     }
 
     /// Whether the server of this way has the route, or is about to take it over from the one that has.
-    fn has(&self, route: u16, way: &Way) -> bool {
+    fn has(&self, route: u16, way: &RoutedLink) -> bool {
         let owner = self.state.lock().owners[usize::from(route)];
         owner == Some(way.node) || owner.is_some() && owner == way.taken_over_from
     }
 
     /// Waits until the server of this way does not have the route any more.
-    async fn lost(&self, route: u16, way: &Way) {
+    async fn lost(&self, route: u16, way: &RoutedLink) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -347,6 +333,16 @@ impl Map {
             .collect()
     }
 
+    /// The numbers of the servers that have a route.
+    pub(super) fn numbers(&self) -> BTreeSet<u16> {
+        self.state.lock().in_use()
+    }
+
+    /// Ready when a route has got another server after this call, if it is enabled.
+    pub(super) fn switched(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
     /// Visits every server that was ever named.
     pub(super) fn each_node(&self, visit: impl FnMut(&Arc<Node>)) {
         self.state.lock().nodes.iter().for_each(visit);
@@ -362,24 +358,6 @@ impl Map {
             nodes: self.state.lock().in_use().len(),
             redirects: self.redirects.load(Ordering::Relaxed),
             failovers: self.failovers.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// The servers that commands go to, and how often that has changed.
-pub(crate) struct Nodes {
-    pub(crate) nodes: usize,
-    pub(crate) redirects: u64,
-    pub(crate) failovers: u64,
-}
-
-impl Nodes {
-    /// Of one server.
-    pub(super) fn one() -> Self {
-        Self {
-            nodes: 1,
-            redirects: 0,
-            failovers: 0,
         }
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::address::Address;
 use super::lane::{Lane, Surroundings};
 use super::link::{Limit, SendError};
+use super::replicas::Replicas;
 use super::settings::Settings;
 use crate::error::Error;
 
@@ -15,6 +16,9 @@ pub(super) struct Node {
     pub(super) address: Address,
     settings: Arc<Settings>,
     lanes: Box<[OnceLock<Lane>]>,
+    /// On which replicas are waited for; opened on its first use.
+    waiting_lane: OnceLock<Lane>,
+    pub(super) replicas: Arc<Replicas>,
     /// For each lane, the permits for bulk calls.
     bulk: Box<[[Arc<Semaphore>; 2]]>,
 }
@@ -39,6 +43,8 @@ impl Node {
             address,
             settings,
             lanes: std::iter::repeat_with(OnceLock::new).take(lanes).collect(),
+            waiting_lane: OnceLock::new(),
+            replicas: Arc::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
         }
     }
@@ -61,9 +67,17 @@ impl Node {
         self.lanes[nth].get_or_init(|| Lane::start(&self.settings, nth, around))
     }
 
+    /// The lane on which replicas are waited for.
+    pub(super) fn waiting_lane(&self, around: &Surroundings) -> &Lane {
+        let nth = self.lanes.len();
+        self.waiting_lane
+            .get_or_init(|| Lane::start(&self.settings, nth, around))
+    }
+
     /// The lanes that have been used.
     pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter().filter_map(OnceLock::get)
+        let lanes = self.lanes.iter().chain([&self.waiting_lane]);
+        lanes.filter_map(OnceLock::get)
     }
 
     /// Whether there are to be connections.

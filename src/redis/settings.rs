@@ -20,6 +20,7 @@ use super::transport::Role;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
 use crate::error::Error;
+use crate::wire::Announce;
 use url::{invalid, parse};
 
 /// As whom to connect.
@@ -49,9 +50,12 @@ pub(crate) struct Settings {
     pub(super) client_name: Option<Arc<str>>,
     /// As whom to ask the sentinels; `None`: as nobody.
     pub(super) sentinel_credentials: Option<Credentials>,
+    /// How releases are announced in a cluster.
+    pub(super) announce: Announce,
 }
 
 /// Where a connection leads.
+#[derive(Clone)]
 pub(super) enum Target {
     Server(Box<Server>),
     #[cfg(feature = "test-util")]
@@ -103,6 +107,7 @@ impl Settings {
             fence,
             client_name: None,
             sentinel_credentials: None,
+            announce: Announce::default(),
         }
     }
 
@@ -112,6 +117,10 @@ impl Settings {
             client_name,
             ..self
         }
+    }
+
+    pub(crate) fn with_announce(self, announce: Announce) -> Self {
+        Self { announce, ..self }
     }
 
     pub(crate) fn with_sentinel_credentials(self, credentials: Option<Credentials>) -> Self {
@@ -218,6 +227,7 @@ impl Settings {
             fence,
             client_name: None,
             sentinel_credentials: None,
+            announce: Announce::default(),
         })
     }
 }
@@ -243,7 +253,26 @@ impl Settings {
             fence: self.fence,
             client_name: self.client_name.clone(),
             sentinel_credentials: None,
+            announce: Announce::default(),
         }
+    }
+
+    /// The same for sharded channels: their answers are read as those of the older protocol.
+    pub(super) fn for_sharded_channels(&self) -> Self {
+        let mut settings = Self {
+            target: self.target.clone(),
+            kind: Kind::Server,
+            address: self.address.clone(),
+            client_name: self.client_name.clone(),
+            sentinel_credentials: None,
+            ..*self
+        };
+        match &mut settings.target {
+            Target::Server(server) => server.config.version = RespVersion::RESP2,
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => {}
+        }
+        settings
     }
 
     /// The same for a sentinel: it has no databases, and users of its own.

@@ -11,12 +11,14 @@ use super::node::Node;
 use super::sentinel::Sentinels;
 use super::settings::{Expected, Kind, Settings};
 use crate::error::Error;
+use crate::wire::Announce;
 
 /// Which server serves which lock.
 pub(super) enum Topology {
     /// One server: a map that never changes.
     One(Node),
-    Cluster(Arc<Map>),
+    /// And how its clients tell each other that a lock is free.
+    Cluster(Arc<Map>, Announce),
     Sentinel(Arc<Map>),
 }
 
@@ -49,8 +51,9 @@ impl Topology {
                 let map = map(Expected::WorkingCluster, SLOTS);
                 let mut scout = Scout::new(settings);
                 scout.begin(&map, known).await?;
+                let announce = scout.announce(settings.announce).await?;
                 scout.keep(&map, known.clone());
-                Self::Cluster(map)
+                Self::Cluster(map, announce)
             }
             Kind::Sentinel(known, service) => {
                 let map = map(Expected::Primary, 1);
@@ -66,7 +69,7 @@ impl Topology {
     pub(super) fn map(&self) -> Option<&Arc<Map>> {
         match self {
             Self::One(_) => None,
-            Self::Cluster(map) | Self::Sentinel(map) => Some(map),
+            Self::Cluster(map, _) | Self::Sentinel(map) => Some(map),
         }
     }
 
@@ -74,7 +77,7 @@ impl Topology {
     pub(super) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
         match self {
             Self::One(node) => node.lanes().for_each(visit),
-            Self::Cluster(map) | Self::Sentinel(map) => {
+            Self::Cluster(map, _) | Self::Sentinel(map) => {
                 map.each_node(|node| node.lanes().for_each(&mut visit));
             }
         }
@@ -84,7 +87,7 @@ impl Topology {
     pub(super) fn is_connected(&self) -> bool {
         match self {
             Self::One(node) => node.lanes().all(Lane::is_up),
-            Self::Cluster(map) | Self::Sentinel(map) => {
+            Self::Cluster(map, _) | Self::Sentinel(map) => {
                 let nodes = map.nodes();
                 nodes.iter().flat_map(|node| node.lanes()).all(Lane::is_up)
             }
@@ -95,7 +98,7 @@ impl Topology {
     pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
         match self {
             Self::One(node) => node.ping(around, limit).await,
-            Self::Cluster(map) | Self::Sentinel(map) => {
+            Self::Cluster(map, _) | Self::Sentinel(map) => {
                 for node in map.nodes() {
                     node.ping(around, limit).await?;
                 }

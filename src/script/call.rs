@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Call;
 use crate::error::{Error, Operation};
-use crate::redis::{Limit, Route, SendError};
+use crate::redis::{Limit, Received, Route, SendError};
 use crate::server_error;
 
 /// A reply, with what is needed to judge it.
@@ -18,6 +18,8 @@ pub(crate) struct Answer<T> {
     pub(crate) sent_at: Instant,
     /// Before the first send.
     pub(crate) first_sent_at: Instant,
+    /// It came from a node that is about to take over the lock's slot.
+    pub(crate) on_the_way: bool,
 }
 
 /// No usable reply.
@@ -93,13 +95,18 @@ async fn repeat<T>(
             return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
         let error = match route.run(way, &call, limit, sent).await {
-            Ok((reply, sent_at)) => {
+            Ok(Received {
+                reply,
+                sent_at,
+                on_the_way,
+            }) => {
                 let first_sent_at = first_sent_at.unwrap_or(sent_at);
                 return match (call.decode)(&reply) {
                     Some(value) => Ok(Answer {
                         value,
                         sent_at,
                         first_sent_at,
+                        on_the_way,
                     }),
                     None => Err(CallError {
                         error: Error::UnexpectedReply {

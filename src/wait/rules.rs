@@ -15,10 +15,10 @@ fn is_ready<T>(future: impl Future<Output = T>) -> bool {
 async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() {
     let subscriptions = Arc::new(Subscriptions::default());
     assert!(!is_ready(subscriptions.changed()), "nothing has changed");
-    let first = subscriptions.subscribe(&channel());
+    let first = subscribe(&subscriptions, &channel());
     assert!(is_ready(subscriptions.changed()), "it is wanted");
     subscriptions.take_wanted(9);
-    let second = subscriptions.subscribe(&channel());
+    let second = subscribe(&subscriptions, &channel());
     assert!(
         !is_ready(subscriptions.changed()),
         "it was requested before"
@@ -28,14 +28,14 @@ async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() 
     drop(second);
     assert!(is_ready(subscriptions.changed()), "it lingers from here on");
     assert_eq!(subscriptions.next_unwanted(), Some(Instant::now() + LINGER));
-    let _again = subscriptions.subscribe(&channel());
+    let _again = subscribe(&subscriptions, &channel());
     assert_eq!(subscriptions.next_unwanted(), None, "it is used again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let subscription = subscriptions.subscribe(&channel());
+    let subscription = subscribe(&subscriptions, &channel());
     subscriptions.subscribed("c");
     assert!(!is_ready(subscription.confirmed()), "not requested yet");
     subscriptions.take_wanted(9);
@@ -71,7 +71,7 @@ async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
         |subscriptions| subscriptions.refused("c", "NOPERM"),
     ];
     for wake in wakes {
-        let subscription = subscriptions.subscribe(&channel());
+        let subscription = subscribe(&subscriptions, &channel());
         let before = subscription.version();
         let mut waiting = std::pin::pin!(subscription.changed_since(before));
         assert!(!is_ready(waiting.as_mut()));
@@ -84,8 +84,8 @@ async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
 async fn at_the_end_of_a_connection_and_of_the_client_only_what_is_used_stays() {
     for end in [Subscriptions::disconnected, Subscriptions::end] {
         let subscriptions = Arc::new(Subscriptions::default());
-        let used = subscriptions.subscribe(&"used".into());
-        drop(subscriptions.subscribe(&"unused".into()));
+        let used = subscribe(&subscriptions, &"used".into());
+        drop(subscribe(&subscriptions, &"unused".into()));
         assert_eq!(subscriptions.len(), 2, "it lingers");
         end(&subscriptions);
         assert_eq!(subscriptions.take_wanted(9), [Arc::<str>::from("used")]);
@@ -97,7 +97,7 @@ async fn at_the_end_of_a_connection_and_of_the_client_only_what_is_used_stays() 
 #[tokio::test(start_paused = true)]
 async fn what_was_asked_for_on_a_connection_that_ended_is_asked_for_again() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let _waiter = subscriptions.subscribe(&channel());
+    let _waiter = subscribe(&subscriptions, &channel());
     subscriptions.take_wanted(9);
     subscriptions.disconnected();
     assert_eq!(subscriptions.take_wanted(9), [channel()]);
@@ -106,13 +106,13 @@ async fn what_was_asked_for_on_a_connection_that_ended_is_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn who_comes_while_a_channel_is_unsubscribed_wants_it_again() {
     let subscriptions = Arc::new(Subscriptions::default());
-    drop(subscriptions.subscribe(&channel()));
+    drop(subscribe(&subscriptions, &channel()));
     subscriptions.take_wanted(9);
     subscriptions.subscribed("c");
     tokio::time::advance(LINGER).await;
     assert_eq!(subscriptions.take_unwanted(9), [channel()]);
     while is_ready(subscriptions.changed()) {}
-    let waiter = subscriptions.subscribe(&channel());
+    let waiter = subscribe(&subscriptions, &channel());
     assert!(
         is_ready(subscriptions.changed()),
         "its subscription is requested"
@@ -129,8 +129,8 @@ async fn who_comes_while_a_channel_is_unsubscribed_wants_it_again() {
 async fn once_the_client_is_closed_nothing_lingers() {
     let subscriptions = Arc::new(Subscriptions::default());
     let (first, second) = (
-        subscriptions.subscribe(&channel()),
-        subscriptions.subscribe(&channel()),
+        subscribe(&subscriptions, &channel()),
+        subscribe(&subscriptions, &channel()),
     );
     subscriptions.end();
     drop(first);

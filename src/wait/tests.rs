@@ -10,8 +10,8 @@ fn channel() -> Arc<str> {
 async fn a_channel_is_wanted_once_and_unwanted_a_second_after_its_last_user_left() {
     let subscriptions = Arc::new(Subscriptions::default());
     let (first, second) = (
-        subscriptions.subscribe(&channel()),
-        subscriptions.subscribe(&channel()),
+        subscribe(&subscriptions, &channel()),
+        subscribe(&subscriptions, &channel()),
     );
     assert_eq!(subscriptions.take_wanted(9), [channel()]);
     assert!(subscriptions.take_wanted(9).is_empty());
@@ -30,7 +30,7 @@ async fn a_channel_is_wanted_once_and_unwanted_a_second_after_its_last_user_left
 #[tokio::test(start_paused = true)]
 async fn a_message_before_the_wait_is_not_missed() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let subscription = subscriptions.subscribe(&channel());
+    let subscription = subscribe(&subscriptions, &channel());
     let before = subscription.version();
     subscriptions.message("c");
     subscription.changed_since(before).await;
@@ -40,7 +40,7 @@ async fn a_message_before_the_wait_is_not_missed() {
 #[tokio::test(start_paused = true)]
 async fn a_new_connection_wants_used_channels_again_and_wakes_their_waiters() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let subscription = subscriptions.subscribe(&channel());
+    let subscription = subscribe(&subscriptions, &channel());
     subscriptions.take_wanted(9);
     subscriptions.subscribed("c");
     let before = subscription.version();
@@ -58,11 +58,11 @@ async fn a_new_connection_wants_used_channels_again_and_wakes_their_waiters() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_channel_notifies_its_waiters_and_can_be_requested_again() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let refused = subscriptions.subscribe(&channel());
+    let refused = subscribe(&subscriptions, &channel());
     subscriptions.take_wanted(9);
     subscriptions.refused("c", "NOPERM");
     assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
-    let again = subscriptions.subscribe(&channel());
+    let again = subscribe(&subscriptions, &channel());
     drop(refused);
     assert_eq!(
         subscriptions.take_wanted(9),
@@ -75,7 +75,7 @@ async fn a_refused_channel_notifies_its_waiters_and_can_be_requested_again() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_was_under_way_when_its_connection_ended_is_wanted_again() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let _subscription = subscriptions.subscribe(&channel());
+    let _subscription = subscribe(&subscriptions, &channel());
     assert_eq!(subscriptions.take_wanted(9), [channel()]);
     subscriptions.disconnected();
     assert_eq!(subscriptions.take_wanted(9), [channel()]);
@@ -84,14 +84,14 @@ async fn a_subscription_that_was_under_way_when_its_connection_ended_is_wanted_a
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_wants_it_again() {
     let subscriptions = Arc::new(Subscriptions::default());
-    drop(subscriptions.subscribe(&channel()));
+    drop(subscribe(&subscriptions, &channel()));
     subscriptions.take_wanted(9);
     subscriptions.subscribed("c");
     tokio::time::advance(LINGER).await;
     assert_eq!(subscriptions.take_unwanted(9), [channel()]);
     // From here on UNSUBSCRIBE is in flight.
     subscriptions.changed().await;
-    let again = subscriptions.subscribe(&channel());
+    let again = subscribe(&subscriptions, &channel());
     tokio::time::timeout(LINGER, subscriptions.changed())
         .await
         .expect("the subscriber is notified");
@@ -104,7 +104,7 @@ async fn a_waiter_that_comes_while_its_channel_is_being_unsubscribed_wants_it_ag
 #[tokio::test(start_paused = true)]
 async fn a_channel_that_is_refused_after_a_reconnect_wakes_its_waiters_who_see_it() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let subscription = subscriptions.subscribe(&channel());
+    let subscription = subscribe(&subscriptions, &channel());
     subscriptions.take_wanted(9);
     subscriptions.subscribed("c");
     assert!(!subscription.is_refused());

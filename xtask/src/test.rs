@@ -156,6 +156,7 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
             "callbacks",
             "events",
             "path",
+            "writes",
         ],
     ),
     (
@@ -172,7 +173,7 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
     (
         "clusters, and servers behind Sentinel",
         &[],
-        &["cluster", "sentinel"],
+        &["cluster", "cluster_wakeups", "sentinel", "replicas"],
     ),
 ];
 

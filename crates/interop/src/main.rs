@@ -14,6 +14,7 @@ mod fixture;
 mod holding;
 mod party;
 mod servers;
+mod several;
 mod waiting;
 mod wire;
 mod worker;
@@ -53,6 +54,7 @@ fn scenarios() -> Vec<Scenario> {
         waiting::scenarios(),
         failures::scenarios(),
         servers::scenarios(),
+        several::scenarios(),
         contention::scenarios(),
     ]
     .concat()

@@ -25,6 +25,17 @@ impl Fail {
     }
 }
 
+/// How each side is told of a cluster, or of servers behind Sentinel.
+pub struct Several {
+    pub rust: String,
+    /// One node of a cluster, or all sentinels.
+    pub java: String,
+    /// `cluster` or `sentinel`.
+    pub kind: &'static str,
+    /// What the sentinels call the primary.
+    pub name: String,
+}
+
 /// A client of one side.
 #[derive(Clone)]
 pub enum Party {
@@ -73,6 +84,17 @@ impl Party {
         match self {
             Self::Rust(_) => Self::rust(url, watchdog).await,
             Self::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
+        }
+    }
+
+    /// One more client of this side, of several servers.
+    pub async fn of_several(&self, servers: &Several, watchdog: Duration) -> Self {
+        match self {
+            Self::Rust(_) => Self::rust(&servers.rust, watchdog).await,
+            Self::Java { peer, .. } => {
+                let settings = [(servers.kind, servers.name.clone())];
+                Self::java(peer, &servers.java, watchdog, &settings).await
+            }
         }
     }
 

@@ -121,6 +121,15 @@ impl Cluster {
         format!("redis-cluster://127.0.0.1:{}?{}", ports[0], rest.join("&"))
     }
 
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     pub fn port(&self, nth: usize) -> u16 {
         self.nodes[nth].server.port
     }

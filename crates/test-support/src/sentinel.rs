@@ -71,6 +71,13 @@ impl Sentinels {
         )
     }
 
+    /// The addresses of all sentinels, as a JVM takes them.
+    pub fn addresses(&self) -> String {
+        let address = |sentinel: &Sentinel| format!("redis://127.0.0.1:{}", sentinel.port);
+        let addresses: Vec<String> = self.sentinels.iter().map(address).collect();
+        addresses.join(" ")
+    }
+
     pub fn control(&self, nth: usize) -> Control {
         self.servers[nth].control()
     }

@@ -101,7 +101,15 @@ public class Peer {
             CLIENTS.put(command.get("client"), Redisson.create(config));
             return "null";
         }
-        if (command.values.containsKey("cluster")) {
+        if (command.values.containsKey("sentinel")) {
+            // Before 3.15 the list of sentinels cannot be left unchecked, and has to be complete.
+            config.useSentinelServers()
+                .setMasterName(command.get("sentinel"))
+                .addSentinelAddress(command.get("address").split(" "))
+                .setMasterConnectionMinimumIdleSize(2)
+                .setMasterConnectionPoolSize(24)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+        } else if (command.values.containsKey("cluster")) {
             config.useClusterServers()
                 .addNodeAddress(command.get("address"))
                 .setMasterConnectionMinimumIdleSize(2)

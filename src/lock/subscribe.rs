@@ -1,0 +1,60 @@
+//! The subscription of a call that waits: requested, and confirmed by the server.
+
+use tokio::time::Instant;
+
+use super::waiter::{Waiter, sleep_until};
+use crate::entry::Entry;
+use crate::error::{Error, Operation};
+use crate::server_error;
+use crate::wait::Subscription;
+
+pub(super) enum Subscribed {
+    Confirmed(Subscription),
+    /// Another caller of this client hands the lock over, or has just freed it.
+    NotNeeded,
+    /// The deadline came first.
+    TooLate,
+}
+
+/// Subscribes and has it confirmed.
+pub(super) async fn subscribe(
+    entry: &Entry,
+    waiter: &Waiter,
+    deadline: Option<Instant>,
+) -> Result<Subscribed, Error> {
+    let shared = entry.shared();
+    let timeout = Instant::now() + shared.command_timeout();
+    let subscription = shared.channels.subscribe(entry.name.channel());
+    tokio::select! {
+        biased;
+        confirmed = confirmed(entry, &subscription) => confirmed?,
+        () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
+        () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
+        () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry)),
+    }
+    Ok(Subscribed::Confirmed(subscription))
+}
+
+/// Waits until the server has confirmed the subscription; fails if it refuses it.
+pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        confirmed = subscription.confirmed() => {
+            confirmed.map_err(|text| not_subscribed(entry, &text))
+        }
+        // Nobody is left to confirm it.
+        () = entry.shared().gone.cancelled() => Err(Error::Closed),
+    }
+}
+
+/// Why it was not confirmed in time.
+pub(super) fn unconfirmed(entry: &Entry) -> Error {
+    let problem = entry.shared().channels.problem();
+    let text = problem.as_deref();
+    not_subscribed(entry, text.unwrap_or("the subscription was not confirmed"))
+}
+
+fn not_subscribed(entry: &Entry, text: &str) -> Error {
+    let permission = format!("&{}", entry.name.channel());
+    server_error::of_connection(Operation::Subscribing, &permission, text)
+}

@@ -1,0 +1,93 @@
+//! What the map takes and leaves.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::redis::link::Link;
+use crate::redis::transport::Reply;
+
+/// Routes whose server has changed, until somebody asks for them.
+#[derive(Default)]
+pub(crate) struct Switches {
+    routes: Mutex<BTreeSet<u16>>,
+    notify: Notify,
+}
+
+impl Switches {
+    pub(super) fn add(&self, routes: impl IntoIterator<Item = u16>) {
+        self.routes.lock().extend(routes);
+        self.notify.notify_one();
+    }
+
+    /// Waits for routes whose server has changed. Cancel safe.
+    pub(crate) async fn next(&self) -> BTreeSet<u16> {
+        loop {
+            let routes = std::mem::take(&mut *self.routes.lock());
+            if !routes.is_empty() {
+                return routes;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// A connection, and the number of the server that it leads to.
+pub(crate) struct RoutedLink {
+    pub(crate) link: Arc<Link>,
+    pub(super) node: u16,
+    /// The node that still has the slot, if this one is about to take it over.
+    pub(super) taken_over_from: Option<u16>,
+}
+
+impl RoutedLink {
+    /// The way to the only server.
+    pub(in crate::redis) fn only(link: Arc<Link>) -> Self {
+        Self {
+            link,
+            node: 0,
+            taken_over_from: None,
+        }
+    }
+}
+
+/// The reply to a script.
+pub(crate) struct Received {
+    pub(crate) reply: Reply,
+    /// Before the answered send.
+    pub(crate) sent_at: Instant,
+    /// It came from a node that is about to take over the slot: nobody may hear yet what is published there.
+    pub(crate) on_the_way: bool,
+}
+
+impl Received {
+    /// From the server that has the lock.
+    pub(in crate::redis) fn at_home(reply: Reply, sent_at: Instant) -> Self {
+        Self {
+            reply,
+            sent_at,
+            on_the_way: false,
+        }
+    }
+}
+
+/// The servers that commands go to, and how often that has changed.
+pub(crate) struct Nodes {
+    pub(crate) nodes: usize,
+    pub(crate) redirects: u64,
+    pub(crate) failovers: u64,
+}
+
+impl Nodes {
+    /// Of one server.
+    pub(in crate::redis) fn one() -> Self {
+        Self {
+            nodes: 1,
+            redirects: 0,
+            failovers: 0,
+        }
+    }
+}

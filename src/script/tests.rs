@@ -1,0 +1,81 @@
+//! Tests of the scripts as calls.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// The header of a script is a contract: it declares exactly the inputs that the body uses, in
+/// order, and every integer that the body returns.
+#[test]
+fn every_header_agrees_with_its_body() {
+    for script in ALL {
+        let (header, body): (Vec<_>, Vec<_>) = script
+            .source
+            .lines()
+            .partition(|line| line.starts_with("--"));
+        let (header, body) = (header.join("\n"), body.join("\n"));
+        assert!(
+            header.starts_with(&format!("-- {}.lua: ", script.name)),
+            "{}: the header opens with the name of the file",
+            script.name
+        );
+        assert!(header.contains("\n-- Returns"), "{}", script.name);
+        for input in ["KEYS", "ARGV"] {
+            let declared = indices(&header, input);
+            let used = indices(&body, input);
+            if body.contains(&format!("ipairs({input})")) || body.contains("2 * n") {
+                assert!(header.contains(&format!("{input}[")), "{}", script.name);
+                continue;
+            }
+            assert_eq!(declared, used, "{}: {input}", script.name);
+            let expected: BTreeSet<_> = (1..=declared.len()).collect();
+            assert_eq!(declared, expected, "{}: {input} has holes", script.name);
+        }
+        for code in returned_codes(&body) {
+            assert!(
+                header
+                    .lines()
+                    .any(|line| line.trim_start_matches("-- ").trim().starts_with(&code)),
+                "{}: returns {code}, the header does not say so",
+                script.name
+            );
+        }
+        assert!(
+            script.source.lines().count() <= 45,
+            "{} is too long",
+            script.name
+        );
+    }
+}
+
+fn indices(text: &str, input: &str) -> BTreeSet<usize> {
+    text.split(&format!("{input}["))
+        .skip(1)
+        .filter_map(|rest| rest.split(']').next()?.parse().ok())
+        .collect()
+}
+
+fn returned_codes(body: &str) -> BTreeSet<String> {
+    body.split(&[' ', '\n'][..])
+        .collect::<Vec<_>>()
+        .windows(2)
+        .filter(|pair| pair[0] == "return")
+        .map(|pair| {
+            pair[1]
+                .trim_end_matches(|c: char| !c.is_ascii_digit())
+                .to_owned()
+        })
+        .filter(|code| code.parse::<i64>().is_ok() || code.starts_with("{-"))
+        .collect()
+}
+
+#[test]
+fn leases_round_up_to_whole_milliseconds() {
+    let ms = |duration| match millis(duration) {
+        Arg::Number(ms) => ms,
+        Arg::Text(_) | Arg::Bytes(_) | Arg::Fixed(_) => unreachable!("a number"),
+    };
+    assert_eq!(ms(Duration::from_millis(10)), 10);
+    assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
+    assert_eq!(ms(Duration::MAX), i64::MAX);
+}

@@ -1,0 +1,282 @@
+//! Waiters in a cluster: woken over classic and sharded channels, whoever releases, and wherever the slot goes.
+
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Announce, Error, LockClient, LockGuard};
+use test_support::{Cluster, Control, eventually, ms, slot};
+use tokio::task::JoinHandle;
+
+const OTHER: &str = "11111111-1111-4111-8111-111111111111:1";
+
+async fn connect(cluster: &Cluster, announce: Announce) -> LockClient {
+    LockClient::builder()
+        .watchdog_timeout(ms(30_000))
+        .command_timeout(ms(900))
+        .announce(announce)
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers")
+}
+
+fn wait_for(client: &LockClient, key: &str) -> JoinHandle<(Instant, Result<LockGuard, Error>)> {
+    let lock = client.lock(key);
+    tokio::spawn(async move {
+        let guard = lock.lock().await;
+        (Instant::now(), guard)
+    })
+}
+
+/// Waits until the client waits, with every subscription that it wants.
+async fn is_waiting(cluster: &Cluster, client: &LockClient, key: &str, announce: Announce) {
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    if announce != Announce::Classic {
+        let subscribed = || {
+            let mut owner = cluster.control(cluster.owner(key));
+            owner
+                .run(&["PUBSUB", "SHARDNUMSUB", &channel])
+                .ends_with(" 1")
+        };
+        eventually("it listens at the owner", ms(5_000), subscribed).await;
+    }
+    if announce != Announce::Sharded {
+        let subscribed = || {
+            (0..3).any(|nth| {
+                let listeners = cluster.control(nth).run(&["PUBSUB", "NUMSUB", &channel]);
+                listeners.ends_with(" 1")
+            })
+        };
+        eventually("it listens somewhere", ms(5_000), subscribed).await;
+    }
+}
+
+async fn woken(
+    waiter: JoinHandle<(Instant, Result<LockGuard, Error>)>,
+    released: Instant,
+    within: Duration,
+) {
+    let (at, guard) = tokio::time::timeout(within + ms(20_000), waiter)
+        .await
+        .expect("before the lease is over")
+        .expect("no panic");
+    guard.expect("free").unlock().await.expect("held");
+    let took = at.saturating_duration_since(released);
+    assert!(took <= within, "woken after {took:?}");
+}
+
+/// What another program does that holds the lock: taken without a message, freed without one.
+fn take(control: &mut Control, key: &str) {
+    control.run(&["HINCRBY", key, OTHER, "1"]);
+    control.run(&["PEXPIRE", key, "30000"]);
+}
+
+#[tokio::test]
+async fn every_way_of_announcing_wakes_those_who_listen_for_it() {
+    let cluster = Cluster::start(false).await;
+    let ways = [
+        (Announce::Auto, Announce::Auto),
+        (Announce::Auto, Announce::Classic),
+        (Announce::Auto, Announce::Sharded),
+        (Announce::Both, Announce::Classic),
+        (Announce::Both, Announce::Sharded),
+        (Announce::Classic, Announce::Auto),
+        (Announce::Sharded, Announce::Auto),
+        (Announce::Sharded, Announce::Sharded),
+        (Announce::Classic, Announce::Classic),
+    ];
+    for (nth, (releasing, listening)) in ways.into_iter().enumerate() {
+        // A listener to classic channels is found by `Auto` at the owner of the slot.
+        let key = cluster.key_at(nth % 3, &format!("woken{nth}"));
+        let (holder, other) = (
+            connect(&cluster, releasing).await,
+            connect(&cluster, listening).await,
+        );
+        let guard = holder.lock(key.clone()).lock().await.expect("free");
+        let waiter = wait_for(&other, &key);
+        is_waiting(&cluster, &other, &key, listening).await;
+        let listens_at_the_owner = {
+            let channel = format!("redisson_lock__channel:{{{key}}}");
+            let mut owner = cluster.control(nth % 3);
+            owner.run(&["PUBSUB", "NUMSUB", &channel]).ends_with(" 1")
+        };
+        if (releasing, listening) == (Announce::Auto, Announce::Classic) && !listens_at_the_owner {
+            // An old Redisson listens at the owner. Ours is at any node, so this pairing is of no use here.
+            guard.unlock().await.expect("held");
+            waiter.abort();
+            continue;
+        }
+        let released = Instant::now();
+        guard.unlock().await.expect("held");
+        woken(waiter, released, ms(250)).await;
+        holder.close(Duration::ZERO).await;
+        other.close(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn releases_of_redissons_of_both_eras_are_heard() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Auto).await;
+    for (nth, publish) in ["SPUBLISH", "PUBLISH"].into_iter().enumerate() {
+        let key = cluster.key_at(nth, "era");
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        let mut control = cluster.control(nth);
+        take(&mut control, &key);
+        let waiter = wait_for(&client, &key);
+        is_waiting(&cluster, &client, &key, Announce::Auto).await;
+        let released = Instant::now();
+        control.run(&["DEL", &key]);
+        control.run(&[publish, &channel, "0"]);
+        woken(waiter, released, ms(250)).await;
+    }
+    client.close(Duration::ZERO).await;
+}
+
+/// An old Redisson listens at the primary that has the slot.
+#[tokio::test]
+async fn an_old_listener_at_the_owner_is_found_by_the_release() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Auto).await;
+    let key = cluster.key_at(1, "old");
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let mut control = cluster.control(1);
+    let mut heard = control.connection.as_pubsub();
+    heard.subscribe(&channel).expect("subscribed");
+    let guard = client.lock(key).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    heard
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("set");
+    let message = heard.get_message().expect("it is published");
+    assert_eq!(message.get_payload::<String>().expect("text"), "0");
+    client.close(Duration::ZERO).await;
+}
+
+/// The map is the same before and behind, and the subscription is gone all the same.
+#[tokio::test]
+async fn a_subscription_that_is_gone_without_a_change_of_the_map_is_noticed() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Sharded).await;
+    let key = cluster.key_at(0, "there-and-back");
+    take(&mut cluster.control(0), &key);
+    let waiter = wait_for(&client, &key);
+    is_waiting(&cluster, &client, &key, Announce::Sharded).await;
+    cluster.move_slot(slot(&key), 0, 1);
+    cluster.move_slot(slot(&key), 1, 0);
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let subscribed = || {
+        let listeners = cluster.control(0).run(&["PUBSUB", "SHARDNUMSUB", &channel]);
+        listeners.ends_with(" 1")
+    };
+    eventually("it listens again", ms(7_000), subscribed).await;
+    let released = Instant::now();
+    cluster.control(0).run(&["DEL", &key]);
+    cluster.control(0).run(&["SPUBLISH", &channel, "0"]);
+    woken(waiter, released, ms(250)).await;
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn without_old_listeners_nothing_is_published_to_every_node() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Auto).await;
+    for nth in 0..30 {
+        let guard = client
+            .lock(format!("quiet:{nth}"))
+            .lock()
+            .await
+            .expect("free");
+        guard.unlock().await.expect("held");
+    }
+    let calls =
+        |command: &str| -> i64 { (0..3).map(|nth| cluster.control(nth).calls(command)).sum() };
+    assert_eq!((calls("spublish"), calls("publish")), (30, 0));
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_at_every_stage_of_a_migration() {
+    let cluster = Cluster::start(false).await;
+    let (holder, other) = (
+        connect(&cluster, Announce::Auto).await,
+        connect(&cluster, Announce::Auto).await,
+    );
+    // Before anything moves; while the slot is on its way, the key at the source or at the target; and behind.
+    for stage in 0..4 {
+        let key = cluster.key_at(0, &format!("stage{stage}"));
+        let slot = slot(&key);
+        let guard = holder.lock(key.clone()).lock().await.expect("free");
+        let waiter = wait_for(&other, &key);
+        is_waiting(&cluster, &other, &key, Announce::Auto).await;
+        if stage >= 1 {
+            cluster.begin_to_move(slot, 0, 1);
+        }
+        if stage >= 2 {
+            cluster.move_keys(slot, 0, 1);
+        }
+        if stage >= 3 {
+            cluster.end_move(slot, 0, 1);
+        }
+        let released = Instant::now();
+        guard.unlock().await.expect("held");
+        woken(waiter, released, ms(5_000)).await;
+        println!(
+            "stage {stage}: woken {:?} after the unlock began",
+            released.elapsed()
+        );
+        if (1..3).contains(&stage) {
+            cluster.end_move(slot, 0, 1);
+        }
+    }
+    for client in [holder, other] {
+        client.close(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_that_went_with_its_slot_is_made_anew() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Sharded).await;
+    let key = cluster.key_at(0, "moves");
+    take(&mut cluster.control(0), &key);
+    let waiter = wait_for(&client, &key);
+    is_waiting(&cluster, &client, &key, Announce::Sharded).await;
+    cluster.move_slot(slot(&key), 0, 1);
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let subscribed = || {
+        let listeners = cluster.control(1).run(&["PUBSUB", "SHARDNUMSUB", &channel]);
+        listeners.ends_with(" 1")
+    };
+    eventually("it listens at the new owner", ms(7_000), subscribed).await;
+    let released = Instant::now();
+    cluster.control(1).run(&["DEL", &key]);
+    cluster.control(1).run(&["SPUBLISH", &channel, "0"]);
+    woken(waiter, released, ms(250)).await;
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_failover_under_a_waiter_loses_neither_lock_nor_wake_up() {
+    let cluster = Cluster::start(true).await;
+    let (holder, other) = (
+        connect(&cluster, Announce::Auto).await,
+        connect(&cluster, Announce::Auto).await,
+    );
+    let key = cluster.key_at(0, "failover");
+    let guard = holder.lock(key.clone()).lock().await.expect("free");
+    let waiter = wait_for(&other, &key);
+    is_waiting(&cluster, &other, &key, Announce::Auto).await;
+    cluster.fail_over_to(3).await;
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let subscribed = || {
+        let listeners = cluster.control(3).run(&["PUBSUB", "SHARDNUMSUB", &channel]);
+        listeners.ends_with(" 1")
+    };
+    eventually("it listens at the new primary", ms(10_000), subscribed).await;
+    let released = Instant::now();
+    guard.unlock().await.expect("held");
+    woken(waiter, released, ms(250)).await;
+    for client in [holder, other] {
+        client.close(Duration::ZERO).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! Locks that replicas are to have: taken only with enough of them, and never handed out otherwise.
+
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, LockClient};
+use test_support::{Control, Server, TestServer, eventually, ms};
+
+/// A primary with two replicas that have its data.
+async fn with_replicas() -> (TestServer, Vec<Server>) {
+    let primary = TestServer::with(&["--repl-diskless-sync-delay", "0"]);
+    let of = format!("127.0.0.1 {}", primary.port);
+    let replicas: Vec<Server> = (0..2)
+        .map(|_| Server::start_with(&["--replicaof", &of]))
+        .collect();
+    let mut control = primary.control();
+    let both = || {
+        control
+            .run(&["INFO", "REPLICATION"])
+            .matches("state=online")
+            .count()
+            == 2
+    };
+    eventually("both have the data", ms(20_000), both).await;
+    (primary, replicas)
+}
+
+fn holds(control: &mut Control, key: &str) -> bool {
+    control.run(&["EXISTS", key]) == "1"
+}
+
+#[tokio::test]
+async fn a_lock_is_handed_out_when_its_replicas_have_it() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+    for _ in 0..20 {
+        let guard = lock.lock().await.expect("both have it");
+        for replica in &replicas {
+            assert!(holds(&mut replica.control(), "stock"), "it has it already");
+        }
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_too_few_replicas_have_is_released_again() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    replicas[0].pause();
+    // A server notices by its own timer that a replica is silent, so bytes may be under way for a while.
+    let one = client.lock("one").sync_replicas(1, ms(500));
+    one.lock()
+        .await
+        .expect("the other has it")
+        .unlock()
+        .await
+        .expect("held");
+    let both = client.lock("both").sync_replicas(2, ms(100));
+    let refused = both.lock().await.expect_err("one is silent");
+    match &refused {
+        Error::TooFewReplicas {
+            lock,
+            wanted,
+            acknowledged,
+        } => assert_eq!((lock.as_str(), *wanted, *acknowledged), ("both", 2, 1)),
+        other => panic!("{other:?}"),
+    }
+    assert!(refused.is_retryable());
+    assert!(!holds(&mut primary.control(), "both"), "it was released");
+    replicas[0].resume();
+    let again = || holds(&mut primary.control(), "both");
+    assert!(!again());
+    let both = client.lock("both").sync_replicas(2, ms(2_000));
+    both.lock()
+        .await
+        .expect("both have it")
+        .unlock()
+        .await
+        .expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn what_is_nested_renewed_or_released_is_not_asked_about() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+    let outer = lock.lock().await.expect("both have it");
+    let waits = primary.control().calls("wait");
+    assert!(waits >= 1);
+    for replica in &replicas {
+        replica.pause();
+    }
+    let nested = lock.lock().await.expect("ours");
+    nested.unlock().await.expect("held");
+    outer.unlock().await.expect("held");
+    assert_eq!(primary.control().calls("wait"), waits);
+    for replica in &replicas {
+        replica.resume();
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_handed_over_inside_the_client_is_asked_about_too() {
+    let (primary, _replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+    let first = lock.lock().await.expect("both have it");
+    let waiter = {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.lock().await })
+    };
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    first.unlock().await.expect("held");
+    let guard = waiter.await.expect("no panic").expect("both have it");
+    assert_eq!(client.stats().passes_total, 1);
+    assert_eq!(primary.control().calls("wait"), 2, "one for each owner");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    replicas[0].pause();
+    let takers: Vec<_> = (0..64)
+        .map(|nth| {
+            let lock = client.lock(format!("slow:{nth}")).sync_replicas(2, ms(500));
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    let (mut longest, start) = (Duration::ZERO, Instant::now());
+    while takers.iter().any(|taker| !taker.is_finished()) {
+        let before = Instant::now();
+        let guard = client.lock("other").lock().await.expect("free");
+        guard.unlock().await.expect("held");
+        longest = longest.max(before.elapsed());
+    }
+    let all = start.elapsed();
+    println!("64 takers took {all:?}, another lock {longest:?} at most");
+    // A WAIT on the connection of commands would have stopped each of them for half a second.
+    assert!(longest < ms(400), "{longest:?}");
+    for taker in takers {
+        let refused = taker.await.expect("no panic").expect_err("one is silent");
+        assert!(
+            matches!(refused, Error::TooFewReplicas { .. }),
+            "{refused:?}"
+        );
+    }
+    // They share what they wait for: one after the other would take half a minute.
+    assert!(all < ms(6_000), "{all:?}");
+    replicas[0].resume();
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn numbers_and_times_out_of_bounds_are_refused() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    for (replicas, within) in [(0, ms(100)), (9, ms(100)), (1, ms(9)), (1, ms(3_001))] {
+        let lock = client.lock("stock").sync_replicas(replicas, within);
+        let refused = lock.lock().await.expect_err("out of bounds");
+        assert!(
+            matches!(
+                refused,
+                Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
+            ),
+            "{refused:?}"
+        );
+        let builder = LockClient::builder().sync_replicas(replicas, within);
+        let refused = builder.connect(&server.url()).await;
+        refused.expect_err("out of bounds");
+    }
+    server.finish([client]).await;
+}
