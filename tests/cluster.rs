@@ -126,7 +126,13 @@ async fn a_planned_failover_loses_nothing() {
 #[tokio::test]
 async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
     let mut cluster = Cluster::start(true).await;
-    let client = connect(&cluster).await;
+    // No renewal is due for twenty seconds.
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(60_000))
+        .command_timeout(ms(900))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
     let kept = cluster.key_at(0, "kept");
     let lost = cluster.key_at(0, "lost");
     let elsewhere = cluster.key_at(1, "elsewhere");

@@ -7,7 +7,8 @@ use test_support::{Sentinels, eventually, ms};
 
 async fn connect(sentinels: &Sentinels) -> LockClient {
     LockClient::builder()
-        .watchdog_timeout(ms(6_000))
+        // No renewal is due for twenty seconds.
+        .watchdog_timeout(ms(60_000))
         .command_timeout(ms(900))
         .connect(&sentinels.url())
         .await

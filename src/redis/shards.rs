@@ -6,6 +6,7 @@
 //! this connection has by the answer with how many it should have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,6 +184,7 @@ impl Shard {
             time_limit: map.settings.command_timeout,
             scattered: map.settings.is_scattered(),
             subscribed: BTreeSet::new(),
+            probed: "".into(),
         };
         let stop = ended.clone();
         map.around.spawn(async move {
@@ -210,6 +212,8 @@ struct ShardTask {
     scattered: bool,
     /// What the connection has.
     subscribed: BTreeSet<Arc<str>>,
+    /// The channel that was subscribed to again last.
+    probed: Arc<str>,
 }
 
 impl ShardTask {
@@ -341,16 +345,21 @@ impl ShardTask {
         usable
     }
 
-    /// Subscribes to one channel again, and compares how many there are.
-    async fn has_all(&self, connection: &Connection) -> bool {
-        let Some(any) = self.subscribed.first() else {
+    /// Subscribes to one channel again, each in its turn, and compares how many there are. If it was this one
+    /// that was gone, the count does not tell: its waiters attempt again.
+    async fn has_all(&mut self, connection: &Connection) -> bool {
+        let behind = (Bound::Excluded(&*self.probed), Bound::Unbounded);
+        let next = self.subscribed.range::<str, _>(behind).next();
+        let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {
             return true;
         };
-        let exchange = connection.subscribe_sharded(std::slice::from_ref(any), self.time_limit);
+        let exchange = connection.subscribe_sharded(std::slice::from_ref(&next), self.time_limit);
         let answers = tokio::time::timeout(self.time_limit, exchange).await;
         let count = answers
             .ok()
             .and_then(|answers| answers.into_iter().next()?.ok());
+        self.common.subscriptions.message(&next);
+        self.probed = next;
         // More of them are on their way to another server.
         count.is_some_and(|count| count >= self.subscribed.len() as i64)
     }
