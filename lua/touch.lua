@@ -4,11 +4,11 @@
 -- ARGV[1]  owner  "clientId:threadId"
 --
 -- Returns
---    1  written: the lease is what it was
+--    1  written: count and lease are what they were
 --    0  this owner does not hold it; nothing changed
 
 local lock, owner = KEYS[1], ARGV[1]
 
 if redis.call('hexists', lock, owner) == 0 then return 0 end
-redis.call('pexpire', lock, redis.call('pttl', lock))
+redis.call('hincrby', lock, owner, 0)
 return 1

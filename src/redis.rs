@@ -261,9 +261,7 @@ impl<'a> Route<'a> {
                 (0, link, Arc::clone(&node.replicas))
             }
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                let unknown = || SendError::NotSent("no server has this lock".into());
-                let (number, node) = map.owner(self.group).ok_or_else(unknown)?;
-                let link = node.waiting_lane(around).ready(limit).await?;
+                let (number, link, node) = map.waiting_link(self.group, limit).await?;
                 (number, link, Arc::clone(&node.replicas))
             }
         };

@@ -128,7 +128,10 @@ async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
 /// Looks at every hold of these routes, whether its renewal is due or not, and has their waiters attempt
 /// again: the new server may know nothing of a hold, and a message of the old one may be lost.
 fn recheck(locks: &Locks, routes: &BTreeSet<u16>) -> Vec<Batch> {
-    locks.shared.channels.missed();
+    // The channel of a lock is in the slot of its key.
+    let is_cluster = locks.shared.redis.is_cluster();
+    let channels = &locks.shared.channels;
+    channels.missed_of(|name| !is_cluster || routes.contains(&slot_of(name)));
     let mut rechecked = Renewals::default();
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
     for entry in locks.all() {
@@ -274,7 +277,7 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
             return batches(items, true, limit);
         }
         // Of the keys of a slot that is on its way, some are at one node and some at the other.
-        Err(failed) if is_about_slots(&failed.error) && items.len() > 1 => {
+        Err(failed) if is_split(&failed.error) && items.len() > 1 => {
             let items = cut(items, 1);
             return items.map(|items| Batch { items, limit }).collect();
         }
@@ -334,6 +337,14 @@ fn is_about_slots(error: &Error) -> bool {
             ..
         }
     )
+}
+
+/// Whether the keys of a slot are at two nodes at the moment.
+fn is_split(error: &Error) -> bool {
+    match error {
+        Error::Refused { source, .. } => source.to_string().starts_with("TRYAGAIN"),
+        _ => false,
+    }
 }
 
 fn has_many_slots(items: &[BatchItem]) -> bool {

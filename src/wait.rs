@@ -171,8 +171,15 @@ impl Subscriptions {
 
     /// Messages may have been missed on every channel.
     pub(crate) fn missed(&self) {
-        let signals: Vec<_> =
-            self.signals(|channels| channels.values().map(Channel::signal).collect());
+        self.missed_of(|_| true);
+    }
+
+    /// Messages may have been missed on these channels.
+    pub(crate) fn missed_of(&self, is_one: impl Fn(&str) -> bool) {
+        let signals: Vec<_> = self.signals(|channels| {
+            let these = channels.iter().filter(|(name, _)| is_one(name));
+            these.map(|(_, channel)| channel.signal()).collect()
+        });
         signals.iter().for_each(|signal| signal.bump());
     }
 

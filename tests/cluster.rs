@@ -198,6 +198,32 @@ async fn what_a_former_primary_answers_is_not_believed() {
     other.close(Duration::ZERO).await;
 }
 
+#[tokio::test]
+async fn a_slot_that_nobody_has_for_a_moment_is_waited_for() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let cluster = Cluster::start_with(false, &settings).await;
+    let client = connect(&cluster).await;
+    let key = cluster.key_at(0, "nobody");
+    // The connection is there.
+    let guard = client.lock(key.clone()).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    let number = slot(&key).to_string();
+    for nth in 0..3 {
+        cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
+    }
+    let lock = client.lock(key.clone());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(ms(300)).await;
+    assert!(
+        !waiting.is_finished(),
+        "it is not given up at the first refusal"
+    );
+    cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
+    let guard = waiting.await.expect("no panic").expect("its slot is back");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Workers at a few locks, each with a counter that two of them inside at once would spoil.
 struct Load {
     tasks: Vec<tokio::task::JoinHandle<(u64, u64)>>,

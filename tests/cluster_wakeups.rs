@@ -75,7 +75,6 @@ async fn every_way_of_announcing_wakes_those_who_listen_for_it() {
     let cluster = Cluster::start(false).await;
     let ways = [
         (Announce::Auto, Announce::Auto),
-        (Announce::Auto, Announce::Classic),
         (Announce::Auto, Announce::Sharded),
         (Announce::Both, Announce::Classic),
         (Announce::Both, Announce::Sharded),
@@ -85,7 +84,6 @@ async fn every_way_of_announcing_wakes_those_who_listen_for_it() {
         (Announce::Classic, Announce::Classic),
     ];
     for (nth, (releasing, listening)) in ways.into_iter().enumerate() {
-        // A listener to classic channels is found by `Auto` at the owner of the slot.
         let key = cluster.key_at(nth % 3, &format!("woken{nth}"));
         let (holder, other) = (
             connect(&cluster, releasing).await,
@@ -94,17 +92,6 @@ async fn every_way_of_announcing_wakes_those_who_listen_for_it() {
         let guard = holder.lock(key.clone()).lock().await.expect("free");
         let waiter = wait_for(&other, &key);
         is_waiting(&cluster, &other, &key, listening).await;
-        let listens_at_the_owner = {
-            let channel = format!("redisson_lock__channel:{{{key}}}");
-            let mut owner = cluster.control(nth % 3);
-            owner.run(&["PUBSUB", "NUMSUB", &channel]).ends_with(" 1")
-        };
-        if (releasing, listening) == (Announce::Auto, Announce::Classic) && !listens_at_the_owner {
-            // An old Redisson listens at the owner. Ours is at any node, so this pairing is of no use here.
-            guard.unlock().await.expect("held");
-            waiter.abort();
-            continue;
-        }
         let released = Instant::now();
         guard.unlock().await.expect("held");
         woken(waiter, released, ms(250)).await;
@@ -190,6 +177,65 @@ async fn there_and_back(cluster: &Cluster, other: &str) {
     let released = Instant::now();
     cluster.control(0).run(&["SPUBLISH", &other, "0"]);
     woken(waits_on, released, ms(250)).await;
+    client.close(Duration::ZERO).await;
+}
+
+/// A message that was published between the loss of a subscription and the next heartbeat is heard by nobody.
+#[tokio::test]
+async fn a_message_that_nobody_has_heard_costs_a_heartbeat_and_no_lease() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Sharded).await;
+    let key = cluster.key_at(0, "unheard");
+    take(&mut cluster.control(0), &key);
+    let waiter = wait_for(&client, &key);
+    is_waiting(&cluster, &client, &key, Announce::Sharded).await;
+    cluster.move_slot(slot(&key), 0, 1);
+    cluster.move_slot(slot(&key), 1, 0);
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let released = Instant::now();
+    cluster.control(0).run(&["DEL", &key]);
+    cluster.control(0).run(&["SPUBLISH", &channel, "0"]);
+    woken(waiter, released, ms(5_000)).await;
+    client.close(Duration::ZERO).await;
+}
+
+/// For a while nobody has the slot; every node ends its connections for less.
+#[tokio::test]
+async fn a_slot_that_nobody_has_for_a_while_is_listened_to_again() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let cluster = Cluster::start_with(false, &settings).await;
+    let client = connect(&cluster, Announce::Sharded).await;
+    let key = cluster.key_at(0, "nobody");
+    let (number, channel) = (
+        slot(&key).to_string(),
+        format!("redisson_lock__channel:{{{key}}}"),
+    );
+    take(&mut cluster.control(0), &key);
+    let waiter = wait_for(&client, &key);
+    is_waiting(&cluster, &client, &key, Announce::Sharded).await;
+    for nth in 0..3 {
+        cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
+    }
+    tokio::time::sleep(ms(3_000)).await;
+    for nth in 0..3 {
+        let _ = cluster
+            .control(nth)
+            .try_run(&["CLUSTER", "ADDSLOTS", &number]);
+        if nth == 0 {
+            // The others learn of it from the first.
+            break;
+        }
+    }
+    let subscribed = || {
+        let mut owner = cluster.control(0);
+        let listeners = owner.try_run(&["PUBSUB", "SHARDNUMSUB", &channel]);
+        listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
+    };
+    eventually("it listens again", ms(12_000), subscribed).await;
+    let released = Instant::now();
+    cluster.control(0).run(&["DEL", &key]);
+    cluster.control(0).run(&["SPUBLISH", &channel, "0"]);
+    woken(waiter, released, ms(1_500)).await;
     client.close(Duration::ZERO).await;
 }
 

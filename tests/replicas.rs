@@ -175,6 +175,35 @@ async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
 }
 
 #[tokio::test]
+async fn the_end_of_the_client_ends_those_who_wait_for_replicas() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    replicas[0].pause();
+    let takers: Vec<_> = (0..3)
+        .map(|nth| {
+            let lock = client
+                .lock(format!("ends:{nth}"))
+                .sync_replicas(2, ms(2_500));
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    let asked = || {
+        primary
+            .control()
+            .run(&["CLIENT", "LIST"])
+            .contains("cmd=wait")
+    };
+    eventually("somebody is waited for", ms(5_000), asked).await;
+    client.close(Duration::ZERO).await;
+    for taker in takers {
+        let ended = tokio::time::timeout(ms(5_000), taker).await;
+        let refused = ended.expect("it ends").expect("no panic");
+        refused.expect_err("the client is closed, or a replica is silent");
+    }
+    replicas[0].resume();
+}
+
+#[tokio::test]
 async fn numbers_and_times_out_of_bounds_are_refused() {
     let server = TestServer::new();
     let client = server.client().await;

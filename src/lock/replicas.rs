@@ -78,9 +78,11 @@ impl Confirming {
     /// Behind a taking: the guard, if there are enough replicas that have it.
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
-    pub(super) async fn confirm(self: Box<Self>, guard: LockGuard) -> Result<LockGuard, Error> {
+    pub(super) async fn confirm(mut self: Box<Self>, guard: LockGuard) -> Result<LockGuard, Error> {
         let Wanted { replicas, .. } = self.wanted;
         let (entry, owner) = (Arc::clone(guard.entry()), guard.owner().clone());
+        // A wait in the queue may have outlived the connection. Another server is asked for the lock too.
+        self.prepare(&entry).await?;
         let field = entry.peek(|core| core.field(owner.id()));
         let acknowledged = match (&self.confirmer, field) {
             (Some(confirmer), Some(field)) => {

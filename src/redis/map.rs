@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::lane::Surroundings;
-use super::link::{Limit, SendError};
+use super::link::{Limit, Link, SendError};
 use super::node::Node;
 use super::redirect::Redirect;
 use super::settings::{Expected, Settings};
@@ -143,17 +143,18 @@ impl Map {
                 return Err(SendError::Refused(text));
             };
             self.around.outdated.notify_one();
-            redirections += 1;
             let next = match redirect {
-                Redirect::Moved(_) | Redirect::Ask(_) if redirections > REDIRECTIONS_MAX => {
+                Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
                     return Err(SendError::Refused(text));
                 }
                 Redirect::Moved(address) => {
+                    redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
                     self.set_owner(route, &address);
                     self.ready(route, nth, limit.until).await
                 }
                 Redirect::Ask(address) => {
+                    redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
                     let (node, target) = self.node_at(&address);
                     let lane = target.lane(nth, &self.around);
@@ -280,7 +281,7 @@ impl Map {
     /// Enters what is known of some routes. The others keep their servers: one that is gone without a
     /// successor may come back.
     pub(super) fn apply(&self, found: &[(RangeInclusive<u16>, Address)]) {
-        let (nodes, switched) = {
+        let (nodes, switched, failovers) = {
             let mut state = self.state.lock();
             let before = state.in_use();
             let mut changed = false;
@@ -306,7 +307,7 @@ impl Map {
             // A server that had routes and has none any more was taken over from.
             let failovers = before.difference(&after).count() as u64;
             self.failovers.fetch_add(failovers, Ordering::Relaxed);
-            (after.len(), switched)
+            (after.len(), switched, failovers)
         };
         self.changed.notify_waiters();
         event!(
@@ -316,8 +317,8 @@ impl Map {
             "the servers of locks have changed"
         );
         if !switched.is_empty() {
-            if self.expected == Expected::Primary {
-                // In a cluster every node hears every message.
+            // In a cluster every node hears every message, but one that has no slots any more may be leaving.
+            if failovers > 0 {
                 self.around.moved.notify_one();
             }
             self.switches.add(switched);
@@ -331,6 +332,27 @@ impl Map {
         in_use
             .map(|number| Arc::clone(&state.nodes[usize::from(number)]))
             .collect()
+    }
+
+    /// The lane on which replicas of a route's server are waited for, with the server's number.
+    pub(super) async fn waiting_link(
+        &self,
+        route: u16,
+        limit: Instant,
+    ) -> Result<(u16, Arc<Link>, Arc<Node>), SendError> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let unknown = || SendError::NotSent("no server has this lock".into());
+            let (number, node) = self.owner(route).ok_or_else(unknown)?;
+            tokio::select! {
+                biased;
+                link = node.waiting_lane(&self.around).ready(limit) => {
+                    return Ok((number, link?, Arc::clone(&node)));
+                }
+                () = changed => {}
+            }
+        }
     }
 
     /// The numbers of the servers that have a route.

@@ -1,5 +1,6 @@
 //! One server: its connections, and how many calls of a kind it is given at a time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -16,6 +17,8 @@ pub(super) struct Node {
     pub(super) address: Address,
     settings: Arc<Settings>,
     lanes: Box<[OnceLock<Lane>]>,
+    /// Whether there are to be connections.
+    wanted: AtomicBool,
     /// On which replicas are waited for; opened on its first use.
     waiting_lane: OnceLock<Lane>,
     pub(super) replicas: Arc<Replicas>,
@@ -43,6 +46,7 @@ impl Node {
             address,
             settings,
             lanes: std::iter::repeat_with(OnceLock::new).take(lanes).collect(),
+            wanted: AtomicBool::new(true),
             waiting_lane: OnceLock::new(),
             replicas: Arc::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
@@ -64,14 +68,19 @@ impl Node {
     }
 
     pub(super) fn lane(&self, nth: usize, around: &Surroundings) -> &Lane {
-        self.lanes[nth].get_or_init(|| Lane::start(&self.settings, nth, around))
+        self.lanes[nth].get_or_init(|| self.start(nth, around))
     }
 
     /// The lane on which replicas are waited for.
     pub(super) fn waiting_lane(&self, around: &Surroundings) -> &Lane {
         let nth = self.lanes.len();
-        self.waiting_lane
-            .get_or_init(|| Lane::start(&self.settings, nth, around))
+        self.waiting_lane.get_or_init(|| self.start(nth, around))
+    }
+
+    fn start(&self, nth: usize, around: &Surroundings) -> Lane {
+        let lane = Lane::start(&self.settings, nth, around);
+        lane.set_wanted(self.wanted.load(Ordering::Acquire));
+        lane
     }
 
     /// The lanes that have been used.
@@ -82,6 +91,7 @@ impl Node {
 
     /// Whether there are to be connections.
     pub(super) fn set_wanted(&self, wanted: bool) {
+        self.wanted.store(wanted, Ordering::Release);
         self.lanes().for_each(|lane| lane.set_wanted(wanted));
     }
 

@@ -19,18 +19,25 @@ impl Redirect {
     /// Reads the refusal of the node at `asked`. In every case the command was not executed. `None`: it is
     /// about the command.
     pub(super) fn read(text: &str, asked: &Address) -> Option<Self> {
+        // Up to Redis 6.2 an error inside a script is wrapped.
+        if text.starts_with("ERR Error running script") && text.contains("READONLY") {
+            return Some(Self::Later(READ_ONLY));
+        }
         let mut words = text.split(' ');
         let word = words.next()?;
         let mut address = || Address::read(words.nth(1)?.trim_end(), asked);
         Some(match word {
             "MOVED" => Self::Moved(address()?),
             "ASK" => Self::Ask(address()?),
-            "READONLY" => Self::Later(Duration::from_millis(50)),
+            "READONLY" => Self::Later(READ_ONLY),
             "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => Self::Later(Duration::from_millis(100)),
             _ => return None,
         })
     }
 }
+
+/// A replica that is about to be the primary, or a primary that has become a replica.
+const READ_ONLY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -51,6 +58,7 @@ mod tests {
         for text in [
             "READONLY You can't write against a read only replica.",
             "LOADING Redis is loading the dataset in memory",
+            "ERR Error running script (call to f_1): @user_script:9: -READONLY You can't write against a read only replica.",
             "MASTERDOWN Link with MASTER is down",
             "CLUSTERDOWN The cluster is down",
         ] {

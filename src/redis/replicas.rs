@@ -27,6 +27,8 @@ struct Pending {
     questions: Vec<Question>,
     /// A task asks them.
     is_served: bool,
+    /// How many tasks have begun so far.
+    begun: u64,
 }
 
 /// How many replicas have a lock that was taken.
@@ -63,7 +65,7 @@ impl Replicas {
         wanted: Wanted,
     ) -> u32 {
         let (answer, answered) = oneshot::channel();
-        let is_served = {
+        let begun = {
             let mut pending = self.pending.lock();
             pending.questions.push(Question {
                 link,
@@ -71,11 +73,17 @@ impl Replicas {
                 wanted,
                 answer,
             });
-            std::mem::replace(&mut pending.is_served, true)
+            let is_served = std::mem::replace(&mut pending.is_served, true);
+            pending.begun += u64::from(!is_served);
+            (!is_served).then_some(pending.begun)
         };
-        if !is_served {
-            let this = Arc::clone(self);
-            around.spawn(async move { this.serve().await });
+        if let Some(nth) = begun {
+            // Made here: a task that the end of the client keeps from its first poll is dropped too.
+            let serving = Serving {
+                replicas: Arc::clone(self),
+                nth,
+            };
+            around.spawn(async move { serving.replicas.serve().await });
         }
         answered.await.unwrap_or(0)
     }
@@ -87,12 +95,16 @@ impl Replicas {
             let questions = {
                 let mut pending = self.pending.lock();
                 let Some(first) = pending.questions.first() else {
+                    // Under the same lock: whoever asks from here on starts another task.
                     pending.is_served = false;
                     return;
                 };
-                let link = Arc::clone(&first.link);
+                let (link, wanted) = (Arc::clone(&first.link), first.wanted);
                 let all = std::mem::take(&mut pending.questions);
-                let is_same = |question: &Question| Arc::ptr_eq(&question.link, &link);
+                // Whoever waits for less does not wait for more.
+                let is_same = |question: &Question| {
+                    Arc::ptr_eq(&question.link, &link) && question.wanted == wanted
+                };
                 let (same, others) = all.into_iter().partition(is_same);
                 pending.questions = others;
                 same
@@ -102,12 +114,31 @@ impl Replicas {
     }
 }
 
+/// The task that asks. Without it nobody answers: those who wait are told, and the next one starts another.
+struct Serving {
+    replicas: Arc<Replicas>,
+    nth: u64,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut pending = self.replicas.pending.lock();
+        // Served to the end there are none; or there are, and another task.
+        if pending.is_served && pending.begun == self.nth {
+            pending.questions.clear();
+            pending.is_served = false;
+        }
+    }
+}
+
 /// Has one of the locks written to, and waits for replicas on behalf of all.
 async fn answer(mut questions: Vec<Question>) {
     while let Some(first) = questions.first() {
-        let replicas = questions.iter().map(|one| one.wanted.replicas).max();
-        let within = questions.iter().map(|one| one.wanted.within).max();
-        let (replicas, within) = (replicas.unwrap_or(0), within.unwrap_or_default());
+        let Wanted { replicas, within } = first.wanted;
+        if first.answer.is_closed() {
+            questions.remove(0);
+            continue;
+        }
         // WAIT looks at its clock now and then only.
         let timeout = within * 2 + MARGIN;
         let limit = Limit {
@@ -119,14 +150,19 @@ async fn answer(mut questions: Vec<Question>) {
             first.link.run_text(&first.touch, limit),
             first.link.wait_for_replicas(replicas, within, limit)
         );
-        if touched.is_ok_and(|reply| reply == Reply::Number(1)) {
-            for question in questions {
-                let _ = question.answer.send(acknowledged);
+        match touched {
+            Ok(Reply::Number(1)) => {
+                for question in questions {
+                    let _ = question.answer.send(acknowledged);
+                }
+                return;
             }
-            return;
+            // It is not held any more, nothing was written, and WAIT has waited for nothing: the next lock
+            // is written to.
+            Ok(_) => _ = questions.remove(0).answer.send(0),
+            // Neither will the others be answered.
+            Err(_) => return,
         }
-        // Nothing was written, so WAIT has waited for nothing: the next lock is written to.
-        let _ = questions.remove(0).answer.send(0);
     }
 }
 

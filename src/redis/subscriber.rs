@@ -34,6 +34,14 @@ pub(super) enum Source {
 }
 
 impl Source {
+    /// How many there are to choose from.
+    fn servers(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Several(map) => map.nodes().len(),
+        }
+    }
+
     /// The server of the next connection. `tried` so many before.
     fn settings(&self, tried: usize) -> Option<Arc<Settings>> {
         match self {
@@ -63,10 +71,8 @@ pub(super) async fn open(
         moved: Arc::clone(&around.moved),
         slow: AtomicBool::new(false),
     };
-    let first = actor
-        .connect()
-        .await
-        .map_err(|problem| connect_error(settings, problem))?;
+    let first = actor.connect_first().await;
+    let first = first.map_err(|problem| connect_error(settings, problem))?;
     around.spawn(actor.run(first));
     Ok(())
 }
@@ -119,6 +125,20 @@ impl Actor {
                     self.subscriptions.set_problem(Some(error.into_text()));
                     backoff.wait().await;
                 }
+            }
+        }
+    }
+
+    /// To any server that answers: of a cluster some may be away.
+    async fn connect_first(&self) -> Result<Session, ConnectionError> {
+        let mut left = self.source.servers();
+        loop {
+            left = left.saturating_sub(1);
+            match self.connect().await {
+                Err(problem) if left > 0 => {
+                    event!(DEBUG, %problem, "a server does not take subscribers")
+                }
+                answer => return answer,
             }
         }
     }

@@ -126,15 +126,25 @@ async fn repeat<T>(
             }
             error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
         };
-        if nth == retry.sends || limit.until <= Instant::now() {
+        // No send is spent on a cluster that is about to change.
+        let again = Instant::now() + CLUSTER_IS_DOWN;
+        let is_down = source.to_string().starts_with("CLUSTERDOWN") && again < limit.until;
+        if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),
                 maybe_executed: true,
             });
         }
-        nth += 1;
+        match is_down {
+            true => tokio::time::sleep_until(again).await,
+            false => nth += 1,
+        }
     }
 }
+
+/// Between two sends to a cluster that does not serve a slot at the moment. The client library ends a
+/// connection with that answer, so it may have been meant for another command.
+const CLUSTER_IS_DOWN: Duration = Duration::from_millis(100);
 
 /// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
 fn not_repeated<T>(

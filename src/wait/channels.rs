@@ -51,9 +51,9 @@ impl Channels {
         self.each().map(|kind| kind.len()).max().unwrap_or(0)
     }
 
-    /// Messages may have been missed on every channel.
-    pub(crate) fn missed(&self) {
-        self.each().for_each(|kind| kind.missed());
+    /// Messages may have been missed on these channels.
+    pub(crate) fn missed_of(&self, is_one: impl Fn(&str) -> bool) {
+        self.each().for_each(|kind| kind.missed_of(&is_one));
     }
 
     /// The client is closed: unused channels are dropped, and none lingers from now on.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::server::{Control, Server, free_port};
+use crate::server::{Control, Server};
 use crate::{eventually, ms};
 
 /// Three primaries, each with a replica if asked for. Node `n + 3` is the first replica of node `n`.
@@ -12,7 +12,6 @@ pub struct Cluster {
 
 struct Node {
     server: Server,
-    bus: u16,
     id: String,
 }
 
@@ -33,8 +32,13 @@ impl Cluster {
             .enumerate()
         {
             let mut control = cluster.control(nth);
-            let (first, last) = (range.0.to_string(), range.1.to_string());
-            control.run(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            // Redis 6.2 knows no ranges.
+            let numbers: Vec<String> = (range.0..=range.1)
+                .map(|slot: u16| slot.to_string())
+                .collect();
+            let mut words = vec!["CLUSTER", "ADDSLOTS"];
+            words.extend(numbers.iter().map(String::as_str));
+            control.run(&words);
         }
         cluster.introduce(0).await;
         for nth in 3..count {
@@ -73,9 +77,9 @@ impl Cluster {
             // Nodes that meet in the same epoch fight about it.
             let _ = control.try_run(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
             if nth > 0 {
-                let (port, bus) = (node.server.port.to_string(), node.bus.to_string());
-                let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
-                self.control(0).run(&words);
+                let port = node.server.port.to_string();
+                self.control(0)
+                    .run(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
         let all = self.nodes.len();
@@ -285,23 +289,20 @@ impl Cluster {
 
 impl Node {
     fn start(settings: &[&str]) -> Self {
-        // The usual port of the bus, ten thousand above, may not exist.
-        let bus = free_port();
-        let (port, timeout) = (bus.to_string(), NODE_TIMEOUT.as_millis().to_string());
+        let timeout = NODE_TIMEOUT.as_millis().to_string();
         let mut words = vec![
             "--cluster-enabled",
             "yes",
-            "--cluster-port",
-            &port,
             "--cluster-node-timeout",
             &timeout,
             "--repl-diskless-sync-delay",
             "0",
         ];
         words.extend(settings);
+        // A port without room for that of the bus, ten thousand above, costs another try.
         let server = Server::start_with(&words);
         let id = server.control().run(&["CLUSTER", "MYID"]);
-        Self { server, bus, id }
+        Self { server, id }
     }
 }
 

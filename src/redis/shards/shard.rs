@@ -1,0 +1,303 @@
+//! The task of one primary: its connection for sharded channels, and what is subscribed to there.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::redis::backoff::Backoff;
+use crate::redis::connection::{Connection, Messages, Task};
+use crate::redis::map::Map;
+use crate::redis::node::Node;
+use crate::redis::transport::{ConnectionError, PubSubEvent, Role};
+use crate::runtime::event;
+use crate::wait::Subscriptions;
+
+/// What all tasks share.
+pub(super) struct Common {
+    pub(super) subscriptions: Arc<Subscriptions>,
+    /// Notified when channels have lost their subscription.
+    pub(super) lost: Notify,
+}
+
+/// The task of a primary, which ends with this.
+pub(super) struct Shard {
+    pub(super) work: Arc<Work>,
+    _ended: DropGuard,
+}
+
+/// What the task of a primary is to do, and what it has lost.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) orders: Mutex<Orders>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+pub(super) struct Orders {
+    pub(super) subscribe: Vec<Arc<str>>,
+    unsubscribe: Vec<Arc<str>>,
+    /// The server ends these by itself, and refuses to be asked.
+    pub(super) ended: Vec<Arc<str>>,
+    pub(super) lost: Vec<Arc<str>>,
+}
+
+impl Orders {
+    /// What was not subscribed to yet need not be.
+    pub(super) fn unsubscribe(&mut self, name: Arc<str>) {
+        let before = self.subscribe.len();
+        self.subscribe.retain(|one| *one != name);
+        if self.subscribe.len() == before {
+            self.unsubscribe.push(name);
+        }
+    }
+}
+
+impl Work {
+    fn has_orders(&self) -> bool {
+        let orders = self.orders.lock();
+        !orders.subscribe.is_empty() || !orders.unsubscribe.is_empty()
+    }
+
+    pub(super) fn order(&self, order: impl FnOnce(&mut Orders)) {
+        order(&mut self.orders.lock());
+        self.changed.notify_one();
+    }
+}
+
+impl Shard {
+    pub(super) fn start(map: &Arc<Map>, common: &Arc<Common>, node: &Arc<Node>) -> Self {
+        let work = Arc::<Work>::default();
+        let ended = CancellationToken::new();
+        let task = ShardTask {
+            node: Arc::clone(node),
+            common: Arc::clone(common),
+            work: Arc::clone(&work),
+            outdated: Arc::clone(&map.around.outdated),
+            time_limit: map.settings.command_timeout,
+            scattered: map.settings.is_scattered(),
+            subscribed: BTreeSet::new(),
+            probed: "".into(),
+        };
+        let stop = ended.clone();
+        map.around.spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = task.run() => {}
+            }
+        });
+        Self {
+            work,
+            _ended: ended.drop_guard(),
+        }
+    }
+}
+
+/// Serves the channels of one primary.
+struct ShardTask {
+    node: Arc<Node>,
+    common: Arc<Common>,
+    work: Arc<Work>,
+    /// Notified when a slot turns out to have another server.
+    outdated: Arc<Notify>,
+    time_limit: Duration,
+    scattered: bool,
+    /// What the connection has.
+    subscribed: BTreeSet<Arc<str>>,
+    /// The channel that was subscribed to again last.
+    probed: Arc<str>,
+}
+
+impl ShardTask {
+    async fn run(mut self) {
+        let mut backoff = Backoff::new(self.scattered);
+        loop {
+            match self.connect().await {
+                Ok((connection, messages, task)) => {
+                    if self.serve(&connection, messages, task).await {
+                        backoff = Backoff::new(self.scattered);
+                    }
+                    event!(WARN, server = %self.node.address, "sharded channels lost their connection");
+                    self.lose_all();
+                }
+                Err(problem) => {
+                    let text = problem.into_text();
+                    event!(DEBUG, server = %self.node.address, error = text, "no connection for sharded channels");
+                    self.common.subscriptions.set_problem(Some(text));
+                }
+            }
+            backoff.wait().await;
+        }
+    }
+
+    async fn connect(&self) -> Result<(Connection, Messages, Task), ConnectionError> {
+        let settings = self.node.settings().for_sharded_channels();
+        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
+        let messages = connection.messages();
+        Ok((connection, messages, task))
+    }
+
+    /// Serves one connection until it ends or has lost something. Returns whether it was of use.
+    async fn serve(
+        &mut self,
+        connection: &Connection,
+        mut messages: Messages,
+        mut task: Task,
+    ) -> bool {
+        let subscriptions = Arc::clone(&self.common.subscriptions);
+        let listen = async {
+            loop {
+                match messages.next().await {
+                    PubSubEvent::Message(channel) => subscriptions.message(&channel),
+                    PubSubEvent::Missed(_) => subscriptions.missed(),
+                    PubSubEvent::End => return,
+                }
+            }
+        };
+        let mut served = false;
+        tokio::select! {
+            biased;
+            () = task.ended() => {}
+            () = listen => {}
+            () = self.work(connection, &mut served) => {}
+        }
+        served
+    }
+
+    /// Returns when the connection is of no more use, or has fewer channels than it should have.
+    async fn work(&mut self, connection: &Connection, served: &mut bool) {
+        let work = Arc::clone(&self.work);
+        let mut heartbeat = Instant::now() + self.time_limit;
+        loop {
+            let (subscribe, unsubscribe) = self.take_orders(&work);
+            if !subscribe.is_empty() {
+                if !self.subscribe(connection, &subscribe).await {
+                    return;
+                }
+                *served = true;
+            }
+            for name in unsubscribe {
+                match connection.unsubscribe_sharded(&name).await {
+                    Ok(()) | Err(ConnectionError::Refused(_)) => {}
+                    Err(_) => return,
+                }
+            }
+            if Instant::now() >= heartbeat {
+                if !self.has_all(connection).await {
+                    return;
+                }
+                heartbeat = Instant::now() + self.time_limit;
+            }
+            if !work.has_orders() {
+                let _ = tokio::time::timeout_at(heartbeat, work.changed.notified()).await;
+            }
+        }
+    }
+
+    /// What is to be done next. From here on it is among what is subscribed to, so that the end of the
+    /// connection, at whichever await, loses it in sight of everybody.
+    fn take_orders(&mut self, work: &Work) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let mut orders = work.orders.lock();
+        for name in std::mem::take(&mut orders.ended) {
+            self.subscribed.remove(&name);
+        }
+        let all = orders.subscribe.len().min(BATCH);
+        let subscribe: Vec<_> = orders.subscribe.drain(..all).collect();
+        self.subscribed.extend(subscribe.iter().cloned());
+        let all = orders.unsubscribe.len().min(UNSUBSCRIBED_AT_ONCE);
+        let unsubscribe: Vec<_> = orders.unsubscribe.drain(..all).collect();
+        let is_there = |name: &Arc<str>| self.subscribed.remove(name);
+        (
+            subscribe,
+            unsubscribe.into_iter().filter(is_there).collect(),
+        )
+    }
+
+    /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
+    async fn subscribe(&mut self, connection: &Connection, names: &[Arc<str>]) -> bool {
+        let exchange = connection.subscribe_sharded(names, self.time_limit);
+        let answers = tokio::time::timeout(self.time_limit, exchange).await;
+        let Ok(answers) = answers else { return false };
+        let mut refused = Vec::new();
+        let mut usable = answers.len() == names.len();
+        for (name, answer) in names.iter().zip(answers) {
+            match answer {
+                Ok(_) => {
+                    self.common.subscriptions.subscribed(name);
+                    // A former owner may have confirmed it meanwhile, and missed what came then.
+                    self.common.subscriptions.message(name);
+                }
+                Err(ConnectionError::Refused(text)) if is_elsewhere(&text) => {
+                    refused.push(Arc::clone(name))
+                }
+                Err(ConnectionError::Refused(text)) => {
+                    self.subscribed.remove(name);
+                    self.common.subscriptions.refused(name, &text);
+                }
+                Err(_) => usable = false,
+            }
+        }
+        if usable {
+            self.common.subscriptions.set_problem(None);
+        }
+        if !refused.is_empty() {
+            for name in &refused {
+                self.subscribed.remove(name);
+            }
+            self.work.orders.lock().lost.extend(refused);
+            self.outdated.notify_one();
+            // Not at once: the map has to follow first.
+            tokio::time::sleep(ELSEWHERE).await;
+            self.common.lost.notify_one();
+        }
+        usable
+    }
+
+    /// Subscribes to one channel again, each in its turn, and compares how many there are. If it was this one
+    /// that was gone, the count does not tell: its waiters attempt again.
+    async fn has_all(&mut self, connection: &Connection) -> bool {
+        let behind = (Bound::Excluded(&*self.probed), Bound::Unbounded);
+        let next = self.subscribed.range::<str, _>(behind).next();
+        let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {
+            return true;
+        };
+        let exchange = connection.subscribe_sharded(std::slice::from_ref(&next), self.time_limit);
+        let answers = tokio::time::timeout(self.time_limit, exchange).await;
+        let count = answers
+            .ok()
+            .and_then(|answers| answers.into_iter().next()?.ok());
+        self.common.subscriptions.message(&next);
+        self.probed = next;
+        // More of them are on their way to another server.
+        count.is_some_and(|count| count >= self.subscribed.len() as i64)
+    }
+
+    /// Everything is to be subscribed to anew, wherever it belongs now.
+    fn lose_all(&mut self) {
+        let subscribed = std::mem::take(&mut self.subscribed);
+        self.work.orders.lock().lost.extend(subscribed);
+        self.common.lost.notify_one();
+    }
+}
+
+/// Whether another node has the slot, or nobody has it at the moment.
+fn is_elsewhere(text: &str) -> bool {
+    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+/// Names in one pipeline.
+const BATCH: usize = 500;
+
+/// Each takes a round trip, which those wait for who subscribe.
+const UNSUBSCRIBED_AT_ONCE: usize = 20;
+
+/// Before a channel that was sent elsewhere is tried again.
+const ELSEWHERE: Duration = Duration::from_millis(50);
