@@ -162,6 +162,8 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "retry_for": "1m",
         "handover": { "passes": 8, "for_at_most": "20ms" },
         "close_grace": "10s",
+        "announce": "both",
+        "sync_replicas": { "replicas": 2, "within": "100ms" },
     });
     let read: LockClientBuilder = serde_json::from_value(all.clone()).expect("it is one");
     let built = redisson_lock::LockClient::builder()
@@ -177,7 +179,9 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
             passes: 8,
             for_at_most: ms(20),
         })
-        .close_grace(ms(10_000));
+        .close_grace(ms(10_000))
+        .announce(redisson_lock::Announce::Both)
+        .sync_replicas(2, ms(100));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     assert_eq!(serde_json::to_value(&built).expect("plain data"), all);
 

@@ -86,6 +86,39 @@ async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
     nothing_is_left(&sentinels, primary, vec![client]).await;
 }
 
+/// A primary that stands still while a replica takes over executes what was sent to it when it goes on.
+#[tokio::test]
+async fn what_a_former_primary_answers_is_not_believed() {
+    let mut sentinels = Sentinels::start().await;
+    // Longer than a failover: the call is still waiting when the former primary goes on.
+    let patient = async || {
+        LockClient::builder()
+            .watchdog_timeout(ms(60_000))
+            .command_timeout(ms(15_000))
+            .connect(&sentinels.url())
+            .await
+            .expect("the sentinels know the primary")
+    };
+    let (client, other) = (patient().await, patient().await);
+    for client in [&client, &other] {
+        let guard = client.lock("stale").lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
+    sentinels.server(0).pause();
+    let lock = client.lock("stale");
+    let pending = tokio::spawn(async move { lock.try_lock().await });
+    let primary = sentinels.new_primary(0, ms(30_000)).await;
+    let others = other.lock("stale").try_lock().await;
+    sentinels.server(0).resume();
+    let ours = pending.await.expect("no panic");
+    let holders = [ours, others].map(|taken| taken.expect("answered"));
+    assert_eq!(holders.iter().flatten().count(), 1, "one of them has it");
+    for guard in holders.into_iter().flatten() {
+        guard.unlock().await.expect("held");
+    }
+    nothing_is_left(&sentinels, primary, vec![client, other]).await;
+}
+
 #[tokio::test]
 async fn without_any_sentinel_the_primary_goes_on_being_used() {
     let sentinels = Sentinels::start().await;

@@ -105,7 +105,9 @@ impl Sentinels {
         let limit = Instant::now() + time_limit;
         loop {
             for nth in (0..3).filter(|nth| *nth != except) {
-                if self.control(nth).run(&["ROLE"]).starts_with("master") {
+                // Its connections are closed when its role changes.
+                let role = self.control(nth).try_run(&["ROLE"]);
+                if role.is_ok_and(|role| role.starts_with("master")) {
                     return nth;
                 }
             }

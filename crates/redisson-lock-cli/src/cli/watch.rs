@@ -53,6 +53,10 @@ async fn watch(arguments: &Watch) -> Result<(), Problem> {
 /// A connection for SCAN.
 async fn scanner(url: &str) -> Result<Client, Problem> {
     let config = Config::from_url(url).map_err(unavailable)?;
+    if config.server.is_clustered() || config.server.is_sentinel() {
+        let sentence = "watch looks at the keys of one server: name it, redis://host:port";
+        return Err(Problem::new(exit::USAGE, sentence));
+    }
     let client = Builder::from_config(config)
         .with_performance_config(|performance| performance.default_command_timeout = TIMEOUT)
         .with_connection_config(|connection| {

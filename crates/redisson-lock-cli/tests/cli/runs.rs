@@ -267,7 +267,7 @@ fn an_address_that_cannot_be_used_gets_a_sentence_and_no_password() {
         (format!("redis://:{secret}@127.0.0.1:port"), 64),
         (format!("redis+tls://user:{secret}@127.0.0.1:1"), 64),
         (format!("user:{secret}@127.0.0.1"), 64),
-        (format!("redis-cluster://:{secret}@127.0.0.1:1"), 64),
+        (format!("redis-cluster://:{secret}@127.0.0.1:1/7"), 64),
         (
             format!("redis://user:{secret}@127.0.0.1:{}", fixture.server.port),
             77,
