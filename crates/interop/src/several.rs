@@ -246,15 +246,18 @@ async fn sentinel_failover(fixture: Fixture) {
     let waiting = begin(&other, name);
     let channel = channel(name);
     // A server whose role changes closes its connections.
-    let listens = |nth| has_listener(&mut sentinels.control(nth), "NUMSUB", &channel);
+    let listens = |nth| {
+        let listeners = sentinels.try_run(nth, &["PUBSUB", "NUMSUB", &channel]);
+        listeners.is_some_and(|listeners| listeners.ends_with(" 1"))
+    };
     eventually("it listens", || listens(0)).await;
     sentinels.fail_over().await;
     let primary = sentinels.new_primary(0, ms(20_000)).await;
     // A client that has not heard yet goes on at the former primary, where what it unlocks is unlocked for
     // nobody. When that one is a replica its connections are closed.
     let demoted = || {
-        let role = sentinels.control(0).try_run(&["ROLE"]);
-        role.is_ok_and(|role| role.starts_with("slave"))
+        let role = sentinels.try_run(0, &["ROLE"]);
+        role.is_some_and(|role| role.starts_with("slave"))
     };
     eventually("the former primary is a replica", demoted).await;
     eventually("it listens at the new primary", || listens(primary)).await;

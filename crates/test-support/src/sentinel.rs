@@ -86,6 +86,13 @@ impl Sentinels {
         &mut self.servers[nth]
     }
 
+    /// One command to a server, which closes its connections when its role changes.
+    pub fn try_run(&self, nth: usize, words: &[&str]) -> Option<String> {
+        let client = redis::Client::open(self.servers[nth].url()).expect("a valid address");
+        let connection = client.get_connection().ok()?;
+        Control { connection }.try_run(words).ok()
+    }
+
     /// A connection to a sentinel.
     pub fn sentinel(&self, nth: usize) -> Option<Control> {
         let url = format!("redis://127.0.0.1:{}", self.sentinels[nth].port);
@@ -105,9 +112,8 @@ impl Sentinels {
         let limit = Instant::now() + time_limit;
         loop {
             for nth in (0..3).filter(|nth| *nth != except) {
-                // Its connections are closed when its role changes.
-                let role = self.control(nth).try_run(&["ROLE"]);
-                if role.is_ok_and(|role| role.starts_with("master")) {
+                let role = self.try_run(nth, &["ROLE"]);
+                if role.is_some_and(|role| role.starts_with("master")) {
                     return nth;
                 }
             }
