@@ -50,7 +50,6 @@ pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
 use lane::{Lane, Surroundings};
-use link::Link;
 pub(crate) use link::{Limit, SendError};
 use replicas::Replicas;
 use topology::Topology;
@@ -254,22 +253,21 @@ impl<'a> Route<'a> {
 
     /// Opens what asks whether replicas have what is about to be taken.
     pub(crate) async fn confirmer(self, limit: Instant) -> Result<Confirmer, SendError> {
-        let around = &self.redis.around;
-        let (number, link, replicas) = match &self.redis.topology {
+        // Behind those for commands.
+        let waiting = self.redis.connections;
+        let (way, replicas) = match &self.redis.topology {
             Topology::One(node) => {
-                let link = node.waiting_lane(around).ready(limit).await?;
-                (0, link, Arc::clone(&node.replicas))
+                let lane = node.lane(waiting, &self.redis.around);
+                let way = RoutedLink::only(lane.ready(limit).await?);
+                (way, Arc::clone(&node.replicas))
             }
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                let (number, link, node) = map.waiting_link(self.group, limit).await?;
-                (number, link, Arc::clone(&node.replicas))
+                let way = map.ready(self.group, waiting, limit).await?;
+                let replicas = Arc::clone(&map.node(way.node).replicas);
+                (way, replicas)
             }
         };
-        Ok(Confirmer {
-            number,
-            link,
-            replicas,
-        })
+        Ok(Confirmer { way, replicas })
     }
 
     /// The number of the server that has the lock now.
@@ -322,15 +320,14 @@ impl<'a> Route<'a> {
 
 /// Asks whether replicas have a lock that was taken after this was made.
 pub(crate) struct Confirmer {
-    number: u16,
-    link: Arc<Link>,
+    way: RoutedLink,
     replicas: Arc<Replicas>,
 }
 
 impl Confirmer {
     /// Whether it can still be asked: its connection is there, and its server has the lock.
     pub(crate) fn is_current(&self, route: Route<'_>) -> bool {
-        !self.link.ended.is_cancelled() && route.owner() == Some(self.number)
+        !self.way.link.ended.is_cancelled() && route.owner() == Some(self.way.node)
     }
 
     /// How many replicas have the lock that `touch` writes to. None, if another server has taken over.
@@ -340,7 +337,7 @@ impl Confirmer {
         touch: Call<bool>,
         wanted: Wanted,
     ) -> u32 {
-        let link = Arc::clone(&self.link);
+        let link = Arc::clone(&self.way.link);
         let asked = self
             .replicas
             .acknowledged(&route.redis.around, link, touch, wanted)

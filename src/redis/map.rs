@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::lane::Surroundings;
-use super::link::{Limit, Link, SendError};
+use super::link::{Limit, SendError};
 use super::node::Node;
 use super::redirect::Redirect;
 use super::settings::{Expected, Settings};
@@ -251,7 +251,7 @@ impl Map {
         Some((number, Arc::clone(&state.nodes[usize::from(number)])))
     }
 
-    fn node(&self, number: u16) -> Arc<Node> {
+    pub(super) fn node(&self, number: u16) -> Arc<Node> {
         Arc::clone(&self.state.lock().nodes[usize::from(number)])
     }
 
@@ -332,27 +332,6 @@ impl Map {
         in_use
             .map(|number| Arc::clone(&state.nodes[usize::from(number)]))
             .collect()
-    }
-
-    /// The lane on which replicas of a route's server are waited for, with the server's number.
-    pub(super) async fn waiting_link(
-        &self,
-        route: u16,
-        limit: Instant,
-    ) -> Result<(u16, Arc<Link>, Arc<Node>), SendError> {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            let unknown = || SendError::NotSent("no server has this lock".into());
-            let (number, node) = self.owner(route).ok_or_else(unknown)?;
-            tokio::select! {
-                biased;
-                link = node.waiting_lane(&self.around).ready(limit) => {
-                    return Ok((number, link?, Arc::clone(&node)));
-                }
-                () = changed => {}
-            }
-        }
     }
 
     /// The numbers of the servers that have a route.

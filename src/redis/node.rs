@@ -16,11 +16,10 @@ use crate::error::Error;
 pub(super) struct Node {
     pub(super) address: Address,
     settings: Arc<Settings>,
+    /// Those for commands, and behind them the one on which replicas are waited for.
     lanes: Box<[OnceLock<Lane>]>,
     /// Whether there are to be connections.
     wanted: AtomicBool,
-    /// On which replicas are waited for; opened on its first use.
-    waiting_lane: OnceLock<Lane>,
     pub(super) replicas: Arc<Replicas>,
     /// For each lane, the permits for bulk calls.
     bulk: Box<[[Arc<Semaphore>; 2]]>,
@@ -45,17 +44,18 @@ impl Node {
         Self {
             address,
             settings,
-            lanes: std::iter::repeat_with(OnceLock::new).take(lanes).collect(),
+            lanes: std::iter::repeat_with(OnceLock::new)
+                .take(lanes + 1)
+                .collect(),
             wanted: AtomicBool::new(true),
-            waiting_lane: OnceLock::new(),
             replicas: Arc::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
         }
     }
 
-    /// Opens every connection, one after the other; fails if the first attempt of any fails.
+    /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
     pub(super) async fn open(&self, around: &Surroundings) -> Result<(), Error> {
-        for (nth, lane) in self.lanes.iter().enumerate() {
+        for (nth, lane) in self.lanes.iter().enumerate().take(self.waiting()) {
             let opened = Lane::open(&self.settings, nth, around).await?;
             // It is empty: the node is not shared yet.
             let _ = lane.set(opened);
@@ -71,10 +71,9 @@ impl Node {
         self.lanes[nth].get_or_init(|| self.start(nth, around))
     }
 
-    /// The lane on which replicas are waited for.
-    pub(super) fn waiting_lane(&self, around: &Surroundings) -> &Lane {
-        let nth = self.lanes.len();
-        self.waiting_lane.get_or_init(|| self.start(nth, around))
+    /// The number of the lane on which replicas are waited for.
+    pub(super) fn waiting(&self) -> usize {
+        self.lanes.len() - 1
     }
 
     fn start(&self, nth: usize, around: &Surroundings) -> Lane {
@@ -85,8 +84,7 @@ impl Node {
 
     /// The lanes that have been used.
     pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
-        let lanes = self.lanes.iter().chain([&self.waiting_lane]);
-        lanes.filter_map(OnceLock::get)
+        self.lanes.iter().filter_map(OnceLock::get)
     }
 
     /// Whether there are to be connections.
@@ -97,7 +95,7 @@ impl Node {
 
     /// Asks for an answer on every lane, one after the other.
     pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
-        for nth in 0..self.lanes.len() {
+        for nth in 0..self.waiting() {
             let lane = self.lane(nth, around);
             lane.ready(limit.until).await?.ping(limit).await?;
         }

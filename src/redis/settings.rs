@@ -38,6 +38,7 @@ impl fmt::Debug for Credentials {
 }
 
 /// What a connection is made from. Not `Debug`: it contains the password.
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(super) target: Target,
     pub(super) kind: Kind,
@@ -63,6 +64,7 @@ pub(super) enum Target {
 }
 
 /// What the address leads to.
+#[derive(Clone)]
 pub(super) enum Kind {
     /// One server.
     Server,
@@ -235,62 +237,44 @@ impl Settings {
 impl Settings {
     /// The same for one server among several: credentials, TLS and the rest are those of all.
     pub(super) fn at(&self, address: &Address, expected: Expected) -> Self {
-        let target = match &self.target {
-            Target::Server(server) => {
-                let mut server = server.clone();
-                server.config.server = leading_to(address, &server.config.server);
-                Target::Server(server)
-            }
-            #[cfg(feature = "test-util")]
-            Target::Custom(transport) => Target::Custom(Arc::clone(transport)),
-        };
+        let settings = self.with_server(|server| {
+            server.config.server = leading_to(address, &server.config.server);
+        });
         Self {
-            target,
             kind: Kind::Server,
             expected,
             address: address.to_string(),
-            command_timeout: self.command_timeout,
-            fence: self.fence,
-            client_name: self.client_name.clone(),
-            sentinel_credentials: None,
-            announce: Announce::default(),
+            ..settings
         }
     }
 
     /// The same for sharded channels: their answers are read as those of the older protocol.
     pub(super) fn for_sharded_channels(&self) -> Self {
-        let mut settings = Self {
-            target: self.target.clone(),
-            kind: Kind::Server,
-            address: self.address.clone(),
-            client_name: self.client_name.clone(),
-            sentinel_credentials: None,
-            ..*self
-        };
-        match &mut settings.target {
-            Target::Server(server) => server.config.version = RespVersion::RESP2,
-            #[cfg(feature = "test-util")]
-            Target::Custom(_) => {}
-        }
-        settings
+        self.with_server(|server| server.config.version = RespVersion::RESP2)
     }
 
     /// The same for a sentinel: it has no databases, and users of its own.
     pub(super) fn at_sentinel(&self, address: &Address) -> Self {
-        let mut settings = self.at(address, Expected::Nothing);
-        // A sentinel permits what it needs and little else.
-        settings.client_name = None;
+        let settings = self.at(address, Expected::Nothing).with_server(|server| {
+            let config = &mut server.config;
+            config.database = None;
+            config.version = RespVersion::RESP2;
+            let credentials = self.sentinel_credentials.as_ref();
+            config.username = credentials.and_then(|given| given.user.clone());
+            config.password = credentials.map(|given| given.password.clone());
+        });
+        Self {
+            // A sentinel permits what it needs and little else.
+            client_name: None,
+            ..settings
+        }
+    }
+
+    /// The same with another server; what a test has in its place stays.
+    fn with_server(&self, change: impl FnOnce(&mut Server)) -> Self {
+        let mut settings = self.clone();
         match &mut settings.target {
-            Target::Server(server) => {
-                let config = &mut server.config;
-                config.database = None;
-                config.version = RespVersion::RESP2;
-                let (user, password) = match &self.sentinel_credentials {
-                    Some(Credentials { user, password }) => (user.clone(), Some(password.clone())),
-                    None => (None, None),
-                };
-                (config.username, config.password) = (user, password);
-            }
+            Target::Server(server) => change(server),
             #[cfg(feature = "test-util")]
             Target::Custom(_) => {}
         }

@@ -38,7 +38,7 @@ impl Switches {
 /// A connection, and the number of the server that it leads to.
 pub(crate) struct RoutedLink {
     pub(crate) link: Arc<Link>,
-    pub(super) node: u16,
+    pub(in crate::redis) node: u16,
     /// The node that still has the slot, if this one is about to take it over.
     pub(super) taken_over_from: Option<u16>,
 }
