@@ -1,7 +1,7 @@
 //! Three primaries and their replicas: locks in every slot, slots that move, failovers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockClientBuilder, LossReason};
@@ -226,6 +226,8 @@ async fn a_slot_that_nobody_has_for_a_moment_is_waited_for() {
 
 /// Workers at a few locks, each with a counter that two of them inside at once would spoil.
 struct Load {
+    /// Sections so far.
+    sections: Arc<AtomicU64>,
     tasks: Vec<tokio::task::JoinHandle<(u64, u64)>>,
     stop: Arc<AtomicBool>,
 }
@@ -233,11 +235,13 @@ struct Load {
 impl Load {
     fn start(clients: &[LockClient], names: &[String], workers: usize) -> Self {
         let stop = Arc::<AtomicBool>::default();
+        let done = Arc::<AtomicU64>::default();
         let inside: Vec<Arc<AtomicI64>> = names.iter().map(|_| Arc::default()).collect();
         let tasks = (0..workers)
             .map(|nth| {
                 let lock = clients[nth % clients.len()].lock(names[nth % names.len()].clone());
                 let (inside, stop) = (Arc::clone(&inside[nth % names.len()]), Arc::clone(&stop));
+                let done = Arc::clone(&done);
                 tokio::spawn(async move {
                     let (mut sections, mut failed) = (0, 0);
                     while !stop.load(Ordering::Relaxed) {
@@ -249,13 +253,25 @@ impl Load {
                         tokio::time::sleep(ms(1)).await;
                         inside.fetch_sub(1, Ordering::AcqRel);
                         sections += 1;
+                        done.fetch_add(1, Ordering::Relaxed);
                         failed += u64::from(guard.unlock().await.is_err());
                     }
                     (sections, failed)
                 })
             })
             .collect();
-        Self { tasks, stop }
+        Self {
+            sections: done,
+            tasks,
+            stop,
+        }
+    }
+
+    /// Waits for so many more sections.
+    async fn goes_on(&self, sections: u64) {
+        let goal = self.sections.load(Ordering::Relaxed) + sections;
+        let reached = || self.sections.load(Ordering::Relaxed) >= goal;
+        eventually("the workers go on", ms(20_000), reached).await;
     }
 
     /// Sections, and calls that failed.
@@ -285,13 +301,13 @@ async fn a_slot_with_contended_locks_moves_ten_times_under_load() {
     for nth in 0..10 {
         let (from, to) = (nth % 2, (nth + 1) % 2);
         cluster.begin_to_move(slot(&tag), from, to);
-        tokio::time::sleep(ms(100)).await;
+        load.goes_on(30).await;
         for _ in 0..5 {
             cluster.move_keys(slot(&tag), from, to);
-            tokio::time::sleep(ms(20)).await;
+            load.goes_on(10).await;
         }
         cluster.end_move(slot(&tag), from, to);
-        tokio::time::sleep(ms(50)).await;
+        load.goes_on(20).await;
     }
     let (sections, failed) = load.end().await;
     let redirects: u64 = clients.iter().map(|one| one.stats().redirects_total).sum();
@@ -368,6 +384,54 @@ async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
         let _ = guard.unlock().await;
     }
     client.close(Duration::ZERO).await;
+}
+
+/// The list of `docs/operations.md`, and nothing else.
+#[tokio::test]
+async fn the_rights_that_are_written_down_are_enough() {
+    let cluster = Cluster::start(true).await;
+    let rights = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish \
+                  +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info \
+                  +cluster|info +cluster|slots +spublish +ssubscribe +sunsubscribe +pubsub|numsub +pubsub|shardnumsub +wait";
+    for nth in 0..cluster.len() {
+        let mut words = vec![
+            "ACL", "SETUSER", "locker", "on", ">secret", "-@all", "~lock:*",
+        ];
+        words.push("&redisson_lock__channel:{lock:*");
+        words.extend(rights.split_whitespace());
+        cluster.control(nth).run(&words);
+    }
+    let url = cluster.url().replace("://", "://locker:secret@");
+    let connect = async || {
+        brisk(LockClient::builder())
+            .connect(&url)
+            .await
+            .expect("it may")
+    };
+    let (client, other) = (connect().await, connect().await);
+    for nth in 0..3 {
+        let key = cluster.key_at(nth, "lock:rights");
+        let lock = client.lock(key.clone()).sync_replicas(1, ms(900));
+        let guard = lock.lock().await.expect("it may, and its replica has it");
+        let others = other.lock(key.clone());
+        let waiting = tokio::spawn(async move { others.lock().await });
+        let listens = || {
+            let channel = format!("redisson_lock__channel:{{{key}}}");
+            let mut owner = cluster.control(nth);
+            owner
+                .run(&["PUBSUB", "SHARDNUMSUB", &channel])
+                .ends_with(" 1")
+        };
+        eventually("the other listens", ms(5_000), listens).await;
+        let nested = lock.lock().await.expect("ours");
+        nested.unlock().await.expect("it may");
+        guard.unlock().await.expect("it may");
+        let guard = waiting.await.expect("no panic").expect("it may");
+        guard.unlock().await.expect("it may");
+        assert!(client.lock(key.clone()).lock().await.is_ok());
+        assert!(client.lock(key).inspect().await.is_ok());
+    }
+    nothing_is_left(&cluster, [client, other]).await;
 }
 
 #[tokio::test]

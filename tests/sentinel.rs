@@ -141,6 +141,33 @@ async fn without_any_sentinel_the_primary_goes_on_being_used() {
     nothing_is_left(&sentinels, 0, vec![client]).await;
 }
 
+/// Sentinels have users of their own, and the primary another one. No more rights than `docs/operations.md` has.
+#[tokio::test]
+async fn the_sentinels_are_asked_with_credentials_of_their_own() {
+    let sentinels = Sentinels::start().await;
+    for nth in 0..3 {
+        let mut sentinel = sentinels.sentinel(nth).expect("it runs");
+        let user = "ACL SETUSER asker on >theirs -@all +sentinel +subscribe +ping +hello +auth +info +client|id";
+        let words: Vec<&str> = user.split(' ').chain(["&+switch-master"]).collect();
+        sentinel.run(&words);
+        sentinel.run(&["ACL", "SETUSER", "default", "resetpass", ">closed"]);
+        let locker = "ACL SETUSER locker on >ours ~* &* +@all -cluster";
+        sentinels
+            .control(nth)
+            .run(&locker.split(' ').collect::<Vec<_>>());
+    }
+    let url = sentinels.url().replace("://", "://locker:ours@");
+    let refused = LockClient::connect(&url)
+        .await
+        .expect_err("nobody is asked");
+    assert!(matches!(refused, Error::Auth { .. }), "{refused:?}");
+    let builder = LockClient::builder().sentinel_credentials(Some("asker"), "theirs");
+    let client = builder.connect(&url).await.expect("both let it in");
+    let guard = client.lock("stock").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    nothing_is_left(&sentinels, 0, vec![client]).await;
+}
+
 #[tokio::test]
 async fn a_name_that_the_sentinels_do_not_know_is_refused_with_a_sentence() {
     let sentinels = Sentinels::start().await;
