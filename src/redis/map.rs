@@ -54,6 +54,8 @@ struct State {
     nodes: Vec<Arc<Node>>,
     /// For each route the number of its server.
     owners: Vec<Option<u16>>,
+    /// The numbers of the servers that have a route.
+    in_use: BTreeSet<u16>,
 }
 
 impl Map {
@@ -68,6 +70,7 @@ impl Map {
         let state = State {
             nodes: Vec::new(),
             owners: vec![None; routes],
+            in_use: BTreeSet::new(),
         };
         Self {
             settings,
@@ -283,7 +286,6 @@ impl Map {
     pub(super) fn apply(&self, found: &[(RangeInclusive<u16>, Address)]) {
         let (nodes, switched, failovers) = {
             let mut state = self.state.lock();
-            let before = state.in_use();
             let mut changed = false;
             let mut switched = BTreeSet::new();
             for (routes, address) in found {
@@ -300,12 +302,14 @@ impl Map {
             if !changed {
                 return;
             }
-            let after = state.in_use();
+            let after = state.owners.iter().copied().flatten().collect();
+            let before = std::mem::replace(&mut state.in_use, after);
+            let after = &state.in_use;
             for (number, node) in state.nodes.iter().enumerate() {
                 node.set_wanted(after.contains(&(number as u16)));
             }
             // A server that had routes and has none any more was taken over from.
-            let failovers = before.difference(&after).count() as u64;
+            let failovers = before.difference(after).count() as u64;
             self.failovers.fetch_add(failovers, Ordering::Relaxed);
             (after.len(), switched, failovers)
         };
@@ -328,15 +332,15 @@ impl Map {
     /// The servers that have a route.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         let state = self.state.lock();
-        let in_use = state.in_use().into_iter();
+        let in_use = state.in_use.iter();
         in_use
-            .map(|number| Arc::clone(&state.nodes[usize::from(number)]))
+            .map(|&number| Arc::clone(&state.nodes[usize::from(number)]))
             .collect()
     }
 
     /// The numbers of the servers that have a route.
     pub(super) fn numbers(&self) -> BTreeSet<u16> {
-        self.state.lock().in_use()
+        self.state.lock().in_use.clone()
     }
 
     /// Ready when a route has got another server after this call, if it is enabled.
@@ -356,17 +360,10 @@ impl Map {
 
     pub(super) fn figures(&self) -> Nodes {
         Nodes {
-            nodes: self.state.lock().in_use().len(),
+            nodes: self.state.lock().in_use.len(),
             redirects: self.redirects.load(Ordering::Relaxed),
             failovers: self.failovers.load(Ordering::Relaxed),
         }
-    }
-}
-
-impl State {
-    /// The numbers of the servers that have a route.
-    fn in_use(&self) -> BTreeSet<u16> {
-        self.owners.iter().copied().flatten().collect()
     }
 }
 
