@@ -205,6 +205,11 @@ pub fn server_moved(client: &LockClient) {
     client.handle.shared().redis.moved().notify_one();
 }
 
+/// The slot of a key in a cluster.
+pub fn slot_of(key: &str) -> u16 {
+    crate::redis::slot_of(key)
+}
+
 /// A script call as a client sends it.
 #[derive(Debug, Clone)]
 pub struct ScriptCall {

@@ -100,9 +100,16 @@ impl Settings {
         command_timeout: Duration,
         fence: bool,
     ) -> Self {
+        let nodes = transport.nodes().into_iter();
+        let nodes: Vec<_> = nodes
+            .map(|(host, port)| Address::new(&host, port))
+            .collect();
         Self {
+            kind: match nodes.is_empty() {
+                true => Kind::Server,
+                false => Kind::Cluster(nodes),
+            },
             target: Target::Custom(transport),
-            kind: Kind::Server,
             expected: Expected::Nothing,
             address: "the server of a test".to_owned(),
             command_timeout,
@@ -237,9 +244,16 @@ impl Settings {
 impl Settings {
     /// The same for one server among several: credentials, TLS and the rest are those of all.
     pub(super) fn at(&self, address: &Address, expected: Expected) -> Self {
-        let settings = self.with_server(|server| {
-            server.config.server = leading_to(address, &server.config.server);
-        });
+        let mut settings = self.clone();
+        match &mut settings.target {
+            Target::Server(server) => {
+                server.config.server = leading_to(address, &server.config.server);
+            }
+            #[cfg(feature = "test-util")]
+            Target::Custom(transport) => {
+                *transport = transport.leading_to(&address.host, address.port);
+            }
+        }
         Self {
             kind: Kind::Server,
             expected,

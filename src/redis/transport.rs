@@ -142,6 +142,7 @@ pub use custom::{Transport, TransportConnection};
 
 #[cfg(feature = "test-util")]
 mod custom {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use tokio::sync::mpsc::UnboundedReceiver;
@@ -156,6 +157,16 @@ mod custom {
             role: Role,
             limit: Duration,
         ) -> BoxFuture<'_, Result<Box<dyn TransportConnection>, ConnectionError>>;
+
+        /// The nodes that are known of a cluster: hosts and ports. None: it is one server.
+        fn nodes(&self) -> Vec<(String, u16)> {
+            Vec::new()
+        }
+
+        /// The same for another node.
+        fn leading_to(&self, host: &str, port: u16) -> Arc<dyn Transport> {
+            unreachable!("one server does not name {host}:{port}")
+        }
     }
 
     /// One connection.
