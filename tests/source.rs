@@ -396,7 +396,7 @@ const RETIRED: [&str; 62] = [
 ];
 
 /// Where a word means something else, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 8] = [
+const EXCEPTIONS: [(&str, &str, &str); 10] = [
     ("src/redis.rs", "slot", "a hash slot of a cluster"),
     ("src/redis/cluster.rs", "slots", "hash slots of a cluster"),
     (
@@ -408,6 +408,16 @@ const EXCEPTIONS: [(&str, &str, &str); 8] = [
         "crates/test-support/src/lib.rs",
         "slot",
         "a hash slot of a cluster",
+    ),
+    (
+        "crates/redisson-lock-test/src/sim/cluster",
+        "slot",
+        "a hash slot of a cluster",
+    ),
+    (
+        "crates/redisson-lock-test/src/sim/cluster",
+        "slots",
+        "hash slots of a cluster",
     ),
     ("src/renewal.rs", "slot", "a hash slot of a cluster"),
     ("src/renewal.rs", "slots", "hash slots of a cluster"),

@@ -45,8 +45,9 @@ usage: cargo xtask COMMAND
                       40 minutes; --quick: three short rounds in about four minutes, docs/ is not
                       written; --smoke: a moment of each, for its counts
 
-  sim [--seeds N] [--seed S] [--seconds T]
-                      simulated schedules: 10,000 of them, so many, one of them again, or for so long
+  sim [--topology cluster] [--seeds N] [--seed S] [--seconds T]
+                      simulated schedules: 10,000 of them, so many, one of them again, or for so long;
+                      on one server, or in a cluster whose slots move and whose primaries fail over
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000

@@ -2,16 +2,21 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--seeds N] [--seed S] [--seconds T]";
+const USAGE: &str =
+    "usage: cargo xtask sim [--topology cluster] [--seeds N] [--seed S] [--seconds T]";
 
-/// Under a minute on two cores.
+/// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
 
 pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     let mut command = cargo(&["test", "--quiet"]);
+    let cluster = arguments
+        .chunks(2)
+        .any(|pair| pair == ["--topology", "cluster"]);
     command
         .args(BUILD)
-        .args([TEST, "--", "--exact", "--nocapture"])
+        .args([if cluster { IN_CLUSTER } else { TEST }])
+        .args(["--", "--exact", "--nocapture"])
         .env("RUST_BACKTRACE", "0")
         .env("SIM_SEEDS", SEEDS);
     for pair in arguments.chunks(2) {
@@ -19,6 +24,7 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
             ["--seeds", number] => ("SIM_SEEDS", number),
             ["--seed", number] => ("SIM_SEED", number),
             ["--seconds", number] => ("SIM_SECONDS", number),
+            ["--topology", "cluster"] => continue,
             _ => return Err(Problem::to_do(USAGE)),
         };
         if number.parse::<u64>().is_err() {
@@ -40,6 +46,9 @@ pub const BUILD: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", 
 
 /// The test that runs the schedules.
 pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
+
+/// The same in a cluster whose slots move.
+const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promises";
 
 /// The explorer of the core, with the same profile.
 pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];

@@ -12,14 +12,17 @@
 //! once, or waits for the server to be resumed, and nothing is late.
 
 mod clients;
+mod cluster;
 mod connection;
 mod direct;
+mod execute;
 mod faults;
 mod keyspace;
 mod lua;
 mod network;
 mod server;
 
+pub use cluster::{Gossip, NODES, Promoted};
 pub use connection::Access;
 pub(crate) use keyspace::WATCHDOG_TIMEOUT_MS;
 pub use keyspace::{Answer, Keyspace};

@@ -21,6 +21,8 @@ use tokio::time::Instant;
 pub struct Terms {
     pub watchdog_timeout: Duration,
     pub command_timeout: Duration,
+    /// Several servers.
+    pub cluster: bool,
     /// Client ids, by number.
     pub clients: Vec<String>,
     /// Commands of a lost connection are over before its successor is used.
@@ -58,8 +60,10 @@ struct State {
     calm_since: Instant,
     /// How long everybody stood still, in sum.
     stood_still: Duration,
-    /// The newest connection of each client that a script was executed on.
-    newest: BTreeMap<usize, u64>,
+    /// The newest connection of each client to each server that a script was executed on.
+    newest: BTreeMap<(usize, usize), u64>,
+    /// Locks whose server was taken over from: when, and until when somebody may believe what it said.
+    promoted: BTreeMap<String, (Instant, Instant)>,
     /// `force_unlock` calls that may still have a command under way.
     forcing: BTreeMap<usize, u32>,
     java: BTreeMap<String, (String, i64)>,
@@ -113,6 +117,7 @@ impl Oracle {
             calm_since: start,
             stood_still: Duration::ZERO,
             newest: BTreeMap::new(),
+            promoted: BTreeMap::new(),
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
@@ -266,6 +271,15 @@ impl State {
         }
     }
 
+    /// Since when, and until when, holds of locks may be believed in that their new server does not know.
+    fn doubts(&self) -> BTreeMap<String, (Instant, Instant)> {
+        let disturbed = self.calm_since.max(self.moved_at);
+        let doubt = |(key, &(at, until)): (&String, &(Instant, Instant))| {
+            (key.clone(), (at, disturbed.max(until)))
+        };
+        self.promoted.iter().map(doubt).collect()
+    }
+
     fn rob(&mut self, key: &str, field: &str) {
         let now = Instant::now();
         self.robbed.insert((key.to_owned(), field.to_owned()), now);
@@ -290,8 +304,11 @@ impl State {
             .ever_robbed
             .get(&(key.to_owned(), field.to_owned()))
             .is_some_and(|&at| at >= began);
+        // What was taken at a server that had been taken over from was never anything.
+        let was_nothing = self.promoted.get(key);
+        let was_nothing = was_nothing.is_some_and(|(_, until)| began <= *until);
         let justified = match reason {
-            LossReason::Gone | LossReason::Taken => robbed,
+            LossReason::Gone | LossReason::Taken => robbed || was_nothing,
             LossReason::NotRenewed => {
                 valid_until.is_none_or(|until| until <= Instant::now())
                     && !self.terms.as_ref().is_some_and(|terms| terms.healthy)

@@ -16,7 +16,12 @@ use super::server::Server;
 /// What clients do with their connections.
 impl Server {
     /// A new connection: when it is there, or why it is not.
-    pub(super) fn connect(&self, client: usize, role: Role) -> (Duration, Option<Opened>) {
+    pub(super) fn connect(
+        &self,
+        client: usize,
+        node: usize,
+        role: Role,
+    ) -> (Duration, Option<Opened>) {
         let mut state = self.state.lock();
         let nth = state.opened.entry((client, role)).or_default();
         *nth += 1;
@@ -24,7 +29,7 @@ impl Server {
         let mut rng = Rng::with_seed(self.seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let thawed = state.frozen_until.saturating_duration_since(Instant::now());
         let delay = state.latency.roll(&mut rng).max(thawed);
-        if Instant::now() + delay < state.down_until {
+        if Instant::now() + delay < state.down_until[node] {
             return (delay, None);
         }
         state.serials += 1;
@@ -34,6 +39,8 @@ impl Server {
         let ended = CancellationToken::new();
         let wire = Wire {
             client,
+            node,
+            asking: false,
             role,
             id,
             address: format!("127.0.0.1:{}", 40_000 + serial),

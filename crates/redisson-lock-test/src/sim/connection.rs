@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::clients::Opened;
+use super::cluster;
 use super::server::Server;
 
 /// Where a simulated client connects to, and as whom.
@@ -20,6 +21,7 @@ use super::server::Server;
 pub struct Access {
     server: Arc<Server>,
     client: usize,
+    node: usize,
 }
 
 impl Access {
@@ -27,11 +29,12 @@ impl Access {
         Self {
             server: Arc::clone(server),
             client,
+            node: 0,
         }
     }
 
     async fn connect(&self, role: Role, limit: Duration) -> Result<Connection, ConnectionError> {
-        let (delay, opened) = self.server.connect(self.client, role);
+        let (delay, opened) = self.server.connect(self.client, self.node, role);
         // Cancel safety of the simulation itself: a connection that nobody waits for any more is
         // closed.
         let closing = opened
@@ -78,6 +81,20 @@ impl Transport for Access {
         Box::pin(async move {
             let connection = self.connect(role, limit).await?;
             Ok(Box::new(connection) as Box<dyn TransportConnection>)
+        })
+    }
+
+    fn nodes(&self) -> Vec<(String, u16)> {
+        match self.server.keyspaces.len() {
+            1 => Vec::new(),
+            nodes => (0..nodes).map(cluster::address).collect(),
+        }
+    }
+
+    fn leading_to(&self, _host: &str, port: u16) -> Arc<dyn Transport> {
+        Arc::new(Self {
+            node: cluster::node_at(port),
+            ..self.clone()
         })
     }
 }
@@ -184,6 +201,9 @@ pub(super) enum Command {
         args: Vec<String>,
     },
     Info,
+    Asking,
+    ClusterInfo,
+    ClusterSlots,
     SetName,
     Ping,
     Kill {
@@ -201,6 +221,9 @@ impl Command {
         let words: Vec<String> = args.iter().map(text).collect();
         match (name, args.as_slice()) {
             ("CLIENT", [Arg::Fixed("INFO")]) => Self::Info,
+            ("ASKING", []) => Self::Asking,
+            ("CLUSTER", [Arg::Fixed("INFO")]) => Self::ClusterInfo,
+            ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
             ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::SetName,
             ("PING", []) => Self::Ping,
             (

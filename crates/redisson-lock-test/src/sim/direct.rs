@@ -34,7 +34,7 @@ impl Server {
             seldom: 0,
             seldom_percent: 0,
         };
-        Self::with_pace(0, latency, Arc::new(Nobody), Pace::AtOnce)
+        Self::with_pace(0, latency, Arc::new(Nobody), Pace::AtOnce, 1)
     }
 
     /// Lets everything happen that can happen now, if no task does it.
@@ -128,10 +128,10 @@ impl Server {
     fn call(&self, state: &mut Network, call: &ScriptCall) -> Result<Reply, String> {
         let keys: Vec<String> = call.keys.iter().map(|key| key.to_string()).collect();
         let args: Vec<String> = call.args.iter().map(text).collect();
-        self.with_keyspace(|keyspace| keyspace.listeners = state.listeners(&args));
-        let sha = state.lua.load(call.source);
-        let reply = state.lua.run(&sha, &keys, &args);
-        let published = std::mem::take(&mut self.keyspace.lock().published);
+        self.with_keyspace(|keyspace| keyspace.listeners = state.listeners(0, &args));
+        let sha = state.lua[0].load(call.source);
+        let reply = state.lua[0].run(&sha, &keys, &args);
+        let published = std::mem::take(&mut self.keyspaces[0].lock().published);
         for (channel, _) in published {
             state.publish(&channel);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redisson_lock::test_util::{PubSubEvent, Role};
 use tokio::time::Instant;
 
+use super::lua::Interpreter;
 use super::network::{Event, Latency, What, Wire};
 use super::server::Server;
 
@@ -111,7 +112,7 @@ impl Server {
     /// Nobody can connect for a while, and whoever is connected is cut off.
     pub fn down_for(&self, time: Duration) {
         let mut state = self.state.lock();
-        state.down_until = Instant::now() + time;
+        state.down_until.fill(Instant::now() + time);
         state.cut_all();
         self.changed.notify_one();
     }
@@ -138,12 +139,13 @@ impl Server {
             wire.connected
         });
         state.next_id = 0;
-        state.lua.forget_all();
+        state.lua.iter_mut().for_each(Interpreter::forget_all);
         self.changed.notify_one();
     }
 
     pub fn flush_scripts(&self) {
-        self.state.lock().lua.forget_all();
+        let lua = &mut self.state.lock().lua;
+        lua.iter_mut().for_each(Interpreter::forget_all);
     }
 
     pub fn set_latency(&self, latency: Latency) {

@@ -12,7 +12,7 @@ enum Value {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stored {
+pub(super) struct Stored {
     value: Value,
     expires_at: Option<u64>,
 }
@@ -243,6 +243,37 @@ impl Keyspace {
         if let Some(stored) = self.keys.get_mut(key) {
             stored.expires_at = None;
         }
+    }
+
+    /// Everything but what is under way.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            now: self.now,
+            keys: self.keys.clone(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// Takes a key out as it is, for another server.
+    pub(super) fn take(&mut self, key: &str) -> Option<Stored> {
+        self.keys.remove(key)
+    }
+
+    pub(super) fn put(&mut self, key: &str, stored: Stored) {
+        self.keys.insert(key.to_owned(), stored);
+    }
+
+    /// Adds copies of another server's keys, if they count there. What has run out there is handed over.
+    pub(super) fn take_in(&mut self, other: &mut Self, counts: impl Fn(&str) -> bool) {
+        let keys = other.keys.iter().filter(|(key, _)| counts(key));
+        self.keys
+            .extend(keys.map(|(key, stored)| (key.clone(), stored.clone())));
+        let expired = std::mem::take(&mut other.expired).into_iter();
+        self.expired.extend(expired.filter(|(key, _)| counts(key)));
     }
 
     pub fn delete(&mut self, key: &str) {

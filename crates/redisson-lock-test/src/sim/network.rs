@@ -11,9 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::cluster::Cluster;
 use super::connection::Command;
+use super::execute::no_right;
 use super::lua::Interpreter;
-use super::server::no_right;
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +39,10 @@ impl Latency {
 
 /// Everything between the clients and the data.
 pub(super) struct Network {
-    pub(super) lua: Interpreter,
+    /// One for each server.
+    pub(super) lua: Vec<Interpreter>,
+    /// Of several servers.
+    pub(super) cluster: Option<Cluster>,
     pub(super) latency: Latency,
     pub(super) wires: BTreeMap<u64, Wire>,
     pub(super) events: BinaryHeap<Reverse<(Instant, u32, u64, Event)>>,
@@ -60,8 +64,8 @@ pub(super) struct Network {
     pub(super) replies_to_lose: u32,
     /// The server does nothing before this, and its connections stay.
     pub(super) frozen_until: Instant,
-    /// Nobody gets a connection before this.
-    pub(super) down_until: Instant,
+    /// Nobody gets a connection to this server before this.
+    pub(super) down_until: Vec<Instant>,
     /// Of a hundred answers so many are applied late, each by itself.
     pub(super) late_percent: u8,
     pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
@@ -87,6 +91,10 @@ pub(super) enum Event {
 /// One connection.
 pub(super) struct Wire {
     pub(super) client: usize,
+    /// The server that it leads to.
+    pub(super) node: usize,
+    /// The next command is about a slot that its server takes over.
+    pub(super) asking: bool,
     pub(super) role: Role,
     pub(super) id: i64,
     pub(super) address: String,
@@ -142,6 +150,26 @@ impl Network {
             .is_some_and(|denied| denied.contains(right))
     }
 
+    /// What a node of a cluster says of it.
+    pub(super) fn of_cluster(
+        &self,
+        serial: u64,
+        said: impl Fn(&Cluster, usize) -> Reply,
+    ) -> Answered {
+        match &self.cluster {
+            Some(cluster) => Ok(said(cluster, self.wires[&serial].node)),
+            None => Err("ERR This instance has cluster support disabled".to_owned()),
+        }
+    }
+
+    /// Whether a server has been taken over from, and does not know it.
+    pub(super) fn is_stale(&self, node: usize, keys: &[String]) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return false;
+        };
+        keys.iter().any(|key| !cluster.counts(node, key))
+    }
+
     pub(super) fn answer(
         &mut self,
         serial: u64,
@@ -174,10 +202,10 @@ impl Network {
         }
     }
 
-    /// How many connections are subscribed to each of these channels.
-    pub(super) fn listeners(&self, channels: &[String]) -> BTreeMap<String, i64> {
+    /// How many connections to a server are subscribed to each of these channels.
+    pub(super) fn listeners(&self, node: usize, channels: &[String]) -> BTreeMap<String, i64> {
         let count = |channel: &String| {
-            let wires = self.wires.values();
+            let wires = self.wires.values().filter(|wire| wire.node == node);
             wires.filter(|wire| wire.channels.contains(channel)).count() as i64
         };
         let counts = channels

@@ -12,17 +12,18 @@ use redisson_lock::test_util::Reply;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::connection::Command;
+use super::cluster::{Cluster, NODES};
 use super::direct::Pace;
 use super::keyspace::Keyspace;
 use super::lua::Interpreter;
-use super::network::{Event, Latency, Network, What, Wire, Written};
+use super::network::{Event, Latency, Network, What};
 
 /// The server with everything around it.
 pub struct Server {
     pub(super) state: Mutex<Network>,
-    pub(super) keyspace: Arc<Mutex<Keyspace>>,
-    observer: Arc<dyn Observer>,
+    /// Of each server.
+    pub(super) keyspaces: Vec<Arc<Mutex<Keyspace>>>,
+    pub(super) observer: Arc<dyn Observer>,
     pub(super) changed: Notify,
     start: Instant,
     pub(super) seed: u64,
@@ -45,6 +46,9 @@ pub trait Observer: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Executed {
     pub client: usize,
+    pub node: usize,
+    /// By a server that has been taken over from: nothing of it counts.
+    pub stale: bool,
     pub wire: u64,
     pub late: bool,
     pub script: Arc<str>,
@@ -69,7 +73,12 @@ impl fmt::Debug for Server {
 impl Server {
     /// A server that is run by [`Self::run`].
     pub fn new(seed: u64, latency: Latency, observer: Arc<dyn Observer>) -> Arc<Self> {
-        Self::with_pace(seed, latency, observer, Pace::Events)
+        Self::with_pace(seed, latency, observer, Pace::Events, 1)
+    }
+
+    /// A cluster of [`NODES`] nodes.
+    pub fn cluster(seed: u64, latency: Latency, observer: Arc<dyn Observer>) -> Arc<Self> {
+        Self::with_pace(seed, latency, observer, Pace::Events, NODES)
     }
 
     pub(super) fn with_pace(
@@ -77,11 +86,13 @@ impl Server {
         latency: Latency,
         observer: Arc<dyn Observer>,
         pace: Pace,
+        nodes: usize,
     ) -> Arc<Self> {
-        let keyspace = Arc::new(Mutex::new(Keyspace::default()));
+        let keyspaces: Vec<_> = (0..nodes).map(|_| Arc::default()).collect();
         let start = Instant::now();
         let state = Network {
-            lua: Interpreter::new(&keyspace),
+            lua: keyspaces.iter().map(Interpreter::new).collect(),
+            cluster: (nodes > 1).then(Cluster::new),
             latency,
             wires: BTreeMap::new(),
             events: BinaryHeap::new(),
@@ -95,7 +106,7 @@ impl Server {
             paused: false,
             replies_to_lose: 0,
             frozen_until: start,
-            down_until: start,
+            down_until: vec![start; nodes],
             late_percent: 0,
             unapplied: BTreeMap::new(),
             denied: BTreeMap::new(),
@@ -104,7 +115,7 @@ impl Server {
         };
         Arc::new(Self {
             state: Mutex::new(state),
-            keyspace,
+            keyspaces,
             observer,
             changed: Notify::new(),
             start,
@@ -163,10 +174,12 @@ impl Server {
 
     /// Has the observer compare what everybody believes with what is.
     pub fn observe(&self) {
-        let mut keyspace = self.keyspace.lock();
-        keyspace.now = self.now();
-        keyspace.expire();
-        self.observer.observe(&mut keyspace);
+        if self.keyspaces.len() > 1
+            && let Some(mut merged) = self.merged(&self.state.lock())
+        {
+            return self.observer.observe(&mut merged);
+        }
+        self.with_keyspace_of(0, |keyspace| self.observer.observe(keyspace));
     }
 
     /// Milliseconds of the server's clock.
@@ -174,161 +187,34 @@ impl Server {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// The data of the only server.
     pub fn with_keyspace<T>(&self, work: impl FnOnce(&mut Keyspace) -> T) -> T {
-        let mut keyspace = self.keyspace.lock();
+        self.with_keyspace_of(0, work)
+    }
+
+    /// The data of the server that has this key now.
+    pub fn with_home<T>(&self, key: &str, work: impl FnOnce(&mut Keyspace) -> T) -> T {
+        let state = self.state.lock();
+        self.with_keyspace_of(self.home(&state, key), work)
+    }
+
+    /// The data of every server, one after the other.
+    pub fn with_every_keyspace(&self, mut work: impl FnMut(&mut Keyspace)) {
+        let _state = self.state.lock();
+        for node in 0..self.keyspaces.len() {
+            self.with_keyspace_of(node, &mut work);
+        }
+    }
+
+    pub(super) fn with_keyspace_of<T>(
+        &self,
+        node: usize,
+        work: impl FnOnce(&mut Keyspace) -> T,
+    ) -> T {
+        let mut keyspace = self.keyspaces[node].lock();
         keyspace.now = self.now();
         keyspace.expire();
         work(&mut keyspace)
-    }
-
-    fn execute(&self, serial: u64) {
-        let mut state = self.state.lock();
-        let Network {
-            wires,
-            scripts_held,
-            paused,
-            ..
-        } = &mut *state;
-        let may_pass = |wire: &&mut Wire| !wire.commands_held && !*paused;
-        let Some(wire) = wires.get_mut(&serial).filter(may_pass) else {
-            return;
-        };
-        let is_script = wire
-            .commands
-            .front()
-            .is_some_and(|next| matches!(next.command, Command::Script { .. }));
-        if is_script && scripts_held.contains(&wire.client) {
-            return;
-        }
-        let Some(written) = wire.commands.pop_front() else {
-            return;
-        };
-        if let Some(next) = wire.commands.front() {
-            let at = next.arrives_at.max(Instant::now());
-            state.schedule(at, Event::Execute(serial));
-        }
-        self.execute_command(&mut state, serial, written, false);
-    }
-
-    pub(super) fn execute_late(&self, serial: u64, number: u64) {
-        let mut state = self.state.lock();
-        let Some(wire) = state.wires.get_mut(&serial) else {
-            return;
-        };
-        // In order: whatever was written before it and has not been executed by now is not executed
-        // any more.
-        let Some(written) = wire.late.remove(&number) else {
-            return;
-        };
-        wire.late.retain(|&other, _| other > number);
-        self.execute_command(&mut state, serial, written, true);
-    }
-
-    fn execute_command(&self, state: &mut Network, serial: u64, written: Written, late: bool) {
-        let Written {
-            command, answer, ..
-        } = written;
-        let answered = match command {
-            Command::Script {
-                name,
-                sha,
-                source,
-                keys,
-                args,
-            } => {
-                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args, name)
-                else {
-                    // NOSCRIPT, or no right: nothing has happened.
-                    let denied = state.is_denied(serial, name);
-                    let text = if denied {
-                        format!("NOPERM this user has no permissions to run the '{name}' command")
-                    } else {
-                        "NOSCRIPT No matching script. Please use EVAL.".to_owned()
-                    };
-                    return state.answer(serial, answer, Err(text));
-                };
-                let executed = Executed { late, ..executed };
-                let reply = executed.reply.clone();
-                self.observer.executed(&executed, &mut self.keyspace.lock());
-                if state.replies_to_lose > 0 {
-                    // Replies come in order: the ones after it cannot arrive either.
-                    state.replies_to_lose -= 1;
-                    return state.cut(serial, true);
-                }
-                reply
-            }
-            Command::SetName => Ok(Reply::Text("OK".to_owned())),
-            Command::Ping => Ok(Reply::Text("PONG".to_owned())),
-            Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
-            Command::Info => {
-                let wire = &state.wires[&serial];
-                Ok(Reply::Text(format!(
-                    "id={} addr={} laddr=0.0.0.0:0 fd=8",
-                    wire.id, wire.address
-                )))
-            }
-            Command::Kill { .. } if state.is_denied(serial, "client|kill") => {
-                Err(no_right("client|kill"))
-            }
-            Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
-            Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
-        };
-        state.answer(serial, answer, answered);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a command is as wide as that")]
-    fn run_script(
-        &self,
-        state: &mut Network,
-        serial: u64,
-        sha: &str,
-        source: Option<&'static str>,
-        keys: Vec<String>,
-        args: Vec<String>,
-        name: &'static str,
-    ) -> Option<Executed> {
-        if state.is_denied(serial, name) {
-            return None;
-        }
-        if let Some(source) = source {
-            state.lua.load(source);
-        }
-        if !state.lua.is_loaded(sha) {
-            return None;
-        }
-        let client = state.wires[&serial].client;
-        let (before, expiries) = self.with_keyspace(|keyspace| {
-            keyspace.denied = state
-                .denied
-                .get(&client)
-                .map(|denied| denied.iter().map(|&name| name.to_owned()).collect())
-                .unwrap_or_default();
-            keyspace.listeners = state.listeners(&args);
-            keys.iter()
-                .map(|key| {
-                    let holder = keyspace.holder(key);
-                    let holder = holder.map(|(field, count)| (field.to_owned(), count));
-                    (holder, keyspace.expires_at(key))
-                })
-                .unzip()
-        });
-        let reply = state.lua.run(sha, &keys, &args);
-        let published = std::mem::take(&mut self.keyspace.lock().published);
-        for (channel, _) in &published {
-            state.publish(channel);
-        }
-        Some(Executed {
-            client,
-            wire: serial,
-            late: false,
-            script: state.lua.name(sha),
-            keys,
-            args,
-            before,
-            expiries,
-            reply,
-            published: published.into_iter().map(|(channel, _)| channel).collect(),
-        })
     }
 
     fn deliver(&self, serial: u64) {
@@ -384,10 +270,6 @@ impl Server {
             let _ = sender.send(answered);
         }
     }
-}
-
-pub(super) fn no_right(right: &str) -> String {
-    format!("NOPERM this user has no permissions to run the '{right}' command")
 }
 
 /// A task that is ready is polled within this time.

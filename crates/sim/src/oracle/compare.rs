@@ -23,6 +23,15 @@ impl Observer for Oracle {
         };
         self.note_expired(&mut state, keyspace);
         self.note_executed(&mut state, executed);
+        if executed.stale {
+            // What was given back there is held until its lease is over where it counts.
+            let holders = executed.keys.iter().zip(&executed.before);
+            for (key, holder) in holders {
+                let field = holder.iter().map(|(field, _)| (key.clone(), field.clone()));
+                state.lingering.extend(field);
+            }
+            return;
+        }
         self.compare_connection(&mut state, &terms, executed);
         for (key, before) in executed.keys.iter().zip(&executed.before) {
             self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
@@ -95,10 +104,11 @@ impl Oracle {
     /// Nothing of a lost connection is executed after its successor was used.
     fn compare_connection(&self, state: &mut State, terms: &Terms, executed: &Executed) {
         let (client, wire) = (executed.client, executed.wire);
+        let way = (client, executed.node);
         if !(terms.fenced[client] && terms.one_lane[client]) {
             return;
         }
-        let newest = state.newest.entry(client).or_insert(wire);
+        let newest = state.newest.entry(way).or_insert(wire);
         if executed.late && *newest > wire {
             state.violated(
                 self.start,
@@ -180,8 +190,8 @@ impl Oracle {
     }
 
     fn compare_holds(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
-        let mut lost = Vec::new();
-        let mut problems = Vec::new();
+        let (mut lost, mut problems) = (Vec::new(), Vec::new());
+        let doubts = state.doubts();
         for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
             let Seen {
                 client,
@@ -207,10 +217,10 @@ impl Oracle {
             *known = valid_until;
             if valid_until <= now {
                 if valid_until.max(state.moved_at) + TOLD_WITHIN <= now {
+                    let since = now - valid_until;
                     problems.push(format!(
-                        "{}: the deadline passed {:?} ago and nobody was told",
-                        who(),
-                        now - valid_until
+                        "{}: the deadline passed {since:?} ago and nobody was told",
+                        who()
                     ));
                 }
                 continue;
@@ -219,14 +229,18 @@ impl Oracle {
             if let Some(&robbed) = robbed {
                 state.behind_own.insert((*client, key.clone()), now);
                 let since = robbed.max(state.calm_since).max(state.moved_at);
-                let bound = terms.watchdog_timeout / 3 + terms.command_timeout + TOLD_WITHIN;
-                if terms.answers_in_time && now > since + bound {
-                    problems.push(format!(
-                        "{}: lost {:?} ago and not told",
-                        who(),
-                        now - since
-                    ));
+                let until = match doubts.get(key) {
+                    // All that it serves is looked at at once.
+                    Some(&(at, doubt)) if robbed == at => doubt + TOLD_WITHIN,
+                    Some(_) | None => since + terms.found_within(),
+                };
+                if terms.answers_in_time && now > until {
+                    let since = now - since;
+                    problems.push(format!("{}: lost {since:?} ago and not told", who()));
                 }
+                continue;
+            }
+            if doubts.get(key).is_some_and(|(_, until)| now <= *until) {
                 continue;
             }
             if let Some(problem) = self.contradicted(keyspace, key, field, valid_until) {
@@ -314,6 +328,13 @@ impl Oracle {
         for problem in problems {
             state.violated(self.start, problem);
         }
+    }
+}
+
+impl Terms {
+    /// How soon the next renewal finds that a key is gone.
+    fn found_within(&self) -> Duration {
+        self.watchdog_timeout / 3 + self.command_timeout + TOLD_WITHIN
     }
 }
 

@@ -6,7 +6,9 @@ mod take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldHandle, Lock, LockClient, LockGuard, Owner, test_util};
+use redisson_lock::{
+    Error, HoldHandle, Lock, LockClient, LockGuard, Owner, RefusedKind, test_util,
+};
 use tokio::time::Instant;
 
 use super::expected::Expected;
@@ -309,6 +311,10 @@ impl Actor {
                 self.expected.no_answer
             }
             Error::PermissionDenied { .. } => self.expected.denied,
+            Error::Refused {
+                kind: RefusedKind::Cluster,
+                ..
+            } => self.expected.not_served,
             Error::Closed | Error::NoRuntime => self.expected.closed,
             Error::Lost { reason, .. } => match hold {
                 Some(token) => {

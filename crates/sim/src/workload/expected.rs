@@ -10,6 +10,8 @@ use super::program::{Fault, Program};
 pub(crate) struct Expected {
     pub(crate) no_answer: bool,
     pub(crate) denied: bool,
+    /// A slot may be nobody's for longer than a command may take.
+    pub(crate) not_served: bool,
     pub(crate) closed: bool,
     pub(crate) command_timeout: Duration,
     /// The longest that one thing can take on the way.
@@ -21,6 +23,7 @@ impl Expected {
         Self {
             no_answer: !program.is_healthy(),
             denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
+            not_served: program.has(Fault::is_of_cluster),
             closed: program
                 .has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
             command_timeout: ms(program.command_ms),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::LockClient;
 use redisson_lock::test_util::{self, Role};
-use redisson_lock_test::sim::Latency;
+use redisson_lock_test::sim::{Gossip, Keyspace, Latency};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -35,6 +35,9 @@ pub(crate) async fn happen(
             Moment::NoLongerSlow => happening.world.set_latency(latency),
             Moment::Allowed(client, right) => happening.world.deny(client, right, false),
             Moment::Lagged(client) => happening.world.lag(client),
+            Moment::KeyMoves(lock) => happening.world.move_key(LOCKS[lock]),
+            Moment::Moved(lock, gossip) => happening.world.end_move(LOCKS[lock], gossip),
+            Moment::CutOff(node) => _ = happening.world.cut_replica_off(node),
         }
     }
     for closing in happening.closing {
@@ -56,6 +59,26 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
                 moments.push((at + time, Moment::Allowed(client, right)));
             }
             Fault::Lag { client, ms: time } => moments.push((at + time, Moment::Lagged(client))),
+            Fault::Move {
+                lock,
+                ms: time,
+                gossip_ms,
+                new_epoch,
+                ..
+            } => {
+                let gossip = Gossip {
+                    within: ms(gossip_ms),
+                    new_epoch,
+                };
+                // In this order where they are at the same moment.
+                moments.push((at, Moment::Begins(fault)));
+                moments.push((at + time / 2, Moment::KeyMoves(lock)));
+                moments.push((at + time, Moment::Moved(lock, gossip)));
+                continue;
+            }
+            Fault::Promote { from, lag_ms, .. } => {
+                moments.push((at.saturating_sub(lag_ms), Moment::CutOff(from)));
+            }
             _ => {}
         }
         moments.push((at, Moment::Begins(fault)));
@@ -73,7 +96,13 @@ fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
         | Fault::Deny { ms: time, .. }
         | Fault::Lag { ms: time, .. }
         | Fault::Deafen { ms: time, .. }
+        | Fault::NotServed { ms: time }
         | Fault::StandStill { ms: time } => ms(time),
+        Fault::Move {
+            ms: time,
+            gossip_ms,
+            ..
+        } => ms(time + gossip_ms),
         // A key that is deleted in silence is found free when the lease that was heard of is over.
         Fault::Wipe => watchdog_timeout,
         _ => Duration::ZERO,
@@ -113,7 +142,7 @@ impl Happening {
                 for key in LOCKS {
                     rob(world, key);
                 }
-                world.with_keyspace(|keyspace| keyspace.clear());
+                world.with_every_keyspace(Keyspace::clear);
             }
             Fault::FlushScripts => world.flush_scripts(),
             Fault::Slow { latency: slow, .. } => world.set_latency(slow),
@@ -128,6 +157,12 @@ impl Happening {
             Fault::Lag { client, ms: time } => {
                 let over = self.start + ms(at + time);
                 world.deafen(client, over.saturating_duration_since(now));
+            }
+            Fault::Move { lock, to, .. } => _ = world.begin_to_move(LOCKS[lock], to),
+            Fault::NotServed { ms: time } => world.no_slot_is_served_for(ms(time)),
+            Fault::Promote { stale_ms, .. } => {
+                let promoted = world.promote(ms(stale_ms), &LOCKS);
+                world.oracle.promoted(promoted, ms(stale_ms));
             }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
@@ -157,12 +192,19 @@ enum Moment {
     NoLongerSlow,
     Allowed(usize, &'static str),
     Lagged(usize),
+    /// The key of a slot that moves.
+    KeyMoves(usize),
+    /// The slot of this lock has moved.
+    Moved(usize, Gossip),
+    /// The replica of this node gets nothing any more.
+    CutOff(usize),
 }
 
 /// Whoever holds this lock has it no more.
 pub(crate) fn rob(world: &World, key: &str) {
-    let holder =
-        world.with_keyspace(|keyspace| keyspace.holder(key).map(|(field, _)| field.to_owned()));
+    let holder = world.with_home(key, |keyspace| {
+        keyspace.holder(key).map(|(field, _)| field.to_owned())
+    });
     if let Some(field) = holder {
         world.oracle.robbed(key, &field);
     }

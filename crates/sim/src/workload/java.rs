@@ -94,7 +94,7 @@ impl Java {
     }
 
     fn acquire(&self, key: &str) -> bool {
-        let count = self.world.with_keyspace(|keyspace| {
+        let count = self.world.with_home(key, |keyspace| {
             let holder = keyspace.holder(key).map(|(field, _)| field.to_owned());
             if holder.is_some_and(|holder| holder != self.field) {
                 return None;
@@ -142,7 +142,9 @@ impl Java {
     }
 
     fn command(&self, words: &[&str]) -> i64 {
-        self.world.with_keyspace(|keyspace| number(keyspace, words))
+        let key = words[1];
+        self.world
+            .with_home(key, |keyspace| number(keyspace, words))
     }
 }
 

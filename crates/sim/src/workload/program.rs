@@ -8,6 +8,8 @@ use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 #[derive(Debug, Clone)]
 pub struct Program {
     pub seed: u64,
+    /// Several servers, whose slots move.
+    pub cluster: bool,
     pub latency: Latency,
     /// Answers of so many of a hundred reach a caller that is not polled at once.
     pub late_percent: u8,
@@ -208,6 +210,25 @@ pub enum Fault {
         client: usize,
         grace_ms: u64,
     },
+    /// The slot of a lock moves: at once, or key by key within so long.
+    Move {
+        lock: usize,
+        to: usize,
+        ms: u64,
+        /// The other nodes have heard of it by then.
+        gossip_ms: u64,
+        new_epoch: bool,
+    },
+    /// A replica that was cut off for a while takes over. The former primary answers for so long.
+    Promote {
+        from: usize,
+        lag_ms: u64,
+        stale_ms: u64,
+    },
+    /// No slot is served for so long.
+    NotServed {
+        ms: u64,
+    },
     /// The runtime of a client ends, with all its tasks.
     EndRuntime {
         client: usize,
@@ -218,6 +239,16 @@ pub enum Fault {
 pub(crate) const LOCKS: [&str; 2] = ["app:stock", "app:{shop}:till"];
 
 pub(crate) const PREFIX: &str = "app:";
+
+impl Fault {
+    /// Whether it is about slots and who has them.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        matches!(
+            self,
+            Self::Move { .. } | Self::Promote { .. } | Self::NotServed { .. }
+        )
+    }
+}
 
 impl Program {
     /// The longest that one thing can take on the way, or until it is noticed.
@@ -232,7 +263,12 @@ impl Program {
 
     pub fn is_healthy(&self) -> bool {
         self.rounds.iter().all(|round| round.faults.is_empty())
-            && self.longest() * 2 < self.command_ms / 2
+            && self.longest() * self.steps_of_a_first_call() < self.command_ms / 2
+    }
+
+    /// A first call in a cluster opens its connection: connecting, and four questions with their answers.
+    fn steps_of_a_first_call(&self) -> u64 {
+        if self.cluster { 9 } else { 2 }
     }
 
     /// What is promised about counts may be broken for the length of a lease: no fence, or a

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use redisson_lock::HandOver;
-use redisson_lock_test::sim::Latency;
+use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{
     ClientPlan, Fault, Inspect, JavaStep, LOCKS, Program, Round, Step, TaskPlan, Until, Verb,
@@ -67,6 +67,7 @@ impl Program {
         let late_percent = [0, 0, 5, 30][rng.usize(0..4)];
         Self {
             seed,
+            cluster: false,
             latency,
             late_percent,
             watchdog_ms,
@@ -74,6 +75,21 @@ impl Program {
             clients,
             rounds,
         }
+    }
+}
+
+impl Program {
+    /// The program of a seed, in a cluster whose slots move.
+    pub fn roll_in_cluster(seed: u64) -> Self {
+        let mut program = Self::roll(seed);
+        program.cluster = true;
+        let mut rng = Rng::with_seed(!seed);
+        for round in &mut program.rounds {
+            let moved =
+                (0..rng.usize(0..=3)).map(|_| (rng.u64(0..5_000), Fault::of_cluster(&mut rng)));
+            round.faults.extend(moved);
+        }
+        program
     }
 }
 
@@ -216,6 +232,26 @@ impl Fault {
             };
         }
         Self::roll_common(rng, client, command_ms)
+    }
+
+    fn of_cluster(rng: &mut Rng) -> Self {
+        match rng.u8(0..10) {
+            0..5 => Self::Move {
+                lock: rng.usize(0..LOCKS.len()),
+                to: rng.usize(0..NODES),
+                ms: [0, 0, 30, 1_500][rng.usize(0..4)],
+                gossip_ms: [0, 50, 900][rng.usize(0..3)],
+                new_epoch: rng.bool(),
+            },
+            5..9 => Self::Promote {
+                from: rng.usize(0..2),
+                lag_ms: [0, 20, 700, 3_000][rng.usize(0..4)],
+                stale_ms: [0, 0, 150, 1_800][rng.usize(0..4)],
+            },
+            _ => Self::NotServed {
+                ms: [0, 60, 900, 3_000][rng.usize(0..4)],
+            },
+        }
     }
 
     fn roll_common(rng: &mut Rng, client: usize, command_ms: u64) -> Self {

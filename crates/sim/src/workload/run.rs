@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redisson_lock::test_util;
-use redisson_lock::{HandOver, LockClient};
+use redisson_lock::{Announce, HandOver, LockClient};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -31,7 +31,10 @@ pub struct Outcome {
 pub fn run(program: &Program, recording: bool) -> Outcome {
     let ran = std::panic::catch_unwind(AssertUnwindSafe(|| {
         runtime().block_on(async {
-            let world = World::new(program.seed, program.latency);
+            let world = match program.cluster {
+                true => World::cluster(program.seed, program.latency),
+                false => World::new(program.seed, program.latency),
+            };
             let session = Session::start(program, &world, recording).await;
             if tokio::time::timeout(RUN_MAX, Box::pin(session.play(program)))
                 .await
@@ -85,6 +88,8 @@ pub async fn connect(
             passes: plan.passes,
             ..HandOver::default()
         })
+        // Sharded channels are left to real servers.
+        .announce(Announce::Classic)
         .key_prefix(if plan.prefix { PREFIX } else { "" })
         .connect_over(world.access(client))
         .await
@@ -116,6 +121,7 @@ impl Session {
         let terms = Terms {
             watchdog_timeout: ms(program.watchdog_ms),
             command_timeout: ms(program.command_ms),
+            cluster: program.cluster,
             clients: clients
                 .iter()
                 .map(|client| client.id().to_owned())
@@ -283,7 +289,7 @@ impl Session {
             let expected = expected
                 .first()
                 .map(|((_, field), count)| (field.clone(), **count));
-            let found = self.world.with_keyspace(|keyspace| {
+            let found = self.world.with_home(key, |keyspace| {
                 keyspace
                     .holder(key)
                     .map(|(field, count)| (field.to_owned(), count))
@@ -302,9 +308,9 @@ impl Session {
     /// At the end: no key, no channel, nothing in any registry.
     fn nothing_is_left(&self, program: &Program) {
         let oracle = &self.world.oracle;
-        let keys: Vec<String> = self
-            .world
-            .with_keyspace(|keyspace| keyspace.keys().map(str::to_owned).collect());
+        let mut keys: Vec<String> = Vec::new();
+        self.world
+            .with_every_keyspace(|keyspace| keys.extend(keyspace.keys().map(str::to_owned)));
         if !keys.is_empty() {
             oracle.violated(format!("left in Redis: {keys:?}"));
         }

@@ -16,9 +16,17 @@ pub struct World {
 impl World {
     /// Not running yet: see [`Self::spawn`].
     pub fn new(seed: u64, latency: Latency) -> Arc<Self> {
+        Self::with(|observer| Server::new(seed, latency, observer))
+    }
+
+    /// The same with a cluster.
+    pub fn cluster(seed: u64, latency: Latency) -> Arc<Self> {
+        Self::with(|observer| Server::cluster(seed, latency, observer))
+    }
+
+    fn with(server: impl FnOnce(Arc<dyn Observer>) -> Arc<Server>) -> Arc<Self> {
         let oracle = Arc::new(Oracle::new(Instant::now()));
-        let observer: Arc<dyn Observer> = Arc::<Oracle>::clone(&oracle);
-        let server = Server::new(seed, latency, observer);
+        let server = server(Arc::<Oracle>::clone(&oracle));
         Arc::new(Self { oracle, server })
     }
 

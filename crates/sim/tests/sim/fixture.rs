@@ -36,6 +36,7 @@ impl Fixture {
         let terms = Terms {
             watchdog_timeout: ms(30_000),
             command_timeout: ms(1_000),
+            cluster: false,
             clients: vec![client.id().to_owned()],
             fenced: vec![fence],
             one_lane: vec![true],

@@ -7,16 +7,26 @@ use std::time::{Duration, Instant};
 use sim::oracle::Counts;
 use sim::workload::{Program, run, shrink};
 
-/// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
 #[test]
 fn every_schedule_keeps_the_promises() {
+    every(Program::roll);
+}
+
+/// With slots that move, and primaries that are taken over from.
+#[test]
+fn every_schedule_in_a_cluster_keeps_the_promises() {
+    every(Program::roll_in_cluster);
+}
+
+/// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
+fn every(roll: fn(u64) -> Program) {
     let number = |name: &str| {
         std::env::var(name)
             .ok()
             .map(|text| text.parse::<u64>().expect("a number"))
     };
     if let Some(seed) = number("SIM_SEED") {
-        return replay(seed);
+        return replay(&roll(seed));
     }
     let seeds = number("SIM_SEEDS").unwrap_or(300);
     let first = number("SIM_FIRST").unwrap_or(1);
@@ -38,7 +48,7 @@ fn every_schedule_keeps_the_promises() {
                         return;
                     }
                     guard.now_at(seed);
-                    let outcome = run(&Program::roll(seed), false);
+                    let outcome = run(&roll(seed), false);
                     let mut counts = counts.lock().expect("unpoisoned");
                     counts.0.add(outcome.counts);
                     counts.1 += 1;
@@ -67,7 +77,7 @@ fn every_schedule_keeps_the_promises() {
     if let Some(&seed) = found.iter().min() {
         // Planted bugs only have to be found.
         assert!(std::env::var_os("SIM_BRIEF").is_none(), "seed {seed}");
-        replay(seed);
+        replay(&roll(seed));
     }
 }
 
@@ -101,9 +111,9 @@ impl HangGuard {
 }
 
 /// Runs one seed again, cut down to what is needed to see the violation.
-fn replay(seed: u64) {
-    let program = Program::roll(seed);
-    let outcome = run(&program, true);
+fn replay(program: &Program) {
+    let seed = program.seed;
+    let outcome = run(program, true);
     let Some(violation) = outcome.violation.clone() else {
         println!(
             "seed {seed}: no violation\n{program}\n{}",
@@ -111,16 +121,23 @@ fn replay(seed: u64) {
         );
         return;
     };
-    let (program, outcome) = shrink(program, outcome);
+    let (program, outcome) = shrink(program.clone(), outcome);
     println!("{}", outcome.history.join("\n"));
     println!("\n{program}");
-    panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim --seed {seed}");
+    let cluster = match program.cluster {
+        true => "--topology cluster ",
+        false => "",
+    };
+    panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim {cluster}--seed {seed}");
 }
 
 #[test]
 fn a_seed_is_the_same_schedule_every_time() {
     for seed in 1..40 {
-        let program = Program::roll(seed);
+        let program = match seed % 2 {
+            0 => Program::roll(seed),
+            _ => Program::roll_in_cluster(seed),
+        };
         let [first, second] = [(); 2].map(|()| run(&program, true).history);
         let ids = |history: Vec<String>| {
             let mut known: Vec<String> = Vec::new();

@@ -1,0 +1,192 @@
+//! What a server does with the commands that reach it.
+
+use redisson_lock::test_util::Reply;
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::connection::Command;
+use super::network::{Event, Network, Wire, Written};
+use super::server::{Executed, Server};
+
+impl Server {
+    pub(super) fn execute(&self, serial: u64) {
+        let mut state = self.state.lock();
+        let Network {
+            wires,
+            scripts_held,
+            paused,
+            ..
+        } = &mut *state;
+        let may_pass = |wire: &&mut Wire| !wire.commands_held && !*paused;
+        let Some(wire) = wires.get_mut(&serial).filter(may_pass) else {
+            return;
+        };
+        let is_script = wire
+            .commands
+            .front()
+            .is_some_and(|next| matches!(next.command, Command::Script { .. }));
+        if is_script && scripts_held.contains(&wire.client) {
+            return;
+        }
+        let Some(written) = wire.commands.pop_front() else {
+            return;
+        };
+        if let Some(next) = wire.commands.front() {
+            let at = next.arrives_at.max(Instant::now());
+            state.schedule(at, Event::Execute(serial));
+        }
+        self.execute_command(&mut state, serial, written, false);
+    }
+
+    pub(super) fn execute_late(&self, serial: u64, number: u64) {
+        let mut state = self.state.lock();
+        let Some(wire) = state.wires.get_mut(&serial) else {
+            return;
+        };
+        // In order: whatever was written before it and has not been executed by now is not executed
+        // any more.
+        let Some(written) = wire.late.remove(&number) else {
+            return;
+        };
+        wire.late.retain(|&other, _| other > number);
+        self.execute_command(&mut state, serial, written, true);
+    }
+
+    fn execute_command(&self, state: &mut Network, serial: u64, written: Written, late: bool) {
+        let Written {
+            command, answer, ..
+        } = written;
+        let answered = match command {
+            Command::Script {
+                name,
+                sha,
+                source,
+                keys,
+                args,
+            } => {
+                let denied = state.is_denied(serial, name);
+                if !denied && let Some(text) = self.redirected(state, serial, &keys) {
+                    return state.answer(serial, answer, Err(text));
+                }
+                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args, name)
+                else {
+                    // NOSCRIPT, or no right: nothing has happened.
+                    let text = if denied {
+                        format!("NOPERM this user has no permissions to run the '{name}' command")
+                    } else {
+                        "NOSCRIPT No matching script. Please use EVAL.".to_owned()
+                    };
+                    return state.answer(serial, answer, Err(text));
+                };
+                let executed = Executed { late, ..executed };
+                let reply = executed.reply.clone();
+                match &mut self.merged(state) {
+                    Some(merged) => self.observer.executed(&executed, merged),
+                    None => self
+                        .observer
+                        .executed(&executed, &mut self.keyspaces[0].lock()),
+                }
+                if state.replies_to_lose > 0 {
+                    // Replies come in order: the ones after it cannot arrive either.
+                    state.replies_to_lose -= 1;
+                    return state.cut(serial, true);
+                }
+                reply
+            }
+            Command::Asking => {
+                if let Some(wire) = state.wires.get_mut(&serial) {
+                    wire.asking = true;
+                }
+                Ok(Reply::Text("OK".to_owned()))
+            }
+            Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
+            Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
+            Command::SetName => Ok(Reply::Text("OK".to_owned())),
+            Command::Ping => Ok(Reply::Text("PONG".to_owned())),
+            Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
+            Command::Info => {
+                let wire = &state.wires[&serial];
+                Ok(Reply::Text(format!(
+                    "id={} addr={} laddr=0.0.0.0:0 fd=8",
+                    wire.id, wire.address
+                )))
+            }
+            Command::Kill { .. } if state.is_denied(serial, "client|kill") => {
+                Err(no_right("client|kill"))
+            }
+            Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
+            Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
+        };
+        state.answer(serial, answer, answered);
+    }
+
+    /// What a node of a cluster answers instead of executing a script.
+    fn redirected(&self, state: &mut Network, serial: u64, keys: &[String]) -> Option<String> {
+        let wire = state.wires.get_mut(&serial)?;
+        let (node, asking) = (wire.node, std::mem::take(&mut wire.asking));
+        let has = |key: &str| self.with_keyspace_of(node, |keyspace| keyspace.has(key));
+        let cluster = state.cluster.as_ref()?;
+        cluster.refuses(node, keys, asking, has)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a command is as wide as that")]
+    fn run_script(
+        &self,
+        state: &mut Network,
+        serial: u64,
+        sha: &str,
+        source: Option<&'static str>,
+        keys: Vec<String>,
+        args: Vec<String>,
+        name: &'static str,
+    ) -> Option<Executed> {
+        if state.is_denied(serial, name) {
+            return None;
+        }
+        let Wire { client, node, .. } = state.wires[&serial];
+        if let Some(source) = source {
+            state.lua[node].load(source);
+        }
+        if !state.lua[node].is_loaded(sha) {
+            return None;
+        }
+        let (before, expiries) = self.with_keyspace_of(node, |keyspace| {
+            keyspace.denied = state
+                .denied
+                .get(&client)
+                .map(|denied| denied.iter().map(|&name| name.to_owned()).collect())
+                .unwrap_or_default();
+            keyspace.listeners = state.listeners(node, &args);
+            keys.iter()
+                .map(|key| {
+                    let holder = keyspace.holder(key);
+                    let holder = holder.map(|(field, count)| (field.to_owned(), count));
+                    (holder, keyspace.expires_at(key))
+                })
+                .unzip()
+        });
+        let reply = state.lua[node].run(sha, &keys, &args);
+        let published = std::mem::take(&mut self.keyspaces[node].lock().published);
+        for (channel, _) in &published {
+            state.publish(channel);
+        }
+        Some(Executed {
+            client,
+            node,
+            stale: state.is_stale(node, &keys),
+            wire: serial,
+            late: false,
+            script: state.lua[node].name(sha),
+            keys,
+            args,
+            before,
+            expiries,
+            reply,
+            published: published.into_iter().map(|(channel, _)| channel).collect(),
+        })
+    }
+}
+
+pub(super) fn no_right(right: &str) -> String {
+    format!("NOPERM this user has no permissions to run the '{right}' command")
+}
