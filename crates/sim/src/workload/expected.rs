@@ -23,7 +23,7 @@ impl Expected {
         Self {
             no_answer: !program.is_healthy(),
             denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
-            not_served: program.has(Fault::is_of_cluster),
+            not_served: program.may_be_not_served(),
             closed: program
                 .has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
             command_timeout: ms(program.command_ms),

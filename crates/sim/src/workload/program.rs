@@ -241,12 +241,9 @@ pub(crate) const LOCKS: [&str; 2] = ["app:stock", "app:{shop}:till"];
 pub(crate) const PREFIX: &str = "app:";
 
 impl Fault {
-    /// Whether it is about slots and who has them.
-    pub(super) fn is_of_cluster(&self) -> bool {
-        matches!(
-            self,
-            Self::Move { .. } | Self::Promote { .. } | Self::NotServed { .. }
-        )
+    /// A slot that moves, of which everybody hears at once. No call fails because of it.
+    fn is_smooth(&self) -> bool {
+        matches!(self, Self::Move { gossip_ms: 0, .. })
     }
 }
 
@@ -264,6 +261,12 @@ impl Program {
     pub fn is_healthy(&self) -> bool {
         self.rounds.iter().all(|round| round.faults.is_empty())
             && self.longest() * self.steps_of_a_first_call() < self.command_ms / 2
+    }
+
+    /// Whether a call may be refused because nobody serves its slot in time.
+    pub(super) fn may_be_not_served(&self) -> bool {
+        let is_slow = self.longest() * 4 * self.steps_of_a_first_call() > self.command_ms;
+        self.cluster && (is_slow || self.has(|fault| !fault.is_smooth()))
     }
 
     /// A first call in a cluster opens its connection: connecting, and four questions with their answers.

@@ -240,7 +240,7 @@ impl Fault {
                 lock: rng.usize(0..LOCKS.len()),
                 to: rng.usize(0..NODES),
                 ms: [0, 0, 30, 1_500][rng.usize(0..4)],
-                gossip_ms: [0, 50, 900][rng.usize(0..3)],
+                gossip_ms: [0, 0, 50, 900][rng.usize(0..4)],
                 new_epoch: rng.bool(),
             },
             5..9 => Self::Promote {
