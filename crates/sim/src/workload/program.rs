@@ -265,7 +265,7 @@ impl Program {
 
     /// Whether a call may be refused because nobody serves its slot in time.
     pub(super) fn may_be_not_served(&self) -> bool {
-        let is_slow = self.longest() * 4 * self.steps_of_a_first_call() > self.command_ms;
+        let is_slow = self.longest() * 2 * self.steps_of_a_first_call() > self.command_ms;
         self.cluster && (is_slow || self.has(|fault| !fault.is_smooth()))
     }
 
