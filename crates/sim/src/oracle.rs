@@ -340,6 +340,8 @@ pub struct Counts {
     pub ambiguous: u64,
     pub lost: u64,
     pub faults: u64,
+    pub redirects: u64,
+    pub failovers: u64,
 }
 
 impl Counts {
@@ -351,5 +353,7 @@ impl Counts {
         self.ambiguous += other.ambiguous;
         self.lost += other.lost;
         self.faults += other.faults;
+        self.redirects += other.redirects;
+        self.failovers += other.failovers;
     }
 }

@@ -84,9 +84,16 @@ impl Program {
         let mut program = Self::roll(seed);
         program.cluster = true;
         let mut rng = Rng::with_seed(!seed);
+        // Of some nothing but slots moves, under everybody's feet.
+        let smooth = program.rounds.iter().all(|round| round.faults.is_empty());
+        if smooth {
+            program.command_ms = 900;
+        }
         for round in &mut program.rounds {
-            let moved =
-                (0..rng.usize(0..=3)).map(|_| (rng.u64(0..5_000), Fault::of_cluster(&mut rng)));
+            let moved = (0..rng.usize(0..=3)).map(|_| match smooth {
+                true => (rng.u64(0..1_500), Fault::smooth(&mut rng)),
+                false => (rng.u64(0..5_000), Fault::of_cluster(&mut rng)),
+            });
             round.faults.extend(moved);
         }
         program
@@ -232,6 +239,17 @@ impl Fault {
             };
         }
         Self::roll_common(rng, client, command_ms)
+    }
+
+    /// Everybody hears at once that a slot has moved.
+    fn smooth(rng: &mut Rng) -> Self {
+        Self::Move {
+            lock: rng.usize(0..LOCKS.len()),
+            to: rng.usize(0..NODES),
+            ms: [0, 30, 1_500, 4_000][rng.usize(0..4)],
+            gossip_ms: 0,
+            new_epoch: rng.bool(),
+        }
     }
 
     fn of_cluster(rng: &mut Rng) -> Self {

@@ -175,6 +175,13 @@ impl Session {
         if !program.is_relaxed() {
             self.compare_counts();
         }
+        for client in &self.clients {
+            let stats = client.stats();
+            oracle.count(|counts| {
+                counts.redirects += stats.redirects_total;
+                counts.failovers += stats.failovers_total;
+            });
+        }
         // What was abandoned by design ends with its lease.
         tokio::time::sleep(LONGEST_LEASE.max(ms(program.watchdog_ms)) * 2).await;
         self.nothing_is_left(program);

@@ -63,7 +63,7 @@ fn every(roll: fn(u64) -> Program) {
     let found = found.into_inner().expect("unpoisoned");
     println!(
         "{schedules} schedules, {} scripts ({} late), {} holds, {} drops, {} ambiguous outcomes, {} losses reported, \
-         {} faults, {} violations, {:.1} s",
+         {} faults, {} redirections, {} failovers, {} violations, {:.1} s",
         counts.scripts,
         counts.late,
         counts.taken,
@@ -71,6 +71,8 @@ fn every(roll: fn(u64) -> Program) {
         counts.ambiguous,
         counts.lost,
         counts.faults,
+        counts.redirects,
+        counts.failovers,
         found.len(),
         start.elapsed().as_secs_f64()
     );
