@@ -13,7 +13,7 @@ use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
-use crate::redis::{Credentials, Redis, Settings, Wanted};
+use crate::redis::{Credentials, Redis, Settings, Tls, Wanted};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
 use crate::shared::{Config, Shared, check_lease, check_replicas, check_timeouts};
@@ -45,6 +45,7 @@ pub struct LockClientBuilder {
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
     sync_replicas: Option<Wanted>,
+    tls: Option<Tls>,
 }
 
 impl LockClient {
@@ -123,6 +124,7 @@ impl LockClientBuilder {
             sentinel_credentials: None,
             announce: Announce::default(),
             sync_replicas: None,
+            tls: None,
         }
     }
 
@@ -240,6 +242,7 @@ impl LockClientBuilder {
         self.check()?;
         let settings = Settings::from_url(
             url,
+            self.tls.as_ref(),
             self.command_timeout_or_default(),
             self.connection_fence,
         )?;
@@ -267,6 +270,7 @@ impl LockClientBuilder {
         self.check()?;
         let settings = Settings::from_fred(
             client,
+            self.tls.as_ref(),
             self.command_timeout_or_default(),
             self.connection_fence,
         )?;

@@ -1,6 +1,7 @@
 //! The errors, one variant for each case a caller handles differently. Contention is not an error:
 //! it is `None`.
 
+mod connecting;
 mod refused;
 
 use std::error::Error as StdError;
@@ -10,7 +11,11 @@ use std::fmt;
 use crate::core::Busy;
 use crate::core::LossReason;
 
+pub use connecting::TlsProblem;
 pub use refused::RefusedKind;
+
+pub(crate) use connecting::Unreachable;
+use connecting::at;
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
@@ -94,7 +99,7 @@ pub enum Error {
 
     /// Redis could not be reached, or did not answer in time. What that means for the lock depends on
     /// the operation: see [`Operation`]. While connecting, the text names host and port.
-    #[error("no answer from Redis{} while {while_doing}; {}", at(source), while_doing.consequence())]
+    #[error("no answer from Redis{} while {while_doing}; {}", at(source.as_ref()), while_doing.consequence())]
     NoAnswer {
         /// The operation in progress.
         while_doing: Operation,
@@ -117,6 +122,16 @@ pub enum Error {
     #[error("Redis did not accept the credentials: check user and password of the client")]
     Auth {
         /// The server's message, which never contains a password.
+        #[source]
+        source: Source,
+    },
+
+    /// There is no TLS connection: the server cannot prove who it is, or does not accept the client. Nothing was sent.
+    #[error("no TLS connection to Redis{}: {problem}", at(source.as_ref()))]
+    Tls {
+        /// Why.
+        problem: TlsProblem,
+        /// What the TLS library, or the server, reported.
         #[source]
         source: Source,
     },
@@ -298,21 +313,6 @@ fn held_by(found: Option<&Busy>) -> String {
 
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
-
-/// Why a connection could not be made. The error of which this is the source says where to.
-#[derive(Debug, thiserror::Error)]
-#[error("{cause}")]
-pub(crate) struct Unreachable {
-    /// Host and port, or the path of a socket.
-    pub(crate) address: String,
-    pub(crate) cause: String,
-}
-
-fn at(source: &Source) -> String {
-    source
-        .downcast_ref::<Unreachable>()
-        .map_or_else(String::new, |source| format!(" at {}", source.address))
-}
 
 /// What was being done when no answer came.
 ///

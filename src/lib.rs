@@ -96,12 +96,14 @@ pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{Busy, HandOver, LossReason};
-pub use error::{Error, Operation, RefusedKind};
+pub use error::{Error, Operation, RefusedKind, TlsProblem};
 pub use guard::LockGuard;
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
+#[cfg(feature = "tls-rustls")]
+pub use redis::Tls;
 #[cfg(feature = "macros")]
 pub use redisson_lock_macros::locked;
 pub use wire::Announce;

@@ -46,6 +46,10 @@ pub use fence::ConnectionFence;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use node::Bulk;
 pub(crate) use replicas::Wanted;
+#[cfg(not(feature = "tls-rustls"))]
+pub(crate) use settings::Tls;
+#[cfg(feature = "tls-rustls")]
+pub use settings::Tls;
 pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 

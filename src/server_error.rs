@@ -3,7 +3,7 @@
 //! Redis returns errors as text in which only the first word is stable. An error inside a script
 //! carries a line number, which identifies the refused command and so the missing permission.
 
-use crate::error::{Error, Operation, RefusedKind, Source, shorten};
+use crate::error::{Error, Operation, RefusedKind, Source, TlsProblem, shorten};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
@@ -70,6 +70,9 @@ pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str
             kind: RefusedKind::Other,
             source: source(),
         }
+    } else if let Some(problem) = TlsProblem::of(text) {
+        let source = TlsProblem::cause(text).into();
+        Error::Tls { problem, source }
     } else {
         Error::no_answer(while_doing, source())
     }

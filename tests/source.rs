@@ -36,7 +36,9 @@ fn files(folder: &str) -> BTreeMap<String, String> {
 /// The library without its tests, by module path: `redis::lane`. `test_util` reaches everywhere on
 /// purpose, and `lib` only lists.
 fn library() -> BTreeMap<Vec<String>, String> {
-    let is_test = |path: &str| path.ends_with("tests.rs") || path == "src/wait/rules.rs";
+    let is_test = |path: &str| {
+        path.ends_with("tests.rs") || path.contains("/tests/") || path == "src/wait/rules.rs"
+    };
     let left_out = ["src/lib.rs", "src/test_util.rs"];
     let files = files("src").into_iter();
     files

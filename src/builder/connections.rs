@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::LockClientBuilder;
+#[cfg(feature = "tls-rustls")]
+use crate::redis::Tls;
 use crate::redis::{Credentials, Wanted};
 use crate::wire::Announce;
 
@@ -83,6 +85,24 @@ impl LockClientBuilder {
             sync_replicas,
             ..self
         }
+    }
+
+    /// Whom to trust and as whom to connect, for an address that begins with `rediss://` or `valkeys://`; see [`Tls`].
+    /// Default: its defaults.
+    ///
+    /// Connecting fails with [`Error::InvalidConfig`](crate::Error::InvalidConfig) if something is wrong with them, if the
+    /// address asks for no TLS, or with a fred client, which has TLS settings of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::{LockClient, Tls};
+    /// let builder = LockClient::builder().tls(Tls::new().ca_file("/etc/redis/ca.pem"));
+    /// ```
+    #[cfg(feature = "tls-rustls")]
+    pub fn tls(self, tls: Tls) -> Self {
+        let tls = Some(tls);
+        Self { tls, ..self }
     }
 
     /// As whom to ask the sentinels, which have users of their own: a user, or `None` for the default one,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
 use crate::core::HandOver;
-use crate::redis::{Credentials, Wanted};
+use crate::redis::{Credentials, Tls, Wanted};
 use crate::wire::Announce;
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
@@ -37,6 +37,8 @@ struct Settings {
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
     sync_replicas: Option<Wanted>,
+    #[cfg_attr(not(feature = "tls-rustls"), serde(skip))]
+    tls: Option<Tls>,
 }
 
 impl Serialize for LockClientBuilder {

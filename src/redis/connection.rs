@@ -26,7 +26,7 @@ use super::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use super::transport::TransportConnection;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
-use crate::error::{Error, Operation, Unreachable};
+use crate::error::{Error, Operation, TlsProblem, Unreachable};
 use crate::server_error;
 
 /// One connection to a server, or to what a test has in its place.
@@ -269,7 +269,7 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError>
         connected = tokio::time::timeout(limit, connected) => match connected {
             Ok(Ok(())) => Ok(task),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(ConnectionError::Timeout("connecting took too long".to_owned())),
+            Err(_) => Err(ConnectionError::Timeout(TOO_LONG.to_owned())),
         },
         problem = task.panicked() => Err(problem),
     }
@@ -341,18 +341,27 @@ pub(super) fn connect_error(settings: &Settings, problem: ConnectionError) -> Er
             server_error::of_connection(Operation::Connecting, "+@connection", &text)
         }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
-            let source = Unreachable {
+            let unreachable = |cause| Unreachable {
                 address: settings.address.clone(),
-                cause: sentence(&text),
+                cause,
             };
-            Error::no_answer(Operation::Connecting, source)
+            match TlsProblem::of(&text) {
+                Some(problem) => {
+                    let source = unreachable(TlsProblem::cause(&text).to_owned()).into();
+                    Error::Tls { problem, source }
+                }
+                None => {
+                    let source = unreachable(sentence(&text, settings.uses_tls()));
+                    Error::no_answer(Operation::Connecting, source)
+                }
+            }
         }
         ConnectionError::NoSockets => Error::NoRuntime,
     }
 }
 
 /// What an operating system says is printed by fred with `Debug`; inside is a sentence.
-fn sentence(text: &str) -> String {
+fn sentence(text: &str, tls: bool) -> String {
     let inside = |key: &str| {
         text.split_once(key)?
             .1
@@ -366,10 +375,22 @@ fn sentence(text: &str) -> String {
         "Expected string.",
         "unexpected end of file",
         "Connection reset by peer",
+        "tls handshake eof",
     ];
-    if hung_up.iter().any(|start| said.starts_with(start)) {
-        return "the server closed the connection without an answer; if it expects TLS, the address begins with rediss://"
-            .to_owned();
+    let hung_up = hung_up.iter().any(|start| said.starts_with(start));
+    match (hung_up, tls) {
+        (true, false) => "the server closed the connection without an answer; if it expects TLS, the address begins with \
+             rediss://"
+            .to_owned(),
+        (true, true) => "the server closed the connection without an answer; if it asks for a client certificate, give one \
+             with `Tls::client_certificate`"
+            .to_owned(),
+        // A server takes what TLS begins with for part of a line.
+        (false, true) if said == TOO_LONG => {
+            format!("{said}; if the server does not expect TLS there, the address begins with redis://")
+        }
+        (false, _) => said.to_owned(),
     }
-    said.to_owned()
 }
+
+const TOO_LONG: &str = "connecting took too long";

@@ -1,6 +1,8 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod url;
 
 use std::fmt;
@@ -21,7 +23,14 @@ use super::transport::Role;
 use super::transport::Transport;
 use crate::error::Error;
 use crate::wire::Announce;
+#[cfg(feature = "tls-rustls")]
+pub use tls::Tls;
 use url::{invalid, parse};
+
+/// Without the feature there are no such settings.
+#[cfg(not(feature = "tls-rustls"))]
+#[derive(Debug, Clone)]
+pub(crate) enum Tls {}
 
 /// As whom to connect.
 #[derive(Clone)]
@@ -87,6 +96,9 @@ pub(super) enum Expected {
 /// An address with credentials and settings, as fred takes them.
 #[derive(Clone)]
 pub(super) struct Server {
+    /// The host that the user has named first.
+    #[cfg(feature = "tls-rustls")]
+    first_host: Arc<str>,
     config: Config,
     connection: ConnectionConfig,
     performance: PerformanceConfig,
@@ -139,6 +151,14 @@ impl Settings {
         }
     }
 
+    pub(super) fn uses_tls(&self) -> bool {
+        match &self.target {
+            Target::Server(server) => server.config.uses_tls(),
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => false,
+        }
+    }
+
     /// Whether chance has a say in when the next attempt to connect is made. Over a transport of a
     /// test what happens depends on its causes alone.
     pub(super) fn is_scattered(&self) -> bool {
@@ -147,18 +167,26 @@ impl Settings {
 
     pub(crate) fn from_url(
         url: &str,
+        tls: Option<&Tls>,
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
-        let config = parse(url)?;
+        let config = parse(url, tls)?;
         Self::new(config, &ConnectionConfig::default(), command_timeout, fence)
     }
 
     pub(crate) fn from_fred(
         client: &impl ClientLike,
+        tls: Option<&Tls>,
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
+        if tls.is_some() {
+            return Err(Error::InvalidConfig {
+                what: "tls",
+                problem: "a fred client has its own settings of TLS: make them there".to_owned(),
+            });
+        }
         Self::new(
             client.client_config(),
             client.connection_config(),
@@ -223,6 +251,8 @@ impl Settings {
             ..PerformanceConfig::default()
         };
         let server = Server {
+            #[cfg(feature = "tls-rustls")]
+            first_host: Arc::clone(&first.host),
             config,
             connection,
             performance,
@@ -303,7 +333,10 @@ impl Server {
         if role == Role::Messages {
             performance.broadcast_channel_capacity = MESSAGES_BUFFERED;
         }
-        let mut builder = Builder::from_config(self.config.clone());
+        let config = self.config.clone();
+        #[cfg(feature = "tls-rustls")]
+        let config = tls::with_name(config, &self.first_host);
+        let mut builder = Builder::from_config(config);
         builder
             .set_connection_config(self.connection.clone())
             .set_performance_config(performance);
@@ -315,9 +348,12 @@ fn address_of(server: &config::Server) -> Address {
     Address::new(&server.host, server.port)
 }
 
-/// For one server. What the given one has besides its address, such as a name for TLS, is kept.
+/// For one server. What a given one has besides its address, such as a name for TLS, is kept: if none was given with this
+/// address, that of the first.
 fn leading_to(address: &Address, given: &ServerConfig) -> ServerConfig {
-    let given = given.hosts().into_iter().next();
+    let given = given.hosts();
+    let known = given.iter().find(|given| address_of(given) == *address);
+    let given = known.or_else(|| given.first()).cloned();
     let mut server = given.unwrap_or_else(|| config::Server::new("", 0));
     server.host = (&*address.host).into();
     server.port = address.port;

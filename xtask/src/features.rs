@@ -25,7 +25,14 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     Ok(())
 }
 
-const FEATURES: [&str; 5] = ["blocking", "macros", "metrics", "serde", "test-util"];
+const FEATURES: [&str; 6] = [
+    "blocking",
+    "macros",
+    "metrics",
+    "serde",
+    "test-util",
+    "tls-rustls",
+];
 
 fn builds_with(features: &str) -> Result<(), Problem> {
     let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])

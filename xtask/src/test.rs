@@ -161,8 +161,8 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
     ),
     (
         "optional features",
-        &["blocking", "metrics", "serde"],
-        &["blocking", "features"],
+        &["blocking", "metrics", "serde", "tls-rustls"],
+        &["blocking", "features", "tls"],
     ),
     ("errors, bad inputs, rights", &[], &["errors", "rights"]),
     (
@@ -176,6 +176,9 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
         &["cluster", "cluster_wakeups", "sentinel", "replicas"],
     ),
 ];
+
+/// The same as those of the part for them, so that what they need is built once.
+const OPTIONAL: &str = "blocking,metrics,serde,tls-rustls";
 
 /// The features that a file of tests needs.
 pub fn features(file: &str) -> &'static [&'static str] {
@@ -218,6 +221,8 @@ impl Report {
         self.tests("unit tests", server, &units, &[]);
         let alone = ["--package", "redisson-lock", "--lib"];
         self.tests("unit tests of the library alone", server, &alone, &[]);
+        let optional = [&alone[..], &["--features", OPTIONAL]].concat();
+        self.tests("unit tests of optional features", server, &optional, &[]);
         let simulator = [&sim::BUILD[..], &["--", "--nocapture"]].concat();
         let schedules = [("SIM_SEEDS", SCHEDULES)];
         self.tests(
@@ -252,7 +257,7 @@ impl Report {
             "--package",
             "redisson-lock-test",
             "--features",
-            "redisson-lock/blocking,redisson-lock/metrics,redisson-lock/serde",
+            "redisson-lock/blocking,redisson-lock/metrics,redisson-lock/serde,redisson-lock/tls-rustls",
         ];
         self.tests("doc tests", server, &docs, &[]);
     }

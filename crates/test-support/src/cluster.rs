@@ -24,8 +24,18 @@ impl Cluster {
     }
 
     pub async fn start_with(replicas: bool, settings: &[&str]) -> Self {
+        Self::start_on(false, replicas, settings).await
+    }
+
+    /// Without replicas, whose nodes have a port for TLS too, over which they talk with each other if the settings say
+    /// so.
+    pub async fn start_with_tls(settings: &[&str]) -> Self {
+        Self::start_on(true, false, settings).await
+    }
+
+    async fn start_on(tls: bool, replicas: bool, settings: &[&str]) -> Self {
         let count = if replicas { 6 } else { 3 };
-        let nodes: Vec<Node> = (0..count).map(|_| Node::start(settings)).collect();
+        let nodes: Vec<Node> = (0..count).map(|_| Node::start(tls, settings)).collect();
         let cluster = Self { nodes };
         for (nth, range) in [(0, 5460), (5461, 10922), (10923, 16383)]
             .iter()
@@ -77,7 +87,7 @@ impl Cluster {
             // Nodes that meet in the same epoch fight about it.
             let _ = control.try_run(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
             if nth > 0 {
-                let port = node.server.port.to_string();
+                let port = node.server.tls_port.unwrap_or(node.server.port).to_string();
                 self.control(0)
                     .run(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
@@ -109,7 +119,7 @@ impl Cluster {
 
     /// Adds an empty primary; answers its number.
     pub async fn add_primary(&mut self) -> usize {
-        self.nodes.push(Node::start(&[]));
+        self.nodes.push(Node::start(false, &[]));
         let nth = self.nodes.len() - 1;
         self.introduce(nth).await;
         eventually("it works", ms(10_000), || self.is_working(nth)).await;
@@ -136,6 +146,10 @@ impl Cluster {
 
     pub fn port(&self, nth: usize) -> u16 {
         self.nodes[nth].server.port
+    }
+
+    pub fn tls_port(&self, nth: usize) -> u16 {
+        self.nodes[nth].server.tls_port.expect("started with one")
     }
 
     pub fn server(&mut self, nth: usize) -> &mut Server {
@@ -283,7 +297,7 @@ impl Cluster {
 }
 
 impl Node {
-    fn start(settings: &[&str]) -> Self {
+    fn start(tls: bool, settings: &[&str]) -> Self {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let mut words = vec![
             "--cluster-enabled",
@@ -295,7 +309,7 @@ impl Node {
         ];
         words.extend(settings);
         // A port without room for that of the bus, ten thousand above, costs another try.
-        let server = Server::start_with(&words);
+        let server = Server::start_on(tls, &words);
         let id = server.control().run(&["CLUSTER", "MYID"]);
         Self { server, id }
     }

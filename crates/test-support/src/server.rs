@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// For connections by TLS, if it was started with such a port.
+    pub tls_port: Option<u16>,
     /// Where it may write; gone with the server.
     folder: std::path::PathBuf,
     settings: Vec<String>,
@@ -23,17 +25,31 @@ impl Server {
 
     /// Starts a server with more settings. A port that was taken meanwhile costs another try.
     pub fn start_with(settings: &[&str]) -> Self {
+        Self::start_on(false, settings)
+    }
+
+    /// The same with a port for TLS as well; the settings name its certificate.
+    pub fn start_with_tls(settings: &[&str]) -> Self {
+        Self::start_on(true, settings)
+    }
+
+    pub(crate) fn start_on(tls: bool, settings: &[&str]) -> Self {
         stall_watch();
         for _ in 0..20 {
             let port = free_port();
+            let tls_port = tls.then(free_port);
             let folder =
                 std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
             std::fs::create_dir_all(&folder).expect("a temporary folder");
-            let settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
+            let mut settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
+            if let Some(tls_port) = tls_port {
+                settings.extend(["--tls-port".to_owned(), tls_port.to_string()]);
+            }
             let child = spawn(port, &folder, &settings);
             let mut server = Self {
                 child,
                 port,
+                tls_port,
                 folder,
                 settings,
             };

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::current::{Current, Figures, GoneOnDrop, State};
+use crate::error::TlsProblem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::fence::{self, ConnectionFence, Identity};
@@ -194,6 +195,9 @@ impl Supervisor {
                     // Callers waiting for a connection get the server's reason for refusing it.
                     current.set(State::Down(match problem {
                         ConnectionError::Refused(text) => Some(text),
+                        ConnectionError::Lost(text) if TlsProblem::of(&text).is_some() => {
+                            Some(text)
+                        }
                         ConnectionError::Timeout(_)
                         | ConnectionError::Lost(_)
                         | ConnectionError::NoSockets => None,

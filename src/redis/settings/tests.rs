@@ -17,7 +17,7 @@ fn made(settings: Result<Settings, Error>) -> Server {
 }
 
 fn refused(url: &str) -> String {
-    match Settings::from_url(url, TIMEOUT, true) {
+    match Settings::from_url(url, None, TIMEOUT, true) {
         Ok(_) => panic!("{url} is accepted"),
         Err(error) => error.to_string(),
     }
@@ -36,7 +36,7 @@ fn a_scheme_is_one_of_a_closed_list() {
     ];
     for scheme in schemes {
         let url = format!("{scheme}://user:hidden@host/7");
-        let config = made(Settings::from_url(&url, TIMEOUT, true)).config;
+        let config = made(Settings::from_url(&url, None, TIMEOUT, true)).config;
         assert_eq!(
             config.server.is_unix_socket(),
             scheme.ends_with("+unix"),
@@ -44,27 +44,21 @@ fn a_scheme_is_one_of_a_closed_list() {
         );
         assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
     }
-    let no_tls = "TLS is not compiled in";
-    let no_service = "sentinelServiceName";
-    let table = [
-        ("rediss", no_tls),
-        ("valkeys", no_tls),
-        ("Rediss", no_tls),
-        ("rediss-cluster", no_tls),
-        ("valkeys-cluster", no_tls),
-        ("redis-sentinel", no_service),
-        ("rediss-sentinel", no_service),
-        ("valkey-sentinel", no_service),
-        ("valkeys-sentinel", no_service),
-    ];
-    for (scheme, sentence) in table {
+    for scheme in SENTINEL {
         let reported = refused(&format!("{scheme}://user:hidden@host:1"));
         assert!(
-            reported.contains(sentence) && !reported.contains("hidden"),
+            reported.contains("sentinelServiceName") && !reported.contains("hidden"),
             "{scheme}: {reported}"
         );
     }
 }
+
+const SENTINEL: [&str; 4] = [
+    "redis-sentinel",
+    "rediss-sentinel",
+    "valkey-sentinel",
+    "valkeys-sentinel",
+];
 
 #[test]
 fn an_address_with_another_scheme_or_none_is_refused_without_its_password() {
@@ -155,7 +149,7 @@ fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password()
         "redis://[::1]:1/255",
         "redis://u@h?x=/y",
     ] {
-        made(Settings::from_url(url, TIMEOUT, true));
+        made(Settings::from_url(url, None, TIMEOUT, true));
     }
 }
 
@@ -165,6 +159,7 @@ fn our_rules(server: &Server) {
         config,
         connection,
         performance,
+        ..
     } = server;
     assert!(config.fail_fast);
     assert_eq!(config.blocking, Blocking::Block);
@@ -219,6 +214,7 @@ fn our_rules(server: &Server) {
 fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
     let server = made(Settings::from_url(
         "redis://user:p%25w@host:1/7",
+        None,
         TIMEOUT,
         true,
     ));
@@ -279,7 +275,7 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
             ..PerformanceConfig::default()
         });
         let client = builder.build().expect("valid settings");
-        let server = made(Settings::from_fred(&client, TIMEOUT, true));
+        let server = made(Settings::from_fred(&client, None, TIMEOUT, true));
         our_rules(&server);
         let kept = Config {
             fail_fast: true,
@@ -308,17 +304,17 @@ fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
 fn an_address_names_the_nodes_of_a_cluster_or_the_sentinels() {
     for scheme in ["redis", "valkey"] {
         let url = format!("{scheme}-cluster://user:hidden@a:1?node=b:2&node=c:3");
-        let (name, mut known) = kind(Settings::from_url(&url, TIMEOUT, true));
+        let (name, mut known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
         known.sort();
         assert_eq!((&*name, &*known.join(" ")), ("cluster", "a:1 b:2 c:3"));
         let url =
             format!("{scheme}-sentinel://user:hidden@a:1/3?sentinelServiceName=shop&node=b:2");
-        let (name, mut known) = kind(Settings::from_url(&url, TIMEOUT, true));
+        let (name, mut known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
         known.sort();
         assert_eq!((&*name, &*known.join(" ")), ("shop", "a:1 b:2"));
     }
     assert_eq!(
-        kind(Settings::from_url("redis://a:1", TIMEOUT, true)).0,
+        kind(Settings::from_url("redis://a:1", None, TIMEOUT, true)).0,
         "server"
     );
 }
@@ -326,7 +322,7 @@ fn an_address_names_the_nodes_of_a_cluster_or_the_sentinels() {
 #[test]
 fn a_node_has_the_credentials_of_all_and_a_sentinel_its_own() {
     let url = "redis-sentinel://user:hidden@a:1/3?sentinelServiceName=shop";
-    let settings = Settings::from_url(url, TIMEOUT, true).expect("valid settings");
+    let settings = Settings::from_url(url, None, TIMEOUT, true).expect("valid settings");
     let credentials = Credentials {
         user: None,
         password: "other".to_owned(),
@@ -365,14 +361,16 @@ fn a_cluster_has_one_database() {
             .build()
             .expect("valid settings")
     };
-    let refused = Settings::from_fred(&client(Some(1)), TIMEOUT, true);
+    let refused = Settings::from_fred(&client(Some(1)), None, TIMEOUT, true);
     let refused = refused.err().expect("refused").to_string();
     assert!(refused.contains("one database"), "{refused}");
     for database in [None, Some(0)] {
-        let settings = Settings::from_fred(&client(database), TIMEOUT, true);
+        let settings = Settings::from_fred(&client(database), None, TIMEOUT, true);
         assert_eq!(
             kind(settings),
             ("cluster".to_owned(), vec!["host:1".to_owned()])
         );
     }
 }
+
+mod tls;

@@ -5,16 +5,12 @@ use std::str::FromStr;
 use fred::error::ErrorKind;
 use fred::prelude::Config;
 
+use super::Tls;
 use crate::error::{self, Error};
 
 /// Parses an address. No message quotes more of it than its scheme: the rest may contain a
 /// password.
-pub(super) fn parse(url: &str) -> Result<Config, Error> {
-    let malformed = |part: &str| {
-        invalid(&format!(
-            "{part}; expected redis://[user:password@]host[:port][/database]"
-        ))
-    };
+pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Config, Error> {
     let parts = url.split_once("://");
     let parts = parts.filter(|(scheme, _)| is_scheme(scheme));
     let (scheme, rest) = parts.ok_or_else(|| malformed("the scheme is missing"))?;
@@ -29,13 +25,55 @@ pub(super) fn parse(url: &str) -> Result<Config, Error> {
             error::shorten(scheme)
         )));
     };
+    if !is_tls(scheme) {
+        return match tls {
+            None => read(url, *kind, rest),
+            Some(_) => Err(Error::InvalidConfig {
+                what: "tls",
+                problem: "the address asks for no TLS: begin it with rediss:// or valkeys://, or leave out the settings"
+                    .to_owned(),
+            }),
+        };
+    }
+    // fred would read the certificates of the platform each time, and fail because of any one of them.
+    let plain = scheme.to_ascii_lowercase();
+    let plain = plain.replacen("rediss", "redis", 1);
+    let plain = plain.replacen("valkeys", "valkey", 1);
+    let config = read(&format!("{plain}://{rest}"), *kind, rest)?;
+    secured(config, url, tls)
+}
+
+#[cfg(feature = "tls-rustls")]
+fn secured(mut config: Config, _url: &str, tls: Option<&Tls>) -> Result<Config, Error> {
+    let default = Tls::default();
+    tls.unwrap_or(&default).secure(&mut config)?;
+    Ok(config)
+}
+
+/// What fred makes of the address. Its users may have enabled its own features for TLS.
+#[cfg(not(feature = "tls-rustls"))]
+fn secured(config: Config, url: &str, _none: Option<&Tls>) -> Result<Config, Error> {
+    match Config::from_url(url) {
+        Ok(secured) if secured.uses_tls() => Ok(Config {
+            database: config.database,
+            ..secured
+        }),
+        Ok(_) => Err(invalid(
+            "TLS is not compiled in: enable the feature `tls-rustls` of redisson-lock",
+        )),
+        Err(error) => Err(invalid(&format!(
+            "TLS cannot be set up: {}",
+            error.details()
+        ))),
+    }
+}
+
+/// Reads an address of a known scheme, all but TLS.
+fn read(url: &str, kind: Scheme, rest: &str) -> Result<Config, Error> {
     match (kind, Config::from_url(url)) {
         (Scheme::Sentinel, Err(_)) => Err(invalid(
             "expected redis-sentinel://host:port/database?sentinelServiceName=name, with &node=host:port for each \
              further sentinel",
-        )),
-        (_, Ok(config)) if is_tls(scheme) && !config.uses_tls() => Err(invalid(
-            "TLS is not compiled in: enable fred's feature enable-rustls or enable-native-tls",
         )),
         (Scheme::Cluster, Ok(config)) => {
             // fred leaves it out for a cluster.
@@ -54,6 +92,12 @@ pub(super) fn parse(url: &str) -> Result<Config, Error> {
         (Scheme::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
         (_, Err(_)) => Err(malformed(wrong_part(rest))),
     }
+}
+
+fn malformed(part: &str) -> Error {
+    invalid(&format!(
+        "{part}; expected redis://[user:password@]host[:port][/database]"
+    ))
 }
 
 /// What is wrong behind the scheme of an address that the parser has refused without saying where.

@@ -1,0 +1,379 @@
+//! Connections by TLS: whom to trust, as whom, and which name a server's certificate must have.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fred::prelude::{Config, ServerConfig};
+use fred::types::config::{self, TlsConfig, TlsHostMapping};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::error::Error;
+
+/// Settings of TLS, for [`LockClientBuilder::tls`](crate::LockClientBuilder::tls) and an address that begins with
+/// `rediss://` or `valkeys://`. What is left out has its default; an address needs none of them if its server has a
+/// certificate that the platform trusts.
+///
+/// Certificates and keys are PEM, as bytes or in files. Files are read when the client connects for the first time, and
+/// not again.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run() -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::{LockClient, Tls};
+/// let tls = Tls::new()
+///     .ca_file("/etc/redis/ca.pem")
+///     .client_certificate_files("/etc/redis/orders.pem", "/etc/redis/orders.key");
+/// let client = LockClient::builder().tls(tls).connect("rediss://redis.example:6380").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "files::Files", into = "files::Files")
+)]
+#[must_use = "settings do nothing until a builder has them"]
+pub struct Tls {
+    ca: Option<Pem>,
+    certificate: Option<Pem>,
+    key: Option<Pem>,
+    server_name: Option<String>,
+}
+
+/// Where a certificate or a key is.
+#[derive(Clone)]
+enum Pem {
+    Bytes(Arc<[u8]>),
+    File(PathBuf),
+}
+
+impl Tls {
+    /// The defaults: the authorities that the platform trusts, no client certificate, and the host of the address as
+    /// the name of the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let tls = redisson_lock::Tls::new();
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Certificates of the authorities to trust, in the place of the platform's. Default: the platform's, on Linux those
+    /// that OpenSSL finds, `SSL_CERT_FILE` and `SSL_CERT_DIR` included.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run() -> std::io::Result<()> {
+    /// let tls = redisson_lock::Tls::new().ca(std::fs::read("/etc/redis/ca.pem")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn ca(self, pem: impl AsRef<[u8]>) -> Self {
+        let ca = Some(Pem::Bytes(pem.as_ref().into()));
+        Self { ca, ..self }
+    }
+
+    /// The same, in a file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let tls = redisson_lock::Tls::new().ca_file("/etc/redis/ca.pem");
+    /// ```
+    pub fn ca_file(self, path: impl Into<PathBuf>) -> Self {
+        let ca = Some(Pem::File(path.into()));
+        Self { ca, ..self }
+    }
+
+    /// The certificate of this client, with those between it and an authority that the server trusts, and its private
+    /// key (PKCS #8, PKCS #1 or SEC1, not encrypted). Default: none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(secret: &[u8]) -> std::io::Result<()> {
+    /// let certificate = std::fs::read("/etc/redis/orders.pem")?;
+    /// let tls = redisson_lock::Tls::new().client_certificate(certificate, secret);
+    /// # Ok(()) }
+    /// ```
+    pub fn client_certificate(self, pem: impl AsRef<[u8]>, key_pem: impl AsRef<[u8]>) -> Self {
+        Self {
+            certificate: Some(Pem::Bytes(pem.as_ref().into())),
+            key: Some(Pem::Bytes(key_pem.as_ref().into())),
+            ..self
+        }
+    }
+
+    /// The same, in two files.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let tls = redisson_lock::Tls::new().client_certificate_files("/etc/redis/orders.pem", "/etc/redis/orders.key");
+    /// ```
+    pub fn client_certificate_files(
+        self,
+        path: impl Into<PathBuf>,
+        key_path: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            certificate: Some(Pem::File(path.into())),
+            key: Some(Pem::File(key_path.into())),
+            ..self
+        }
+    }
+
+    /// The name that the certificate of every server must have, sentinels included. Default: the host that the server is
+    /// known by. One that a cluster or a sentinel knows by its IP address alone is checked against the first host of the
+    /// address that was given to connect to; if that is an IP address too, against its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let tls = redisson_lock::Tls::new().server_name("redis.example");
+    /// ```
+    pub fn server_name(self, name: impl Into<String>) -> Self {
+        let server_name = Some(name.into());
+        Self {
+            server_name,
+            ..self
+        }
+    }
+
+    /// Has these connections made by TLS.
+    pub(super) fn secure(&self, config: &mut Config) -> Result<(), Error> {
+        let connector = self.client_config()?.into();
+        config.tls = Some(TlsConfig {
+            connector,
+            hostnames: TlsHostMapping::DefaultHost,
+        });
+        if let Some(name) = &self.server_name {
+            if ServerName::try_from(name.as_str()).is_err() {
+                return Err(invalid(format!("server_name: `{name}` is no host name")));
+            }
+            each_server(&mut config.server, |server| {
+                server.tls_server_name = Some(name.as_str().into());
+            });
+        }
+        Ok(())
+    }
+
+    /// With a provider of its own: rustls has one for the process only if one is compiled in, and only one.
+    fn client_config(&self) -> Result<ClientConfig, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|problem| invalid(problem.to_string()))?
+            .with_root_certificates(self.roots()?);
+        let (certificate, key) = match (&self.certificate, &self.key) {
+            (None, None) => return Ok(config.with_no_client_auth()),
+            (Some(certificate), Some(key)) => (certificate, key),
+            (Some(_), None) | (None, Some(_)) => {
+                let problem = "a client certificate and its key go together".to_owned();
+                return Err(invalid(problem));
+            }
+        };
+        let chain = certificate.certificates("client certificate")?;
+        let key = key.key()?;
+        config.with_client_auth_cert(chain, key).map_err(|problem| {
+            invalid(format!(
+                "client certificate and key cannot be used together: {problem}"
+            ))
+        })
+    }
+
+    fn roots(&self) -> Result<RootCertStore, Error> {
+        let mut roots = RootCertStore::empty();
+        let Some(ca) = &self.ca else {
+            // One that cannot be read, or means nothing to rustls, is no reason to do without the others.
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            return match roots.is_empty() {
+                false => Ok(roots),
+                true => Err(invalid(
+                    "the platform has no certificates of authorities: give one with `Tls::ca`"
+                        .to_owned(),
+                )),
+            };
+        };
+        for certificate in ca.certificates("ca")? {
+            let added = roots.add(certificate);
+            added.map_err(|problem| invalid(format!("ca: {problem}")))?;
+        }
+        Ok(roots)
+    }
+}
+
+impl Pem {
+    fn read(&self, what: &str) -> Result<Arc<[u8]>, Error> {
+        match self {
+            Self::Bytes(bytes) => Ok(Arc::clone(bytes)),
+            Self::File(path) => {
+                let read = std::fs::read(path);
+                let read = read.map_err(|problem| {
+                    invalid(format!(
+                        "{what}: {} cannot be read: {problem}",
+                        path.display()
+                    ))
+                });
+                Ok(read?.into())
+            }
+        }
+    }
+
+    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+        let bytes = self.read(what)?;
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+        match read {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            Ok(_) | Err(_) => Err(invalid(format!(
+                "{what}: it has no certificate, which in PEM begins with -----BEGIN CERTIFICATE-----"
+            ))),
+        }
+    }
+
+    /// No message quotes what was read.
+    fn key(&self) -> Result<PrivateKeyDer<'static>, Error> {
+        let bytes = self.read("key")?;
+        let key = PrivateKeyDer::from_pem_slice(&bytes);
+        key.map_err(|_| {
+            invalid(
+                "key: it has no private key that is not encrypted, which in PEM begins with -----BEGIN PRIVATE KEY-----, \
+                 -----BEGIN RSA PRIVATE KEY----- or -----BEGIN EC PRIVATE KEY-----"
+                    .to_owned(),
+            )
+        })
+    }
+}
+
+/// Which name the certificate of this one server must have. That of a host is the host itself; an IP address is mapped
+/// as was asked for.
+pub(super) fn with_name(mut config: Config, first_host: &str) -> Config {
+    let (Some(tls), ServerConfig::Centralized { server }) = (&config.tls, &mut config.server)
+    else {
+        return config;
+    };
+    let host = bare(&server.host).to_owned();
+    let (None, Ok(ip)) = (&server.tls_server_name, host.parse::<IpAddr>()) else {
+        return config;
+    };
+    let first_host = bare(first_host);
+    let name = match &tls.hostnames {
+        TlsHostMapping::None => None,
+        TlsHostMapping::DefaultHost if first_host.parse::<IpAddr>().is_ok() => None,
+        TlsHostMapping::DefaultHost => Some(first_host.to_owned()),
+        TlsHostMapping::Custom(mapping) => mapping.map(&ip, first_host),
+    };
+    server.tls_server_name = Some(name.unwrap_or(host).into());
+    config
+}
+
+/// An IPv6 address has brackets in an address, and none in a certificate.
+fn bare(host: &str) -> &str {
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    inside.unwrap_or(host)
+}
+
+fn each_server(config: &mut ServerConfig, change: impl FnMut(&mut config::Server)) {
+    match config {
+        ServerConfig::Centralized { server } => std::slice::from_mut(server),
+        ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } => hosts,
+        // A variant of one of fred's features, which knows no TLS.
+        #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
+        _ => &mut [],
+    }
+    .iter_mut()
+    .for_each(change);
+}
+
+pub(super) fn invalid(problem: String) -> Error {
+    Error::InvalidConfig {
+        what: "tls",
+        problem,
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(_) => f.write_str("Pem(…)"),
+            Self::File(path) => path.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ca,
+            certificate,
+            key,
+            server_name,
+        } = self;
+        f.debug_struct("Tls")
+            .field("ca", ca)
+            .field("certificate", certificate)
+            .field("key", key)
+            .field("server_name", server_name)
+            .finish()
+    }
+}
+
+#[cfg(feature = "serde")]
+mod files {
+    //! As a configuration has it: files. What was given as bytes does not belong into a file that is written.
+
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Serialize};
+
+    use super::{Pem, Tls};
+
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub(super) struct Files {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ca_file: Option<PathBuf>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        certificate_file: Option<PathBuf>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key_file: Option<PathBuf>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        server_name: Option<String>,
+    }
+
+    impl From<Files> for Tls {
+        fn from(files: Files) -> Self {
+            Self {
+                ca: files.ca_file.map(Pem::File),
+                certificate: files.certificate_file.map(Pem::File),
+                key: files.key_file.map(Pem::File),
+                server_name: files.server_name,
+            }
+        }
+    }
+
+    impl From<Tls> for Files {
+        fn from(tls: Tls) -> Self {
+            let file = |pem: Option<Pem>| match pem {
+                Some(Pem::File(path)) => Some(path),
+                Some(Pem::Bytes(_)) | None => None,
+            };
+            Self {
+                ca_file: file(tls.ca),
+                certificate_file: file(tls.certificate),
+                key_file: file(tls.key),
+                server_name: tls.server_name,
+            }
+        }
+    }
+}

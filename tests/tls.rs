@@ -1,0 +1,513 @@
+//! The feature `tls-rustls` on real servers: whom a client trusts, as whom it comes, and what it says when that fails.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use redisson_lock::{Error, LockClient, LockClientBuilder, Tls, TlsProblem};
+use serde_json::json;
+use test_support::{Cluster, Server, eventually, ms};
+
+/// A certificate with its key, in PEM.
+struct Issued {
+    certificate: String,
+    key: String,
+}
+
+/// Who signs certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// From one year up to another one.
+type Years = [i32; 2];
+const NOW: Years = [2020, 2100];
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for these hosts, IP addresses included.
+    fn issue(&self, hosts: &[&str], valid: Years) -> Issued {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).expect("hosts");
+        let [from, to] = valid.map(|year| rcgen::date_time_ymd(year, 1, 1));
+        (params.not_before, params.not_after) = (from, to);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        Issued {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+/// Files of a test, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, nth) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("redisson-lock-tls-{process}-{nth}"));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.into_os_string().into_string().expect("text")
+    }
+
+    /// The settings of a server with this certificate, that lets everybody in.
+    fn settings(&self, authority: &Authority, server: &Issued) -> Vec<String> {
+        [
+            (
+                "--tls-cert-file",
+                self.write("server.pem", &server.certificate),
+            ),
+            ("--tls-key-file", self.write("server.key", &server.key)),
+            ("--tls-ca-cert-file", self.write("ca.pem", &authority.pem())),
+            ("--tls-auth-clients", "no".to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn words(settings: &[String]) -> Vec<&str> {
+    settings.iter().map(String::as_str).collect()
+}
+
+/// A server with a certificate for these hosts, its authority, and its files.
+fn server_for(hosts: &[&str], valid: Years) -> (Server, Authority, Folder) {
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let settings = folder.settings(&authority, &authority.issue(hosts, valid));
+    let server = Server::start_with_tls(&words(&settings));
+    (server, authority, folder)
+}
+
+fn address(host: &str, server: &Server) -> String {
+    format!(
+        "rediss://{host}:{}",
+        server.tls_port.expect("started with one")
+    )
+}
+
+async fn connect(tls: Tls, address: &str) -> Result<LockClient, Error> {
+    LockClient::builder().tls(tls).connect(address).await
+}
+
+/// Two clients of one server lock, nest, wait for each other, and unlock.
+async fn locks_as_ever(tls: &Tls, address: &str) {
+    let client = connect(tls.clone(), address).await.expect("connected");
+    let other = connect(tls.clone(), address).await.expect("connected");
+    let (ours, theirs) = (client.lock("stock:42"), other.lock("stock:42"));
+    let outer = ours.lock().await.expect("free");
+    let inner = ours.lock().await.expect("nested");
+    let waiting = tokio::spawn(async move {
+        let guard = theirs.lock().await.expect("free at last");
+        guard.unlock().await.expect("held");
+    });
+    let waits = || other.stats().waiting == 1 && other.stats().subscriptions == 1;
+    eventually("it waits", ms(5_000), waits).await;
+    inner.unlock().await.expect("held");
+    outer.unlock().await.expect("held");
+    // Without the message it would wait for the lease, which is 30 s long.
+    let woken = tokio::time::timeout(ms(5_000), waiting).await;
+    woken.expect("woken").expect("no panic");
+    client.close(Duration::ZERO).await;
+    other.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn locks_work_by_tls_with_an_authority_given_as_bytes_or_in_a_file() {
+    let (server, authority, folder) = server_for(&["localhost"], NOW);
+    let address = address("localhost", &server);
+    locks_as_ever(&Tls::new().ca(authority.pem()), &address).await;
+    let file = folder.write("given.pem", &authority.pem());
+    locks_as_ever(&Tls::new().ca_file(file), &address).await;
+    let address = address.replace("rediss", "ValkeyS");
+    locks_as_ever(&Tls::new().ca(authority.pem()), &address).await;
+}
+
+/// What an attempt to connect failed with: the problem, and the whole text with its cause.
+fn refused(connected: Result<LockClient, Error>) -> (TlsProblem, String) {
+    let error = connected.expect_err("not trusted");
+    let Error::Tls { problem, source } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(!error.is_retryable());
+    (*problem, format!("{error}: {source}"))
+}
+
+#[tokio::test]
+async fn a_certificate_that_proves_nothing_has_an_error_that_says_what_to_do() {
+    let same_name = Authority::new("shop");
+    let (other, unknown) = (Authority::new("other"), TlsProblem::UnknownAuthority);
+    let trusts = |authority: Option<&Authority>| {
+        authority.map_or_else(Tls::new, |authority| Tls::new().ca(authority.pem()))
+    };
+    let (server, _, _folder) = server_for(&["localhost"], NOW);
+    for authority in [Some(&same_name), Some(&other), None] {
+        let url = address("localhost", &server);
+        let (problem, text) = refused(connect(trusts(authority), &url).await);
+        assert_eq!(problem, unknown, "{text}");
+        let url = url.trim_start_matches("rediss://");
+        assert!(text.contains(url) && text.contains("`Tls::ca`"), "{text}");
+    }
+    for (host, valid, expected, said) in [
+        (
+            "localhost",
+            [2019, 2020],
+            TlsProblem::Expired,
+            "has expired; renew it",
+        ),
+        (
+            "localhost",
+            [2099, 2100],
+            TlsProblem::NotYetValid,
+            "the clock of this machine",
+        ),
+        (
+            "other.example",
+            NOW,
+            TlsProblem::WrongName,
+            "`Tls::server_name`",
+        ),
+        ("other.example", NOW, TlsProblem::WrongName, "other.example"),
+    ] {
+        let (server, authority, _folder) = server_for(&[host], valid);
+        let url = address("localhost", &server);
+        let (problem, text) = refused(connect(trusts(Some(&authority)), &url).await);
+        assert_eq!(problem, expected, "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_checked_against_its_host_or_the_name_that_was_given() {
+    let (server, authority, _folder) = server_for(&["redis.example"], NOW);
+    let tls = Tls::new().ca(authority.pem());
+    for host in ["127.0.0.1", "localhost"] {
+        let url = address(host, &server);
+        assert_eq!(
+            refused(connect(tls.clone(), &url).await).0,
+            TlsProblem::WrongName
+        );
+        let named = tls.clone().server_name("redis.example");
+        connect(named, &url).await.expect("its name");
+        let wrong = tls.clone().server_name("localhost");
+        assert_eq!(refused(connect(wrong, &url).await).0, TlsProblem::WrongName);
+    }
+    // An IP address in the certificate is as good.
+    let (server, authority, _folder) = server_for(&["127.0.0.1"], NOW);
+    let tls = Tls::new().ca(authority.pem());
+    let url = address("127.0.0.1", &server);
+    connect(tls, &url).await.expect("its address");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_gets_the_one_that_was_given() {
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let mut settings = folder.settings(&authority, &authority.issue(&["localhost"], NOW));
+    settings.extend(["--tls-auth-clients".to_owned(), "yes".to_owned()]);
+    let server = Server::start_with_tls(&words(&settings));
+    let (tls, url) = (
+        Tls::new().ca(authority.pem()),
+        address("localhost", &server),
+    );
+
+    let ours = authority.issue(&["orders"], NOW);
+    let with = |issued: &Issued| {
+        tls.clone()
+            .client_certificate(&issued.certificate, &issued.key)
+    };
+    locks_as_ever(&with(&ours), &url).await;
+    let (certificate, key) = (
+        folder.write("orders.pem", &ours.certificate),
+        folder.write("orders.key", &ours.key),
+    );
+    let in_files = tls.clone().client_certificate_files(certificate, key);
+    locks_as_ever(&in_files, &url).await;
+
+    let expired = authority.issue(&["orders"], [2019, 2020]);
+    let foreign = Authority::new("other").issue(&["orders"], NOW);
+    for tls in [tls.clone(), with(&expired), with(&foreign)] {
+        let (problem, text) = refused(connect(tls, &url).await);
+        assert_eq!(problem, TlsProblem::ClientCertificate, "{text}");
+        assert!(text.contains("`Tls::client_certificate`"), "{text}");
+    }
+}
+
+/// Runs itself again, with the variable by which OpenSSL and others are told whom to trust.
+#[tokio::test]
+async fn without_an_authority_those_of_the_platform_are_trusted() {
+    const URL: &str = "TLS_TEST_URL";
+    if let Ok(url) = std::env::var(URL) {
+        locks_as_ever(&Tls::new(), &url).await;
+        LockClient::connect(&url)
+            .await
+            .expect("the same without settings");
+        return;
+    }
+    let (server, authority, folder) = server_for(&["localhost"], NOW);
+    let itself = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new(itself)
+        .args([
+            "--exact",
+            "without_an_authority_those_of_the_platform_are_trusted",
+        ])
+        .env(URL, address("localhost", &server))
+        .env(
+            "SSL_CERT_FILE",
+            folder.write("platform.pem", &authority.pem()),
+        )
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn what_speaks_no_tls_is_told_from_what_does() {
+    let (server, authority, _folder) = server_for(&["localhost"], NOW);
+    let tls = || Tls::new().ca(authority.pem());
+    let cause = |connected: Result<LockClient, Error>| {
+        let error = connected.expect_err("another protocol");
+        assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
+        error.source().expect("a cause").to_string()
+    };
+    let plain = format!("rediss://localhost:{}", server.port);
+    let short = LockClient::builder().tls(tls()).command_timeout(ms(300));
+    let said = cause(short.connect(&plain).await);
+    assert!(said.contains("does not expect TLS there"), "{said}");
+
+    let without = address("localhost", &server).replace("rediss", "redis");
+    let said = cause(LockClient::connect(&without).await);
+    assert!(said.contains("if it expects TLS"), "{said}");
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let web = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt as _;
+        let (mut socket, _) = listener.accept().await.expect("a client");
+        let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        // Its end would be another problem.
+        socket
+    });
+    let (problem, text) = refused(connect(tls(), &format!("rediss://localhost:{port}")).await);
+    assert_eq!(problem, TlsProblem::NotTls, "{text}");
+    drop(web.await);
+}
+
+#[tokio::test]
+async fn a_connection_by_tls_is_replaced_and_calls_say_when_the_certificate_has_expired() {
+    let (mut server, authority, folder) = server_for(&["localhost"], NOW);
+    let builder = LockClient::builder().command_timeout(ms(1_000));
+    let builder = builder.tls(Tls::new().ca(authority.pem()));
+    let client = builder
+        .connect(&address("localhost", &server))
+        .await
+        .expect("connected");
+    let lock = client.lock("stock:42");
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+
+    server.lose_everything();
+    let guard = lock
+        .retry_for(ms(10_000))
+        .lock()
+        .await
+        .expect("connected again");
+    guard.unlock().await.expect("held");
+    assert!(client.stats().reconnects_total > 0);
+
+    server.kill();
+    let expired = authority.issue(&["localhost"], [2019, 2020]);
+    folder.write("server.pem", &expired.certificate);
+    folder.write("server.key", &expired.key);
+    server.start_again();
+    let mut told = None;
+    for _ in 0..20 {
+        let error = lock.lock().await.expect_err("not trusted any more");
+        if let Error::Tls { problem, .. } = &error {
+            told = Some(*problem);
+            break;
+        }
+    }
+    assert_eq!(told, Some(TlsProblem::Expired));
+}
+
+/// What is wrong with settings.
+async fn invalid(tls: Tls, address: &str) -> String {
+    match connect(tls, address).await {
+        Err(Error::InvalidConfig {
+            what: "tls",
+            problem,
+        }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_used_are_refused_before_anything_is_sent() {
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let [one, two] = [(), ()].map(|()| authority.issue(&["orders"], NOW));
+    let ca = authority.pem();
+    let key = one.key.clone();
+    let with = |certificate: &str, key: &str| Tls::new().client_certificate(certificate, key);
+    for (tls, said) in [
+        (Tls::new().ca("hidden"), "ca: it has no certificate"),
+        (Tls::new().ca(&key), "ca: it has no certificate"),
+        (
+            Tls::new().ca_file("/nowhere/ca.pem"),
+            "ca: /nowhere/ca.pem cannot be read: No such file",
+        ),
+        (
+            Tls::new().ca(&ca).server_name("hidden name"),
+            "`hidden name` is no host name",
+        ),
+        (
+            with("hidden", &key),
+            "client certificate: it has no certificate",
+        ),
+        (
+            with(&one.certificate, "hidden"),
+            "key: it has no private key",
+        ),
+        (
+            with(&one.certificate, &one.certificate),
+            "key: it has no private key",
+        ),
+        (with(&one.certificate, &two.key), "cannot be used together"),
+        (
+            Tls::new().client_certificate_files(
+                folder.write("orders.pem", &one.certificate),
+                "/nowhere/key",
+            ),
+            "key: /nowhere/key cannot be read",
+        ),
+    ] {
+        let problem = invalid(tls, "rediss://localhost:1").await;
+        assert!(problem.contains(said), "{problem}");
+        let secret = key.lines().nth(1).expect("a line of it");
+        assert!(!problem.contains(secret), "{problem}");
+    }
+    for address in [
+        "redis://localhost:1",
+        "valkey-cluster://localhost:1",
+        "redis+unix:///run/redis",
+    ] {
+        let problem = invalid(Tls::new(), address).await;
+        assert!(problem.contains("asks for no TLS"), "{address}: {problem}");
+    }
+    let fred = fred::prelude::Builder::default_centralized()
+        .build()
+        .expect("settings");
+    let from_fred = LockClient::builder().tls(Tls::new()).from_fred(&fred).await;
+    let said = from_fred.expect_err("two sources").to_string();
+    assert!(
+        said.contains("a fred client has its own settings"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_key_is_shown_nowhere_and_a_configuration_names_files() {
+    let issued = Authority::new("shop").issue(&["orders"], NOW);
+    let secret = issued.key.lines().nth(1).expect("a line of it");
+    let tls = Tls::new().client_certificate(&issued.certificate, &issued.key);
+    let builder = LockClient::builder().tls(tls.clone().ca_file("/etc/ca.pem"));
+    let shown = format!("{tls:?} {builder:?}");
+    assert!(
+        !shown.contains(secret) && shown.contains("/etc/ca.pem"),
+        "{shown}"
+    );
+    let bytes = format!("{:?}", issued.key.as_bytes());
+    assert!(!shown.contains(&bytes[1..40]), "{shown}");
+
+    let written = serde_json::to_value(&builder).expect("written");
+    assert_eq!(written["tls"], json!({ "ca_file": "/etc/ca.pem" }));
+    let config = json!({ "tls": {
+        "ca_file": "/etc/ca.pem",
+        "certificate_file": "/etc/orders.pem",
+        "key_file": "/etc/orders.key",
+        "server_name": "redis.example",
+    }});
+    let read: LockClientBuilder = serde_json::from_value(config.clone()).expect("read");
+    let again = serde_json::to_value(&read).expect("written");
+    assert_eq!(again["tls"], config["tls"]);
+    let unknown = serde_json::from_value::<LockClientBuilder>(json!({ "tls": { "key": secret } }));
+    assert!(
+        unknown
+            .expect_err("no such setting")
+            .to_string()
+            .contains("unknown field")
+    );
+}
+
+#[tokio::test]
+async fn a_configuration_with_half_a_client_certificate_is_refused() {
+    let (server, authority, folder) = server_for(&["localhost"], NOW);
+    let issued = authority.issue(&["orders"], NOW);
+    let file = folder.write("orders.pem", &issued.certificate);
+    let config = json!({ "tls": { "ca_file": folder.write("a.pem", &authority.pem()), "certificate_file": file } });
+    let read: LockClientBuilder = serde_json::from_value(config).expect("read");
+    let connected = read.connect(&address("localhost", &server)).await;
+    let said = connected.expect_err("half of it").to_string();
+    assert!(said.contains("go together"), "{said}");
+}
+
+#[tokio::test]
+async fn nodes_of_a_cluster_found_by_ip_are_checked_against_the_host_or_the_name_given() {
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let issued = authority.issue(&["localhost", "redis.example"], NOW);
+    let mut settings = folder.settings(&authority, &issued);
+    settings.extend(["--tls-cluster", "yes", "--tls-replication", "yes"].map(str::to_owned));
+    let cluster = Cluster::start_with_tls(&words(&settings)).await;
+    let (tls, port) = (Tls::new().ca(authority.pem()), cluster.tls_port(0));
+    for (host, tls) in [
+        ("localhost", tls.clone()),
+        ("127.0.0.1", tls.clone().server_name("redis.example")),
+    ] {
+        let url = format!("rediss-cluster://{host}:{port}");
+        let client = connect(tls.clone(), &url).await.expect("connected");
+        for nth in 0..3 {
+            let key = cluster.key_at(nth, "stock");
+            let guard = client.lock(&*key).lock().await.expect("free");
+            assert_eq!(cluster.control(nth).count(&key), 1);
+            guard.unlock().await.expect("held");
+        }
+        assert_eq!(client.stats().nodes, 3);
+        locks_as_ever(&tls, &url).await;
+    }
+    let by_ip = connect(tls, &format!("rediss-cluster://127.0.0.1:{port}")).await;
+    assert_eq!(refused(by_ip).0, TlsProblem::WrongName);
+}
