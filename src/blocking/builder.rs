@@ -75,7 +75,8 @@ impl LockClient {
     /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
     ///
     /// Connections of its own are opened; the given client is never used, reconnected or quit, and
-    /// it need not be connected.
+    /// it need not be connected. A credential provider of its settings is asked for each connection, also to the nodes of a
+    /// cluster and to sentinels.
     ///
     /// # Errors
     ///

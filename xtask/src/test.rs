@@ -153,6 +153,7 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
             "renewal",
             "cluster_node",
             "from_fred",
+            "credentials",
             "callbacks",
             "events",
             "path",
