@@ -8,7 +8,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redisson_lock::{Error, LockClient, LockClientBuilder, Tls, TlsProblem};
 use serde_json::json;
-use test_support::{Cluster, Server, eventually, ms};
+use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms};
 
 /// A certificate with its key, in PEM.
 struct Issued {
@@ -510,4 +510,36 @@ async fn nodes_of_a_cluster_found_by_ip_are_checked_against_the_host_or_the_name
     }
     let by_ip = connect(tls, &format!("rediss-cluster://127.0.0.1:{port}")).await;
     assert_eq!(refused(by_ip).0, TlsProblem::WrongName);
+}
+
+#[tokio::test]
+async fn sentinels_and_the_primary_that_they_name_are_checked_as_nodes_of_a_cluster_are() {
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let issued = authority.issue(&["localhost", "redis.example"], NOW);
+    let settings = folder.settings(&authority, &issued);
+    let servers = Sentinels::start_with_tls(&words(&settings)).await;
+    let (tls, port) = (Tls::new().ca(authority.pem()), servers.tls_port(0));
+    for (host, tls) in [
+        ("localhost", tls.clone()),
+        ("127.0.0.1", tls.clone().server_name("redis.example")),
+    ] {
+        let url = format!("rediss-sentinel://{host}:{port}?sentinelServiceName={SERVICE}");
+        locks_as_ever(&tls, &url).await;
+    }
+    let by_ip = format!("rediss-sentinel://127.0.0.1:{port}?sentinelServiceName={SERVICE}");
+    assert_eq!(
+        refused(connect(tls.clone(), &by_ip).await).0,
+        TlsProblem::WrongName
+    );
+
+    let url = format!("rediss-sentinel://localhost:{port}?sentinelServiceName={SERVICE}");
+    let client = connect(tls, &url).await.expect("connected");
+    let guard = client.lock("stock:42").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    servers.fail_over().await;
+    servers.new_primary(0, ms(20_000)).await;
+    let lock = client.lock("stock:42").retry_for(ms(20_000));
+    let guard = lock.lock().await.expect("at the new primary");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
 }

@@ -15,6 +15,7 @@ pub struct Sentinels {
 struct Sentinel {
     child: Child,
     port: u16,
+    tls_port: Option<u16>,
     folder: std::path::PathBuf,
 }
 
@@ -26,16 +27,29 @@ pub const SERVICE: &str = "shop";
 
 impl Sentinels {
     pub async fn start() -> Self {
+        Self::start_on(None).await
+    }
+
+    /// All of them with a port for TLS too, over which they talk with each other; the settings name their certificate.
+    pub async fn start_with_tls(settings: &[&str]) -> Self {
+        Self::start_on(Some(settings)).await
+    }
+
+    async fn start_on(tls: Option<&[&str]>) -> Self {
+        let by_tls = ["--tls-replication", "yes"];
+        let settings = tls.map(|settings| [settings, &by_tls].concat());
         let fast = ["--repl-diskless-sync-delay", "0"];
-        let primary = Server::start_with(&fast);
-        let port = primary.port.to_string();
+        let fast = [&fast, settings.as_deref().unwrap_or_default()].concat();
+        let primary = Server::start_on(tls.is_some(), &fast);
+        let port = primary.tls_port.unwrap_or(primary.port).to_string();
         let mut servers = vec![primary];
         for _ in 0..2 {
             let of = format!("127.0.0.1 {port}");
             let words = [&fast[..], &["--replicaof", &of]].concat();
-            servers.push(Server::start_with(&words));
+            servers.push(Server::start_on(tls.is_some(), &words));
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(&port)).collect();
+        let sentinel = || Sentinel::start(&port, settings.as_deref());
+        let sentinels = std::iter::repeat_with(sentinel).take(3).collect();
         let this = Self { servers, sentinels };
         for nth in 1..3 {
             let synced = || {
@@ -69,6 +83,11 @@ impl Sentinels {
         format!(
             "redis-sentinel://127.0.0.1:{first}?sentinelServiceName={SERVICE}&node=127.0.0.1:{second}&node=127.0.0.1:{third}"
         )
+    }
+
+    /// Where a sentinel listens for TLS.
+    pub fn tls_port(&self, nth: usize) -> u16 {
+        self.sentinels[nth].tls_port.expect("started with one")
     }
 
     /// The addresses of all sentinels, as a JVM takes them.
@@ -133,8 +152,9 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(primary: &str) -> Self {
+    fn start(primary: &str, tls: Option<&[&str]>) -> Self {
         let port = free_port();
+        let tls_port = tls.map(|_| free_port());
         let folder = std::env::temp_dir().join(format!(
             "redisson-lock-sentinel-{}-{port}",
             std::process::id()
@@ -151,6 +171,12 @@ impl Sentinel {
         let child = Command::new(server_binary())
             .arg(&file)
             .arg("--sentinel")
+            .args(tls.unwrap_or_default())
+            .args(
+                tls_port
+                    .iter()
+                    .flat_map(|port| ["--tls-port".to_owned(), port.to_string()]),
+            )
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -158,6 +184,7 @@ impl Sentinel {
         Self {
             child,
             port,
+            tls_port,
             folder,
         }
     }
