@@ -54,7 +54,7 @@ impl LockClient {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
-    /// server answers there within the command timeout, [`Error::Auth`], [`Error::Refused`],
+    /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
     /// [`Error::NoRuntime`].
     ///
     /// # Cancel safety
@@ -221,7 +221,7 @@ impl LockClientBuilder {
         Self { handover, ..self }
     }
 
-    /// Connects to `redis://[user:password@]host[:port][/database]`.
+    /// Connects to `redis://[user:password@]host[:port][/database]`; see `Tls` for `rediss://`.
     ///
     /// # Errors
     ///

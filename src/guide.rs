@@ -12,6 +12,7 @@ macro_rules! pages {
         $(
             #[doc = "[guarantees.md]: crate::guide::guarantees"]
             #[doc = "[interop.md]: crate::guide::interop"]
+            #[doc = "[operations.md#tls]: crate::guide::operations#tls"]
             #[doc = "[planted-bugs.md]: crate::guide::planted_bugs"]
             #[doc = "[protocol.md#differences-in-how-a-state-is-reached]: crate::guide::protocol#differences-in-how-a-state-is-reached"]
             #[doc = "[protocol.md#announcing-a-release]: crate::guide::protocol#announcing-a-release"]

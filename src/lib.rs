@@ -38,6 +38,8 @@
 //!
 //! `serde` makes statistics, holders and reports serialisable, and has a builder read from a configuration.
 //!
+//! `tls-rustls` connects by TLS to addresses that begin with `rediss://` or `valkeys://`: see `Tls`.
+//!
 //! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
 //! a hidden module, which changes without notice and is outside of semantic versioning.
 //!

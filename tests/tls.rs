@@ -202,6 +202,40 @@ async fn a_certificate_that_proves_nothing_has_an_error_that_says_what_to_do() {
     }
 }
 
+/// What `openssl req -x509` makes is one of an authority.
+#[tokio::test]
+async fn a_certificate_that_signs_itself_is_trusted_if_it_is_no_authority() {
+    for (is_ca, expected) in [
+        (IsCa::NoCa, None),
+        (
+            IsCa::Ca(BasicConstraints::Unconstrained),
+            Some(TlsProblem::Other),
+        ),
+    ] {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a host");
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().expect("a key");
+        let itself = CertifiedIssuer::self_signed(params, key).expect("a certificate");
+        let issued = Issued {
+            certificate: itself.pem(),
+            key: itself.key().serialize_pem(),
+        };
+        let (folder, authority) = (Folder::new(), Authority(itself));
+        let settings = folder.settings(&authority, &issued);
+        let server = Server::start_with_tls(&words(&settings));
+        let tls = Tls::new().ca(authority.pem());
+        let connected = connect(tls, &address("localhost", &server)).await;
+        match expected {
+            None => drop(connected.expect("trusted")),
+            Some(expected) => {
+                let (problem, text) = refused(connected);
+                assert_eq!(problem, expected);
+                assert!(text.contains("CaUsedAsEndEntity"), "{text}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_is_checked_against_its_host_or_the_name_that_was_given() {
     let (server, authority, _folder) = server_for(&["redis.example"], NOW);

@@ -43,7 +43,7 @@ impl LockClient {
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used; [`Error::NoAnswer`] if no server
     /// answers there within the command timeout (3 s), or the client's thread cannot be started;
-    /// [`Error::Auth`], [`Error::Refused`]; [`Error::InsideRuntime`].
+    /// [`Error::Tls`], [`Error::Auth`], [`Error::Refused`]; [`Error::InsideRuntime`].
     ///
     /// # Examples
     ///

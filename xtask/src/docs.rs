@@ -35,8 +35,7 @@ fn make() -> Result<(), Problem> {
     ] {
         docs.args(["--package", package]);
     }
-    let features =
-        "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde";
+    let features = "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde,redisson-lock/tls-rustls";
     let status = docs
         .args(["--features", features])
         .env("RUSTDOCFLAGS", "-D warnings")

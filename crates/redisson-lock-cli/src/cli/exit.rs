@@ -74,7 +74,9 @@ impl From<Error> for Problem {
             Error::NoAnswer { .. } | Error::Refused { .. } | Error::UnexpectedReply { .. } => {
                 UNAVAILABLE
             }
-            Error::Auth { .. } | Error::PermissionDenied { .. } => NOT_PERMITTED,
+            Error::Auth { .. } | Error::PermissionDenied { .. } | Error::Tls { .. } => {
+                NOT_PERMITTED
+            }
             Error::Lost { .. } => LOST,
             _ => INTERNAL,
         };
