@@ -34,6 +34,8 @@ fn public_types_are_send_sync_and_static() {
     check::<ClientStats>();
     check::<CloseReport>();
     check::<Holder>();
+    #[cfg(feature = "tls-rustls")]
+    check::<Tls>();
 }
 
 /// Never called; it compiles only if every future is `Send`.

@@ -231,6 +231,7 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
         "redis://127.0.0.1:99999",
         "redis://h:1/x/y",
         "valkey-cluster://127.0.0.1:7000/1",
+        #[cfg(not(feature = "tls-rustls"))]
         "rediss://127.0.0.1:7000",
     ];
     for url in bad_urls {

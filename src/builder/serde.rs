@@ -37,6 +37,8 @@ struct Settings {
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
     sync_replicas: Option<Wanted>,
+    /// Not written if there are none: a build without TLS does not know the name.
+    #[cfg_attr(feature = "tls-rustls", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(not(feature = "tls-rustls"), serde(skip))]
     tls: Option<Tls>,
 }
