@@ -304,13 +304,11 @@ fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
 fn an_address_names_the_nodes_of_a_cluster_or_the_sentinels() {
     for scheme in ["redis", "valkey"] {
         let url = format!("{scheme}-cluster://user:hidden@a:1?node=b:2&node=c:3");
-        let (name, mut known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
-        known.sort();
+        let (name, known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
         assert_eq!((&*name, &*known.join(" ")), ("cluster", "a:1 b:2 c:3"));
         let url =
             format!("{scheme}-sentinel://user:hidden@a:1/3?sentinelServiceName=shop&node=b:2");
-        let (name, mut known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
-        known.sort();
+        let (name, known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
         assert_eq!((&*name, &*known.join(" ")), ("shop", "a:1 b:2"));
     }
     assert_eq!(

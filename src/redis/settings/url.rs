@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use fred::error::ErrorKind;
-use fred::prelude::Config;
+use fred::prelude::{Config, ServerConfig};
 
 use super::Tls;
 use crate::error::{self, Error};
@@ -56,6 +56,7 @@ fn secured(config: Config, url: &str, _none: Option<&Tls>) -> Result<Config, Err
     match Config::from_url(url) {
         Ok(secured) if secured.uses_tls() => Ok(Config {
             database: config.database,
+            server: config.server,
             ..secured
         }),
         Ok(_) => Err(invalid(
@@ -70,7 +71,7 @@ fn secured(config: Config, url: &str, _none: Option<&Tls>) -> Result<Config, Err
 
 /// Reads an address of a known scheme, all but TLS.
 fn read(url: &str, kind: Scheme, rest: &str) -> Result<Config, Error> {
-    match (kind, Config::from_url(url)) {
+    match (kind, Config::from_url(url).map(with_its_host_first)) {
         (Scheme::Sentinel, Err(_)) => Err(invalid(
             "expected redis-sentinel://host:port/database?sentinelServiceName=name, with &node=host:port for each \
              further sentinel",
@@ -92,6 +93,16 @@ fn read(url: &str, kind: Scheme, rest: &str) -> Result<Config, Error> {
         (Scheme::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
         (_, Err(_)) => Err(malformed(wrong_part(rest))),
     }
+}
+
+/// fred puts the host of an address behind the nodes that it names in its query.
+fn with_its_host_first(mut config: Config) -> Config {
+    if let ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } =
+        &mut config.server
+    {
+        hosts.rotate_right(1);
+    }
+    config
 }
 
 fn malformed(part: &str) -> Error {

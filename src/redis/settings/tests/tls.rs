@@ -70,7 +70,7 @@ fn a_server_is_checked_against_its_name_or_the_first_that_was_given() {
         ("[::9]", "::1", Some("::1")),
     ];
     for (host, node, expected) in table {
-        let url = format!("rediss-cluster://{host}:1");
+        let url = format!("rediss-cluster://{host}:1?node=10.0.0.8:1&node=other.example:2");
         for tls in [Tls::new(), Tls::new().server_name("given.example")] {
             let given = format!("{tls:?}").contains("given");
             let settings = Settings::from_url(&url, Some(&tls), TIMEOUT, true);
