@@ -9,11 +9,12 @@
 
 mod values;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -56,6 +57,8 @@ struct State {
     owners: Vec<Option<u16>>,
     /// The numbers of the servers that have a route.
     in_use: BTreeSet<u16>,
+    /// Servers that take over a route, and when that was last said.
+    taking_over: BTreeMap<u16, Instant>,
 }
 
 impl Map {
@@ -71,6 +74,7 @@ impl Map {
             nodes: Vec::new(),
             owners: vec![None; routes],
             in_use: BTreeSet::new(),
+            taking_over: BTreeMap::new(),
         };
         Self {
             settings,
@@ -159,9 +163,8 @@ impl Map {
                 Redirect::Ask(address) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
-                    let (node, target) = self.node_at(&address);
+                    let (node, target) = self.taking_over(&address);
                     let lane = target.lane(nth, &self.around);
-                    lane.set_wanted(true);
                     lane.ready(limit.until).await.map(|link| RoutedLink {
                         link,
                         node,
@@ -258,10 +261,14 @@ impl Map {
         Arc::clone(&self.state.lock().nodes[usize::from(number)])
     }
 
-    fn node_at(&self, address: &Address) -> (u16, Arc<Node>) {
+    /// A server that takes over a slot, and may have none yet: it is to have connections even so.
+    fn taking_over(&self, address: &Address) -> (u16, Arc<Node>) {
         let mut state = self.state.lock();
         let number = self.number_of(&mut state, address);
-        (number, Arc::clone(&state.nodes[usize::from(number)]))
+        state.taking_over.insert(number, Instant::now());
+        let node = Arc::clone(&state.nodes[usize::from(number)]);
+        node.set_wanted(true);
+        (number, node)
     }
 
     fn number_of(&self, state: &mut State, address: &Address) -> u16 {
@@ -304,9 +311,13 @@ impl Map {
             }
             let after = state.owners.iter().copied().flatten().collect();
             let before = std::mem::replace(&mut state.in_use, after);
+            state
+                .taking_over
+                .retain(|_, said| said.elapsed() < TAKING_OVER);
             let after = &state.in_use;
             for (number, node) in state.nodes.iter().enumerate() {
-                node.set_wanted(after.contains(&(number as u16)));
+                let number = number as u16;
+                node.set_wanted(after.contains(&number) || state.taking_over.contains_key(&number));
             }
             // A server that had routes and has none any more was taken over from.
             let failovers = before.difference(after).count() as u64;
@@ -366,6 +377,9 @@ impl Map {
         }
     }
 }
+
+/// A server that was named as taking over a route, and has still none after this, keeps no connections.
+const TAKING_OVER: Duration = Duration::from_secs(60);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;
