@@ -1,5 +1,8 @@
 //! Locks that replicas are to have: taken only with enough of them, and never handed out otherwise.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient};
@@ -172,6 +175,34 @@ async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
     assert!(all < ms(6_000), "{all:?}");
     replicas[0].resume();
     client.close(Duration::ZERO).await;
+}
+
+/// Also between the queue and the first attempt, while the connection for WAIT is being opened.
+#[tokio::test]
+async fn a_call_that_is_dropped_at_any_stage_keeps_nobody_out() {
+    let (primary, _replicas) = with_replicas().await;
+    for polls in 0..24 {
+        let client = primary.client().await;
+        let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+        {
+            let (mut call, mut polled) = (pin!(lock.lock()), 0);
+            poll_fn(|context| {
+                let is_over = polled == polls || call.as_mut().poll(context).is_ready();
+                polled += 1;
+                if is_over {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+        }
+        // The same owner: an operation of it that is never over would stop this one.
+        let guard = lock.lock().await.expect("nobody has it");
+        guard.unlock().await.expect("held");
+        eventually("nothing is left", ms(5_000), || client.stats().entries == 0).await;
+        client.close(Duration::ZERO).await;
+    }
 }
 
 #[tokio::test]
