@@ -398,7 +398,9 @@ const RETIRED: [&str; 62] = [
 ];
 
 /// Where a word means something else, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 10] = [
+const EXCEPTIONS: [(&str, &str, &str); 12] = [
+    ("crates/chaos/", "slot", "a hash slot of a cluster"),
+    ("crates/chaos/", "slots", "hash slots of a cluster"),
     ("src/redis.rs", "slot", "a hash slot of a cluster"),
     ("src/redis/cluster.rs", "slots", "hash slots of a cluster"),
     (

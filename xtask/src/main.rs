@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "a program, not a library")]
 
 mod bench;
+mod chaos;
 mod demo;
 mod docs;
 mod features;
@@ -48,6 +49,9 @@ usage: cargo xtask COMMAND
   sim [--topology cluster] [--seeds N] [--seed S] [--seconds T]
                       simulated schedules: 10,000 of them, so many, one of them again, or for so long;
                       on one server, or in a cluster whose slots move and whose primaries fail over
+  chaos --topology cluster|sentinel [--seconds N] [--seed S] [--log FILE]
+                      kills, stops, moves and fails over servers of its own under load, for 60 s or so
+                      many, and judges what the locks did; --log: the events of the clients
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest, install),
         Some((&"interop", rest)) => interop::run(rest, install),
         Some((&"bench", rest)) => bench::run(rest, install),
+        Some((&"chaos", rest)) => chaos::run(rest, install),
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),

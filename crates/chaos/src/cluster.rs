@@ -1,0 +1,360 @@
+//! Three primaries with a replica each, and what befalls them.
+
+use std::ops::RangeInclusive;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use test_support::{Cluster, ms};
+
+use crate::faults::{Done, Fault, Kind, Servers, primaries, promoted};
+use crate::oracle::Takeover;
+use crate::plain::{self, query};
+
+pub struct Nodes {
+    cluster: Cluster,
+    ids: Vec<String>,
+}
+
+/// A node as another one sees it.
+struct Seen {
+    nth: usize,
+    id: String,
+    /// `None`: a primary.
+    replica_of: Option<String>,
+    slots: Vec<RangeInclusive<u16>>,
+    problem: Option<String>,
+}
+
+impl Nodes {
+    pub fn start(runtime: &tokio::runtime::Runtime) -> Result<Self, String> {
+        let cluster = runtime.block_on(Cluster::start(true));
+        let ids = (0..cluster.len()).map(|nth| query(cluster.port(nth), &["CLUSTER", "MYID"]));
+        let ids = ids.collect::<Result<_, _>>()?;
+        Ok(Self { cluster, ids })
+    }
+
+    /// The cluster as a node sees it.
+    fn seen_by(&self, nth: usize) -> Result<Vec<Seen>, String> {
+        let nodes = query(self.cluster.port(nth), &["CLUSTER", "NODES"])?;
+        nodes.lines().map(|line| self.read(line)).collect()
+    }
+
+    fn read(&self, line: &str) -> Result<Seen, String> {
+        let unclear = || format!("a node says `{line}`");
+        let words: Vec<&str> = line.split(' ').collect();
+        let [id, _, flags, of, _, _, _, link, rest @ ..] = &words[..] else {
+            return Err(unclear());
+        };
+        let nth = self.ids.iter().position(|known| known == id);
+        let nth = nth.ok_or_else(unclear)?;
+        let port = self.cluster.port(nth);
+        let mut problem = None;
+        let wrong = ["fail", "fail?", "handshake", "noaddr"];
+        if let Some(flag) = flags.split(',').find(|flag| wrong.contains(flag)) {
+            problem = Some(format!("port {port} has the flag `{flag}`"));
+        } else if *link != "connected" {
+            problem = Some(format!("port {port} is not connected"));
+        }
+        let mut slots = Vec::new();
+        for range in rest {
+            if range.starts_with('[') {
+                problem = Some(format!("{range} has not arrived"));
+                continue;
+            }
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
+                return Err(unclear());
+            };
+            slots.push(first..=last);
+        }
+        Ok(Seen {
+            nth,
+            id: (*id).to_owned(),
+            replica_of: (*of != "-").then(|| (*of).to_owned()),
+            slots,
+            problem,
+        })
+    }
+
+    /// The cluster as the first node sees it that answers.
+    fn seen(&self) -> Result<Vec<Seen>, String> {
+        let mut problem = "nobody answers".to_owned();
+        for nth in 0..self.cluster.len() {
+            let works = query(self.cluster.port(nth), &["CLUSTER", "INFO"]);
+            match works.and_then(|info| Ok((info, self.seen_by(nth)?))) {
+                Ok((info, seen)) if info.contains("cluster_state:ok") => return Ok(seen),
+                Ok(_) => problem = "no node sees the cluster working".to_owned(),
+                Err(error) => problem = error,
+            }
+        }
+        Err(problem)
+    }
+
+    /// A primary with its hash slots and its replica.
+    fn shard(&self, target: usize) -> Result<Shard, String> {
+        let seen = self.seen()?;
+        let mut primaries: Vec<&Seen> = seen.iter().filter(|one| !one.slots.is_empty()).collect();
+        primaries.sort_by_key(|one| one.slots.first().map(|range| *range.start()));
+        let primary = primaries[target % primaries.len()];
+        let replica = seen
+            .iter()
+            .find(|one| one.replica_of.as_ref() == Some(&primary.id));
+        let replica = replica.ok_or("a primary has no replica")?;
+        Ok(Shard {
+            primary: primary.nth,
+            replica: replica.nth,
+            slots: primary.slots.clone(),
+        })
+    }
+
+    fn what_is_wrong(&self) -> Result<Option<String>, String> {
+        let mut first: Option<Vec<(String, Vec<RangeInclusive<u16>>)>> = None;
+        for nth in 0..self.cluster.len() {
+            let port = self.cluster.port(nth);
+            if !query(port, &["CLUSTER", "INFO"])?.contains("cluster_state:ok") {
+                return Ok(Some(format!(
+                    "port {port} does not see the cluster working"
+                )));
+            }
+            let mut seen = self.seen_by(nth)?;
+            if let Some(problem) = seen.iter().find_map(|one| one.problem.as_ref()) {
+                return Ok(Some(format!("port {port} says: {problem}")));
+            }
+            if seen.len() != self.cluster.len() {
+                return Ok(Some(format!("port {port} knows {} nodes only", seen.len())));
+            }
+            seen.sort_by_key(|one| one.nth);
+            let owners = |one: &Seen| (one.id.clone(), one.slots.clone());
+            let owners: Vec<_> = seen.iter().map(owners).collect();
+            if first.as_ref().is_some_and(|first| *first != owners) {
+                return Ok(Some(format!("port {port} has another map than others")));
+            }
+            first = Some(owners);
+            for one in &seen {
+                let Some(primary) = &one.replica_of else {
+                    continue;
+                };
+                let primary = self.ids.iter().position(|id| id == primary);
+                let primary = self.cluster.port(primary.ok_or("an unknown primary")?);
+                if nth == one.nth
+                    && let Some(behind) = plain::is_behind(port, primary)
+                {
+                    return Ok(Some(behind));
+                }
+            }
+            let replicas = seen.iter().filter(|one| one.replica_of.is_some()).count();
+            if replicas != 3 {
+                return Ok(Some(format!("port {port} knows {replicas} replicas")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_over(&self, shard: &Shard, from: Instant, limit: Instant) -> Option<Takeover> {
+        let (_, at) = promoted(&[self.cluster.port(shard.replica)], limit)?;
+        Some(Takeover {
+            from,
+            at,
+            slots: shard.slots.clone(),
+            may_lose: true,
+        })
+    }
+
+    fn kill(&mut self, shard: &Shard, unreplicated: Option<Duration>) -> Result<Done, String> {
+        let port = self.cluster.port(shard.primary);
+        let from = Instant::now();
+        if let Some(length) = unreplicated {
+            self.cluster.server(shard.replica).pause();
+            query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+            sleep(length);
+        }
+        self.cluster.server(shard.primary).kill();
+        if unreplicated.is_some() {
+            self.cluster.server(shard.replica).resume();
+        }
+        let takeover = self.take_over(shard, from, Instant::now() + TAKEN_OVER_WITHIN);
+        let takeover = takeover.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
+        let how = if unreplicated.is_some() {
+            ", the last holds unreplicated"
+        } else {
+            ""
+        };
+        Ok(Done {
+            what: format!("port {port} killed{how}"),
+            takeover: Some(takeover),
+            dead: Some(shard.primary),
+        })
+    }
+
+    fn stop(&mut self, shard: &Shard, length: Duration) -> Done {
+        let port = self.cluster.port(shard.primary);
+        let from = Instant::now();
+        self.cluster.server(shard.primary).pause();
+        let mut takeover = self.take_over(shard, from, from + length);
+        sleep((from + length).saturating_duration_since(Instant::now()));
+        self.cluster.server(shard.primary).resume();
+        if takeover.is_none() && length > ms(600) {
+            // An election may be under way.
+            takeover = self.take_over(shard, from, Instant::now() + ms(2_000));
+        }
+        Done {
+            what: format!("port {port} stopped for {length:?}"),
+            takeover,
+            dead: None,
+        }
+    }
+
+    fn fail_over(&self, shard: &Shard) -> Result<Done, String> {
+        let from = Instant::now();
+        let port = self.cluster.port(shard.replica);
+        query(port, &["CLUSTER", "FAILOVER"])?;
+        let takeover = self.take_over(shard, from, from + TAKEN_OVER_WITHIN);
+        let takeover =
+            takeover.ok_or_else(|| format!("port {port} has not taken over as ordered"))?;
+        Ok(Done {
+            what: format!("planned failover to port {port}"),
+            takeover: Some(Takeover {
+                may_lose: false,
+                ..takeover
+            }),
+            dead: None,
+        })
+    }
+
+    fn move_slot(&self, slot: u16, other: usize, by_key: Option<Duration>) -> Result<Done, String> {
+        let seen = self.seen()?;
+        let has = |one: &&Seen| one.slots.iter().any(|slots| slots.contains(&slot));
+        let from = seen.iter().find(has).ok_or("nobody has the slot")?;
+        let others: Vec<&Seen> = seen
+            .iter()
+            .filter(|one| !one.slots.is_empty() && one.nth != from.nth)
+            .collect();
+        let to = others[other % others.len()];
+        let (source, target) = (self.cluster.port(from.nth), self.cluster.port(to.nth));
+        let number = slot.to_string();
+        query(
+            target,
+            &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from.id],
+        )?;
+        query(
+            source,
+            &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to.id],
+        )?;
+        let step = by_key.unwrap_or_default() / 40;
+        sleep(step * 4);
+        // What is released and taken anew meanwhile is made at the target.
+        let port = target.to_string();
+        loop {
+            let keys = query(source, &["CLUSTER", "GETKEYSINSLOT", &number, "1000"])?;
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys.split(' ') {
+                let words = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+                plain::query_within(source, &words, ms(6_000))?;
+                sleep(step);
+            }
+        }
+        for port in [target, source] {
+            query(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id])?;
+        }
+        for one in seen.iter().filter(|one| !one.slots.is_empty()) {
+            let port = self.cluster.port(one.nth);
+            let _ = query(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id]);
+        }
+        let how = if by_key.is_some() {
+            "key by key"
+        } else {
+            "at once"
+        };
+        Ok(Done {
+            what: format!("slot {slot} from port {source} to port {target} {how}"),
+            ..Done::default()
+        })
+    }
+}
+
+/// A primary with its replica.
+struct Shard {
+    primary: usize,
+    replica: usize,
+    slots: Vec<RangeInclusive<u16>>,
+}
+
+impl Servers for Nodes {
+    fn url(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        &[
+            Kind::Kill,
+            Kind::KillUnreplicated,
+            Kind::Stop,
+            Kind::Stop,
+            Kind::PlannedFailover,
+            Kind::CutReplicas,
+            Kind::StopReplica,
+            Kind::MoveAtOnce,
+            Kind::MoveByKey,
+            Kind::MoveByKey,
+        ]
+    }
+
+    fn inject(&mut self, fault: &Fault, locks: &[(String, u16)]) -> Result<Done, String> {
+        let shard = self.shard(fault.target)?;
+        let (_, slot) = locks[fault.target % locks.len()];
+        match fault.kind {
+            Kind::Kill => self.kill(&shard, None),
+            Kind::KillUnreplicated => self.kill(&shard, Some(ms(200) + fault.length / 5)),
+            Kind::Stop => Ok(self.stop(&shard, fault.length)),
+            Kind::PlannedFailover => self.fail_over(&shard),
+            Kind::MoveAtOnce => self.move_slot(slot, fault.other, None),
+            Kind::MoveByKey => self.move_slot(slot, fault.other, Some(fault.length)),
+            Kind::CutReplicas => {
+                for port in primaries(&self.routes()?) {
+                    query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+                }
+                let what = "every primary cuts its replicas".to_owned();
+                Ok(Done {
+                    what,
+                    ..Done::default()
+                })
+            }
+            Kind::StopReplica | Kind::StopSentinel => {
+                let port = self.cluster.port(shard.replica);
+                self.cluster.server(shard.replica).pause();
+                sleep(fault.length);
+                self.cluster.server(shard.replica).resume();
+                Ok(Done {
+                    what: format!("the replica at port {port} stopped for {:?}", fault.length),
+                    ..Done::default()
+                })
+            }
+        }
+    }
+
+    fn start_again(&mut self, dead: usize) {
+        self.cluster.server(dead).start_again();
+    }
+
+    fn missing(&mut self) -> Option<String> {
+        self.what_is_wrong().unwrap_or_else(Some)
+    }
+
+    fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String> {
+        let mut routes = Vec::new();
+        for one in self.seen()? {
+            let port = self.cluster.port(one.nth);
+            routes.extend(one.slots.into_iter().map(|slots| (slots, port)));
+        }
+        Ok(routes)
+    }
+
+    fn replicas(&self) -> u32 {
+        1
+    }
+}
+
+/// A cluster that has nobody for so long after a failure will not have anybody.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);

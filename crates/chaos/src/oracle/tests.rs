@@ -1,0 +1,198 @@
+//! Planted overlaps, and allowed ones.
+
+use std::ops::RangeInclusive;
+
+use super::*;
+use test_support::ms;
+
+const PLAIN: usize = 0;
+const SYNCED: usize = 1;
+
+fn oracle(start: Instant) -> Oracle {
+    let terms = Terms {
+        watchdog_timeout: ms(12_000),
+        reported_within: ms(2_000),
+    };
+    let lock = |name: &str, synced| Judged {
+        name: name.to_owned(),
+        slot: 7,
+        synced,
+    };
+    Oracle::new(
+        terms,
+        vec![lock("plain", false), lock("synced", true)],
+        start,
+    )
+}
+
+/// At milliseconds from the start.
+struct Played {
+    oracle: Oracle,
+    start: Instant,
+}
+
+impl Played {
+    fn new() -> Self {
+        let start = Instant::now();
+        Self {
+            oracle: oracle(start),
+            start,
+        }
+    }
+
+    fn at(&self, time: u64) -> Instant {
+        self.start + ms(time)
+    }
+
+    fn begins(&mut self, lock: usize, owner: &str, time: u64) -> u64 {
+        let now = self.at(time);
+        let valid_until = now + ms(12_000);
+        self.oracle
+            .begins(lock, owner.into(), false, valid_until, now)
+    }
+
+    fn ends(&mut self, id: u64, ending: Ending, time: u64) {
+        let now = self.at(time);
+        self.oracle.ends(id, ending, now);
+    }
+
+    fn took_over(&mut self, from: u64, at: u64, slots: RangeInclusive<u16>, may_lose: bool) {
+        let (from, at) = (self.at(from), self.at(at));
+        self.oracle.took_over(Takeover {
+            from,
+            at,
+            slots: vec![slots],
+            may_lose,
+        });
+    }
+
+    /// `a` takes the lock at 500 ms, `b` at 3,200, and `a` is informed of its loss at `reported`.
+    fn lost(mut self, lock: usize, reported: u64) -> Self {
+        let a = self.begins(lock, "a", 500);
+        let b = self.begins(lock, "b", 3_200);
+        self.ends(a, Ending::Lost(LossReason::Gone), reported);
+        self.ends(b, Ending::Released, reported + 50);
+        self.judged(60_000)
+    }
+
+    fn judged(mut self, time: u64) -> Self {
+        let now = self.at(time);
+        self.oracle.judge(now);
+        self
+    }
+
+    /// Overlaps allowed and not, and violations.
+    fn counts(&self) -> (u64, u64, usize) {
+        let sums = self.oracle.sums;
+        let violations = self.oracle.violations().len();
+        (sums.overlaps_allowed, sums.overlaps_not_allowed, violations)
+    }
+}
+
+#[test]
+fn sections_one_after_the_other_do_not_overlap() {
+    let mut played = Played::new();
+    for nth in 0..100 {
+        let id = played.begins(PLAIN, "a", nth * 10);
+        played.ends(id, Ending::Released, nth * 10 + 10);
+    }
+    let played = played.judged(2_000);
+    assert_eq!(played.counts(), (0, 0, 0));
+    assert_eq!(played.oracle.sums.sections, 100);
+}
+
+#[test]
+fn a_planted_overlap_is_found_and_shown() {
+    let mut played = Played::new();
+    let a = played.begins(PLAIN, "a", 100);
+    let b = played.begins(PLAIN, "b", 150);
+    played.ends(a, Ending::Released, 160);
+    played.ends(b, Ending::Released, 200);
+    let played = played.judged(300);
+    assert_eq!(played.counts(), (0, 1, 1));
+    let shown = &played.oracle.violations()[0];
+    assert!(shown.contains("a is inside (section 1)"), "{shown}");
+    assert!(shown.contains("inside at once for 10ms"), "{shown}");
+}
+
+#[test]
+fn one_that_never_ends_is_found() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    played.begins(PLAIN, "a", 500);
+    played.begins(PLAIN, "b", 3_500);
+    let played = played.judged(4_000);
+    assert_eq!(played.counts(), (0, 0, 0), "it may be told yet");
+    assert_eq!(played.judged(5_001).counts(), (0, 1, 1));
+}
+
+#[test]
+fn what_a_takeover_loses_is_allowed_until_its_report_is_due() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    let played = played.lost(PLAIN, 4_900);
+    assert_eq!(played.counts(), (1, 0, 0));
+    assert_eq!(
+        (played.oracle.sums.lost, played.oracle.sums.longest),
+        (1, ms(1_900))
+    );
+    let mut late = Played::new();
+    late.took_over(1_000, 3_000, 0..=10, true);
+    assert_eq!(late.lost(PLAIN, 5_100).counts(), (0, 1, 2), "reported late");
+}
+
+#[test]
+fn a_machine_that_stood_still_has_as_much_more_time() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    let ended = played.at(4_000);
+    played.oracle.stalled(ended, ms(200));
+    assert_eq!(played.lost(PLAIN, 5_100).counts(), (1, 0, 0));
+}
+
+#[test]
+fn no_takeover_or_one_that_has_nothing_to_do_with_it_explains_nothing() {
+    assert_eq!(Played::new().lost(PLAIN, 4_000).counts(), (0, 1, 2));
+    let mut elsewhere = Played::new();
+    elsewhere.took_over(1_000, 3_000, 8..=10, true);
+    assert_eq!(elsewhere.lost(PLAIN, 4_000).counts(), (0, 1, 2));
+    let mut planned = Played::new();
+    planned.took_over(1_000, 3_000, 0..=10, false);
+    assert_eq!(planned.lost(PLAIN, 4_000).counts(), (0, 1, 2));
+}
+
+#[test]
+fn what_all_replicas_have_is_lost_by_nothing() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    assert_eq!(played.lost(SYNCED, 4_000).counts(), (0, 1, 2));
+}
+
+#[test]
+fn the_clock_ends_a_hold_before_its_owner_has_run() {
+    let mut played = Played::new();
+    let (begun, over) = (played.at(100), played.at(400));
+    let a = played.oracle.begins(PLAIN, "a".into(), true, over, begun);
+    let b = played.begins(PLAIN, "b", 410);
+    played.ends(a, Ending::Lost(LossReason::LeaseOver), 420);
+    played.ends(b, Ending::Released, 430);
+    assert_eq!(played.judged(500).counts(), (0, 0, 0));
+}
+
+#[test]
+fn a_renewal_that_fails_needs_an_outage() {
+    let lost = |outage: Option<(u64, u64)>| {
+        let mut played = Played::new();
+        if let Some((begin, end)) = outage {
+            let (begin, end) = (played.at(begin), played.at(end));
+            played.oracle.outage(begin, true);
+            played.oracle.outage(end, false);
+        }
+        let a = played.begins(PLAIN, "a", 100);
+        played.ends(a, Ending::Lost(LossReason::NotRenewed), 12_100);
+        played.judged(20_000).counts()
+    };
+    assert_eq!(lost(None), (0, 0, 1));
+    assert_eq!(lost(Some((3_000, 4_000))), (0, 0, 1));
+    assert_eq!(lost(Some((3_000, 14_000))), (0, 0, 0));
+}

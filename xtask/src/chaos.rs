@@ -1,0 +1,30 @@
+//! `cargo xtask chaos`: builds the program, and runs it with a server that is there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::tools;
+use crate::{Problem, cargo};
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let server = tools::redis_server(install)?;
+    println!("building chaos (the first time takes a minute or two)");
+    let built = cargo(&["build", "--quiet", "--package", "chaos"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err(Problem::failed("chaos does not build"));
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| tools::root().join("target"), PathBuf::from);
+    let status = Command::new(target.join("debug/chaos"))
+        .args(arguments)
+        .env("REDIS_SERVER_BIN", server)
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
+        Ok(_) => Err(Problem::failed(
+            "a promise was broken, or the servers did not come back: docs/testing.md says how to read the history above",
+        )),
+        Err(error) => Err(Problem::failed(format!("chaos does not run: {error}"))),
+    }
+}
