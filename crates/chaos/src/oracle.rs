@@ -67,7 +67,8 @@ impl Oracle {
     ) -> u64 {
         self.next += 1;
         let id = self.next;
-        self.note(lock, now, format!("{owner} is inside (section {id})"));
+        let with = if leased { ", with a lease" } else { "" };
+        self.note(lock, now, format!("{owner} is inside (section {id}{with})"));
         let section = Section {
             id,
             lock,
@@ -123,7 +124,9 @@ impl Oracle {
             now,
             format!("the release of section {id} says: lost ({reason:?})"),
         );
-        if let Some(section) = self.ended.get(&id) {
+        // A lease that was over before the release arrived is no loss.
+        let is_over = |section: &&Section| section.leased && section.valid_until <= now;
+        if let Some(section) = self.ended.get(&id).filter(|section| !is_over(section)) {
             let at = section.end.map_or(now, |(at, _)| at);
             self.losses.push((section.clone(), at, reason));
         }

@@ -180,6 +180,22 @@ fn the_clock_ends_a_hold_before_its_owner_has_run() {
 }
 
 #[test]
+fn a_release_may_come_when_the_lease_is_over_and_not_before() {
+    let released = |answered: u64| {
+        let mut played = Played::new();
+        let (begun, over) = (played.at(100), played.at(400));
+        let a = played.oracle.begins(PLAIN, "a".into(), true, over, begun);
+        played.ends(a, Ending::Released, 390);
+        let answered = played.at(answered);
+        let gone = LossReason::Gone;
+        played.oracle.was_lost(a, PLAIN, gone, answered);
+        played.judged(500).counts()
+    };
+    assert_eq!(released(405), (0, 0, 0));
+    assert_eq!(released(395), (0, 0, 1));
+}
+
+#[test]
 fn a_renewal_that_fails_needs_an_outage() {
     let lost = |outage: Option<(u64, u64)>| {
         let mut played = Played::new();
