@@ -19,8 +19,19 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             "--svg shows all eight strategies: say it alone",
         ));
     }
+    let several = arguments
+        .iter()
+        .any(|word| ["--cluster", "--sentinel"].contains(word));
+    if several && arguments.len() > 1 {
+        return Err(Problem::to_do(
+            "--cluster and --sentinel start servers of their own: say one of them alone",
+        ));
+    }
     let server = tools::redis_server(install)?;
     let mut command = Command::new(build()?);
+    if several {
+        return ended(command.args(arguments).env("REDIS_SERVER_BIN", server));
+    }
     if with_java {
         // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
         // with us.
@@ -37,8 +48,11 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         command.arg("--svg").arg(tools::root().join(PICTURE));
     }
     let server = Server::start(&server)?;
-    let status = command.args(["--url", &server.url]).args(rest).status();
-    match status {
+    ended(command.args(["--url", &server.url]).args(rest))
+}
+
+fn ended(demo: &mut Command) -> Result<(), Problem> {
+    match demo.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
         Ok(status) => Err(Problem::failed(format!("the demo ended with {status}"))),

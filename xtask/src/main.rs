@@ -29,6 +29,9 @@ usage: cargo xtask COMMAND
                       sell a stock of 1,000 eight ways and see which lock holds;
                       --with-java: every other seller is a JVM with Redisson;
                       --svg: the result also as docs/demo.svg
+  demo --cluster | --sentinel
+                      the same stock while a primary is killed of whose lock no replica knows: what is
+                      sold without sync_replicas, and with it
   test --quick        what can be known within a minute: formatting, lints, unit tests, the
                       explorer, 300 schedules
   test [--long] [--busy LOOPS] [--without java] [--record]

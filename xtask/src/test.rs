@@ -100,6 +100,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     report.tests("alone: many waiters", &server, &sim::WAITERS, &[]);
     drop(busy_loops);
     report.demo_without_its_lock(&server);
+    report.demo_without_its_replicas(&server);
 
     let left_out = if with_java {
         ""
@@ -321,24 +322,37 @@ impl Report {
         let failed_as_it_should = || {
             let program = demo::build()?;
             let server = Server::start(server)?;
-            let output = Command::new(program)
-                .args([
-                    "--url",
-                    &server.url,
-                    "--only",
-                    "redisson-lock",
-                    "--take-out-the-lock",
-                ])
-                .output()
-                .map_err(|error| Problem::failed(error.to_string()))?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            if output.status.code() == Some(1) && said.contains("is not exact") {
-                Ok(())
-            } else {
-                Err(Problem::failed(format!("{}: {said}", output.status)))
-            }
+            let words = ["--only", "redisson-lock", "--take-out-the-lock"];
+            is_not_exact(
+                Command::new(program)
+                    .args(["--url", &server.url])
+                    .args(words),
+            )
         };
         self.ran("demo fails without its lock", failed_as_it_should);
+    }
+
+    /// In a cluster it must go wrong when nobody waits for the replicas.
+    fn demo_without_its_replicas(&mut self, server: &Path) {
+        let failed_as_it_should = || {
+            let mut demo = Command::new(demo::build()?);
+            demo.env("REDIS_SERVER_BIN", server);
+            is_not_exact(demo.args(["--cluster", "--take-out-the-replicas"]))
+        };
+        self.ran("demo fails without its replicas", failed_as_it_should);
+    }
+}
+
+/// Whether the demo ends with a stock that was not sold exactly.
+fn is_not_exact(demo: &mut Command) -> Result<(), Problem> {
+    let output = demo
+        .output()
+        .map_err(|error| Problem::failed(error.to_string()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(1) && said.contains("is not exact") {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!("{}: {said}", output.status)))
     }
 }
 

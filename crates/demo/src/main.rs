@@ -12,6 +12,7 @@
     reason = "a program, not a library"
 )]
 
+mod failover;
 mod plot;
 mod sell;
 mod sellers;
@@ -20,6 +21,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use failover::Where;
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use sell::{LEASE, Way};
@@ -36,9 +38,19 @@ async fn main() -> ExitCode {
         let at = arguments.iter().position(|argument| argument == name)?;
         arguments.get(at + 1).cloned()
     };
+    let says = |name: &str| arguments.iter().any(|argument| argument == name);
+    for (name, topology) in [
+        ("--cluster", Where::Cluster),
+        ("--sentinel", Where::Sentinel),
+    ] {
+        if says(name) {
+            return failover::run(topology, says("--take-out-the-replicas")).await;
+        }
+    }
     let Some(url) = value("--url") else {
         eprintln!(
-            "usage: demo --url redis://… [--only WAY] [--svg FILE]; cargo xtask demo starts a server of its own"
+            "usage: demo --url redis://… [--only WAY] [--svg FILE], or demo --cluster | --sentinel; cargo xtask demo \
+             starts a server of its own"
         );
         return ExitCode::from(2);
     };
@@ -56,9 +68,7 @@ async fn main() -> ExitCode {
         eprintln!("no strategy `{name}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    let without_lock = arguments
-        .iter()
-        .any(|argument| argument == "--take-out-the-lock");
+    let without_lock = says("--take-out-the-lock");
     let rows = run(&url, only.as_deref(), without_lock).await;
     if let (Ok(rows), Some(file)) = (&rows, value("--svg"))
         && problems(rows, only.is_none()).is_empty()
