@@ -90,6 +90,14 @@ pub struct Done {
     pub dead: Option<usize>,
 }
 
+/// Something that was heard of the servers.
+pub struct Said {
+    pub at: Instant,
+    pub line: String,
+    /// The port of a server that is the primary from here on.
+    pub switched: Option<u16>,
+}
+
 /// Servers that are made to fail.
 pub trait Servers {
     fn url(&self) -> String;
@@ -103,6 +111,10 @@ pub trait Servers {
     fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String>;
     /// All replicas of a primary, when everything is whole.
     fn replicas(&self) -> u32;
+    /// What was heard of the servers since the last question.
+    fn said(&mut self) -> Vec<Said> {
+        Vec::new()
+    }
 }
 
 /// The ports of all primaries.

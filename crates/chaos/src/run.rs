@@ -1,6 +1,6 @@
 //! Faults one after the other, everything whole again between them, and a comparison with the servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -89,25 +89,37 @@ impl Run {
         Ok(())
     }
 
-    /// Servers that have taken over without an order, on a machine that is too busy.
+    /// Servers that have taken over without an order, on a machine that is too busy, or one after the other.
     fn unwatched(
-        &self,
-        before: &std::collections::BTreeSet<u16>,
+        &mut self,
+        before: &BTreeSet<u16>,
         from: Instant,
         watched: Option<&Takeover>,
     ) -> Result<(), String> {
-        let routes = self.servers.routes()?;
+        let mut unwatched = Vec::new();
+        for said in self.servers.said() {
+            self.judge.oracle().fault(said.at, said.line);
+            let all = 0..=u16::MAX;
+            unwatched.extend(said.switched.map(|port| (port, all, said.at)));
+        }
+        // The first is the one that was waited for.
+        if watched.is_some() && !unwatched.is_empty() {
+            unwatched.remove(0);
+        }
         let is_known = |first: &u16| {
             watched.is_some_and(|one| one.slots.iter().any(|slots| slots.contains(first)))
         };
-        for (slots, port) in routes {
-            if before.contains(&port) || is_known(slots.start()) {
-                continue;
+        let is_complete = !unwatched.is_empty();
+        for (slots, port) in self.servers.routes()? {
+            if !is_complete && !before.contains(&port) && !is_known(slots.start()) {
+                unwatched.push((port, slots, Instant::now()));
             }
+        }
+        for (port, slots, at) in unwatched {
             println!("            port {port} has taken over by itself");
             self.judge.oracle().took_over(Takeover {
                 from,
-                at: Instant::now(),
+                at,
                 slots: vec![slots],
                 may_lose: true,
             });

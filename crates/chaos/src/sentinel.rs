@@ -1,12 +1,13 @@
 //! A primary and two replicas behind three sentinels, and what befalls them.
 
 use std::ops::RangeInclusive;
+use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use test_support::{SERVICE, Sentinels, ms};
 
-use crate::faults::{Done, Fault, Kind, Servers};
+use crate::faults::{Done, Fault, Kind, Said, Servers};
 use crate::oracle::Takeover;
 use crate::plain::{self, query};
 
@@ -14,6 +15,57 @@ pub struct Watched {
     sentinels: Sentinels,
     servers: Vec<u16>,
     watchers: Vec<u16>,
+    /// What the sentinels have said since the last question.
+    announced: mpsc::Receiver<Announced>,
+    last: Named,
+}
+
+/// A sentinel names another primary, or another epoch, than before.
+#[derive(Debug, Clone, Copy)]
+struct Announced {
+    at: Instant,
+    by: u16,
+    named: Named,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Named {
+    primary: u16,
+    epoch: u64,
+}
+
+/// Asks the sentinels for their primary all the time.
+fn observe(watchers: &[u16]) -> mpsc::Receiver<Announced> {
+    let (announce, announced) = mpsc::channel();
+    for &by in watchers {
+        let announce = announce.clone();
+        std::thread::spawn(move || {
+            let mut last = Named::default();
+            loop {
+                if let Ok(named) = named_by(by)
+                    && named != last
+                {
+                    last = named;
+                    let at = Instant::now();
+                    if announce.send(Announced { at, by, named }).is_err() {
+                        return;
+                    }
+                }
+                sleep(ms(10));
+            }
+        });
+    }
+    announced
+}
+
+fn named_by(watcher: u16) -> Result<Named, String> {
+    let primary = Watched::primary_by(watcher)?;
+    let report = query(watcher, &["SENTINEL", "MASTER", SERVICE])?;
+    let words: Vec<&str> = report.split(' ').collect();
+    let epoch = words.chunks(2).find(|pair| pair[0] == "config-epoch");
+    let epoch = epoch.and_then(|pair| pair.get(1)?.parse().ok());
+    let epoch = epoch.ok_or_else(|| format!("port {watcher} tells no epoch"))?;
+    Ok(Named { primary, epoch })
 }
 
 impl Watched {
@@ -23,17 +75,14 @@ impl Watched {
         let addresses = sentinels.addresses();
         let port = |address: &str| address.rsplit(':').next()?.parse().ok();
         let watchers: Vec<u16> = addresses.split(' ').filter_map(port).collect();
-        for &port in &watchers {
-            // Within twice this time there is no second attempt.
-            query(
-                port,
-                &["SENTINEL", "SET", SERVICE, "failover-timeout", "2000"],
-            )?;
-        }
+        let announced = observe(&watchers);
+        let last = named_by(watchers[0])?;
         Ok(Self {
             sentinels,
             servers,
             watchers,
+            announced,
+            last,
         })
     }
 
@@ -285,6 +334,24 @@ impl Servers for Watched {
 
     fn replicas(&self) -> u32 {
         2
+    }
+
+    fn said(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        for Announced { at, by, named } in self.announced.try_iter() {
+            let Named { primary, epoch } = named;
+            // One that lies behind has a lower epoch.
+            let is_news = epoch >= self.last.epoch && primary != self.last.primary;
+            if is_news {
+                self.last = named;
+            }
+            said.push(Said {
+                at,
+                line: format!("the sentinel at port {by} names port {primary}, in epoch {epoch}"),
+                switched: is_news.then_some(primary),
+            });
+        }
+        said
     }
 }
 

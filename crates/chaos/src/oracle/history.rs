@@ -48,7 +48,7 @@ impl History {
             let shown = history.iter().skip(first.saturating_sub(LINES_BEFORE));
             lines.extend(shown.take(LINES_SHOWN).cloned());
         }
-        for takeover in takeovers.iter().rev().take(FAULTS_SHOWN / 4) {
+        for takeover in takeovers.iter().rev().take(FAULTS_SHOWN / 8) {
             let loses = if takeover.may_lose { "may" } else { "must not" };
             let from = self.clock(takeover.from);
             let line = format!("TAKEOVER {loses} lose holds; what led to it began at {from}");
@@ -82,4 +82,4 @@ const KEPT: usize = 2_000;
 const LINES_SHOWN: usize = 100;
 const LINES_BEFORE: usize = 40;
 
-const FAULTS_SHOWN: usize = 12;
+const FAULTS_SHOWN: usize = 24;
