@@ -59,13 +59,23 @@ fn observe(watchers: &[u16]) -> mpsc::Receiver<Announced> {
 }
 
 fn named_by(watcher: u16) -> Result<Named, String> {
-    let primary = Watched::primary_by(watcher)?;
+    loop {
+        let before = epoch(watcher)?;
+        let primary = Watched::primary_by(watcher)?;
+        // Address and epoch change one after the other.
+        if epoch(watcher)? == before {
+            let epoch = before;
+            return Ok(Named { primary, epoch });
+        }
+    }
+}
+
+fn epoch(watcher: u16) -> Result<u64, String> {
     let report = query(watcher, &["SENTINEL", "MASTER", SERVICE])?;
     let words: Vec<&str> = report.split(' ').collect();
     let epoch = words.chunks(2).find(|pair| pair[0] == "config-epoch");
     let epoch = epoch.and_then(|pair| pair.get(1)?.parse().ok());
-    let epoch = epoch.ok_or_else(|| format!("port {watcher} tells no epoch"))?;
-    Ok(Named { primary, epoch })
+    epoch.ok_or_else(|| format!("port {watcher} tells no epoch"))
 }
 
 impl Watched {

@@ -170,13 +170,15 @@ fn what_all_replicas_have_is_lost_by_nothing() {
 
 #[test]
 fn the_clock_ends_a_hold_before_its_owner_has_run() {
-    let mut played = Played::new();
-    let (begun, over) = (played.at(100), played.at(400));
-    let a = played.oracle.begins(PLAIN, "a".into(), true, over, begun);
-    let b = played.begins(PLAIN, "b", 410);
-    played.ends(a, Ending::Lost(LossReason::LeaseOver), 420);
-    played.ends(b, Ending::Released, 430);
-    assert_eq!(played.judged(500).counts(), (0, 0, 0));
+    for ending in [Ending::Lost(LossReason::LeaseOver), Ending::Released] {
+        let mut played = Played::new();
+        let (begun, over) = (played.at(100), played.at(400));
+        let a = played.oracle.begins(PLAIN, "a".into(), true, over, begun);
+        let b = played.begins(PLAIN, "b", 410);
+        played.ends(a, ending, 420);
+        played.ends(b, Ending::Released, 430);
+        assert_eq!(played.judged(500).counts(), (0, 0, 0));
+    }
 }
 
 #[test]

@@ -47,12 +47,12 @@ pub struct Section {
 impl Section {
     /// Until when its owner had reason to believe that it was inside.
     pub(super) fn until(&self, now: Instant) -> Instant {
+        let over = self.valid_until.max(self.begin);
         match self.end {
-            None => now.min(self.valid_until.max(self.begin)),
+            None => now.min(over),
             // `state()` compares with the clock, however late a task is woken.
-            Some((at, Ending::Lost(LossReason::NotRenewed | LossReason::LeaseOver))) => {
-                at.min(self.valid_until.max(self.begin))
-            }
+            Some((at, _)) if self.leased => at.min(over),
+            Some((at, Ending::Lost(LossReason::NotRenewed))) => at.min(over),
             Some((at, _)) => at,
         }
     }
