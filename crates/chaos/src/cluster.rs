@@ -8,7 +8,7 @@ use test_support::{Cluster, ms};
 
 use crate::faults::{Done, Fault, Kind, Servers, primaries, promoted};
 use crate::oracle::Takeover;
-use crate::plain::{self, query};
+use crate::plain::{self, order, query};
 
 pub struct Nodes {
     cluster: Cluster,
@@ -165,7 +165,7 @@ impl Nodes {
         let from = Instant::now();
         if let Some(length) = unreplicated {
             self.cluster.server(shard.replica).pause();
-            query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
             sleep(length);
         }
         self.cluster.server(shard.primary).kill();
@@ -207,7 +207,7 @@ impl Nodes {
     fn fail_over(&self, shard: &Shard) -> Result<Done, String> {
         let from = Instant::now();
         let port = self.cluster.port(shard.replica);
-        query(port, &["CLUSTER", "FAILOVER"])?;
+        order(port, &["CLUSTER", "FAILOVER"])?;
         let takeover = self.take_over(shard, from, from + TAKEN_OVER_WITHIN);
         let takeover =
             takeover.ok_or_else(|| format!("port {port} has not taken over as ordered"))?;
@@ -232,11 +232,11 @@ impl Nodes {
         let to = others[other % others.len()];
         let (source, target) = (self.cluster.port(from.nth), self.cluster.port(to.nth));
         let number = slot.to_string();
-        query(
+        order(
             target,
             &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from.id],
         )?;
-        query(
+        order(
             source,
             &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to.id],
         )?;
@@ -245,7 +245,7 @@ impl Nodes {
         // What is released and taken anew meanwhile is made at the target.
         let port = target.to_string();
         loop {
-            let keys = query(source, &["CLUSTER", "GETKEYSINSLOT", &number, "1000"])?;
+            let keys = order(source, &["CLUSTER", "GETKEYSINSLOT", &number, "1000"])?;
             if keys.is_empty() {
                 break;
             }
@@ -256,11 +256,11 @@ impl Nodes {
             }
         }
         for port in [target, source] {
-            query(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id])?;
+            order(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id])?;
         }
         for one in seen.iter().filter(|one| !one.slots.is_empty()) {
             let port = self.cluster.port(one.nth);
-            let _ = query(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id]);
+            let _ = order(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id]);
         }
         let how = if by_key.is_some() {
             "key by key"
@@ -313,7 +313,7 @@ impl Servers for Nodes {
             Kind::MoveByKey => self.move_slot(slot, fault.other, Some(fault.length)),
             Kind::CutReplicas => {
                 for port in primaries(&self.routes()?) {
-                    query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+                    order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
                 }
                 let what = "every primary cuts its replicas".to_owned();
                 Ok(Done {

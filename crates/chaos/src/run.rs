@@ -1,6 +1,7 @@
 //! Faults one after the other, everything whole again between them, and a comparison with the servers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -38,7 +39,7 @@ impl Run {
     }
 
     fn one(&mut self, fault: &Fault) -> Result<(), String> {
-        let before = primaries(&self.servers.routes()?);
+        let before = primaries(&self.routes()?);
         let from = Instant::now();
         self.begin(from, fault);
         let done = self.servers.inject(fault, &self.locks)?;
@@ -65,6 +66,17 @@ impl Run {
         self.judge.oracle().judge(Instant::now());
         println!("{line}, whole after {:.1} s", (whole - from).as_secs_f64());
         Ok(())
+    }
+
+    /// Of servers that are whole. The machine may be too busy for an answer in time.
+    fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String> {
+        for _ in 0..TRIES {
+            if let Ok(routes) = self.servers.routes() {
+                return Ok(routes);
+            }
+            sleep(ms(200));
+        }
+        self.servers.routes()
     }
 
     fn begin(&self, from: Instant, fault: &Fault) {
@@ -110,7 +122,7 @@ impl Run {
             watched.is_some_and(|one| one.slots.iter().any(|slots| slots.contains(first)))
         };
         let is_complete = !unwatched.is_empty();
-        for (slots, port) in self.servers.routes()? {
+        for (slots, port) in self.routes()? {
             if !is_complete && !before.contains(&port) && !is_known(slots.start()) {
                 unwatched.push((port, slots, Instant::now()));
             }
@@ -194,7 +206,7 @@ impl Run {
 
     /// At the end everything in Redis has an expiry.
     pub fn left(&self) -> Result<(), String> {
-        for port in primaries(&self.servers.routes()?) {
+        for port in primaries(&self.routes()?) {
             let left = plain::without_expiry(port)?;
             if !left.is_empty() {
                 return Err(format!("keys without an expiry at port {port}: {left:?}"));

@@ -9,7 +9,7 @@ use test_support::{SERVICE, Sentinels, ms};
 
 use crate::faults::{Done, Fault, Kind, Said, Servers};
 use crate::oracle::Takeover;
-use crate::plain::{self, query};
+use crate::plain::{self, order, query};
 
 pub struct Watched {
     sentinels: Sentinels,
@@ -150,7 +150,7 @@ impl Watched {
             for replica in self.replicas_of(primary) {
                 self.sentinels.server(replica).pause();
             }
-            query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
             sleep(length);
         }
         self.sentinels.server(primary).kill();
@@ -309,7 +309,7 @@ impl Servers for Watched {
             Kind::StopSentinel => self.fail_over(fault, true),
             Kind::CutReplicas | Kind::MoveAtOnce | Kind::MoveByKey => {
                 let port = self.primary()?;
-                query(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+                order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
                 Ok(Done {
                     what: format!("port {port} cuts its replicas"),
                     ..Done::default()
