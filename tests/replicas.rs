@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient};
-use test_support::{Control, Server, TestServer, eventually, ms};
+use redisson_lock::{Error, HoldState, LockClient};
+use test_support::{Cluster, Control, Server, TestServer, eventually, ms};
 
 /// A primary with two replicas that have its data.
 async fn with_replicas() -> (TestServer, Vec<Server>) {
@@ -232,6 +234,112 @@ async fn the_end_of_the_client_ends_those_who_wait_for_replicas() {
         refused.expect_err("the client is closed, or a replica is silent");
     }
     replicas[0].resume();
+}
+
+/// Its place in the queue comes with the right to attempt, which nobody else has until it is given back.
+#[tokio::test]
+async fn a_call_that_cannot_ask_replicas_leaves_the_lock_to_others() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(400)))
+        .await;
+    let mut control = server.control();
+    // There is no room for the connection that replicas are waited for on.
+    let connections = control.connections() + 1;
+    control.run(&["CONFIG", "SET", "maxclients", &connections.to_string()]);
+    let owner = client.owner();
+    let lock = client.lock("stock").owned_by(&owner);
+    let synced = lock.sync_replicas(1, ms(100));
+    let refused = synced.try_lock().await.expect_err("nobody can be asked");
+    assert!(refused.is_retryable(), "{refused:?}");
+    for _ in 0..2 {
+        let given_up = tokio::time::timeout(ms(50), synced.lock()).await;
+        assert!(given_up.is_err(), "it waits for the connection");
+        let guard = lock.try_lock().await.expect("answered").expect("free");
+        guard.unlock().await.expect("held");
+    }
+    control.run(&["CONFIG", "SET", "maxclients", "10000"]);
+    server.finish([client]).await;
+}
+
+/// The counterpart of a lock that is lost because its replica has never heard of it.
+#[tokio::test]
+async fn what_was_handed_out_is_not_handed_out_again_after_the_primary_is_lost() {
+    let mut cluster = Cluster::start(true).await;
+    let connect = async || {
+        LockClient::builder()
+            // No renewal is due for twenty seconds.
+            .watchdog_timeout(ms(60_000))
+            .command_timeout(ms(900))
+            .connect(&cluster.url())
+            .await
+            .expect("the cluster answers")
+    };
+    let (client, other) = (connect().await, connect().await);
+    let tag = cluster.key_at(0, "taken");
+    let stop = Arc::<AtomicBool>::default();
+    let handed_out = Arc::<AtomicUsize>::default();
+    let refused = Arc::<AtomicUsize>::default();
+    let takers: Vec<_> = (0..8)
+        .map(|taker| {
+            let (client, tag, stop) = (client.clone(), tag.clone(), Arc::clone(&stop));
+            let (handed_out, refused) = (Arc::clone(&handed_out), Arc::clone(&refused));
+            tokio::spawn(async move {
+                let mut guards = Vec::new();
+                for nth in 0.. {
+                    let lock = client.lock(format!("{{{tag}}}:{taker}:{nth}"));
+                    match lock.sync_replicas(1, ms(300)).lock().await {
+                        Ok(guard) => {
+                            guards.push(guard);
+                            handed_out.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    tokio::time::sleep(ms(5)).await;
+                }
+                guards
+            })
+        })
+        .collect();
+    let so_many = |counter: &Arc<AtomicUsize>, number| {
+        let counter = Arc::clone(counter);
+        move || counter.load(Ordering::Relaxed) >= number
+    };
+    eventually("some are taken", ms(10_000), so_many(&handed_out, 100)).await;
+    // In the middle of it the replica hears nothing any more.
+    cluster.server(3).pause();
+    let mut primary = cluster.control(0);
+    primary.run(&["CLIENT", "KILL", "TYPE", "replica"]);
+    eventually("others are refused", ms(10_000), so_many(&refused, 16)).await;
+    cluster.server(0).kill();
+    cluster.server(3).resume();
+    cluster.is_primary(3, ms(15_000)).await;
+    let switched = || client.stats().failovers_total == 1;
+    eventually("it is noticed", ms(7_000), switched).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut guards = Vec::new();
+    for taker in takers {
+        guards.extend(taker.await.expect("no panic"));
+    }
+    println!(
+        "{} handed out, {} not",
+        guards.len(),
+        refused.load(Ordering::Relaxed)
+    );
+    for guard in &guards {
+        let again = other.lock(guard.name()).try_lock().await;
+        let again = again.expect("the new primary answers");
+        assert!(again.is_none(), "{} is handed out twice", guard.name());
+        assert_eq!(guard.state(), HoldState::Held);
+    }
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+    other.close(Duration::ZERO).await;
 }
 
 #[tokio::test]
