@@ -1,16 +1,20 @@
 //! A primary and two replicas behind three sentinels: planned and unplanned failovers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LossReason};
 use test_support::{Sentinels, eventually, ms};
 
 async fn connect(sentinels: &Sentinels) -> LockClient {
+    connect_to(&sentinels.url()).await
+}
+
+async fn connect_to(url: &str) -> LockClient {
     LockClient::builder()
         // No renewal is due for twenty seconds.
         .watchdog_timeout(ms(60_000))
         .command_timeout(ms(900))
-        .connect(&sentinels.url())
+        .connect(url)
         .await
         .expect("the sentinels know the primary")
 }
@@ -117,6 +121,66 @@ async fn what_a_former_primary_answers_is_not_believed() {
         guard.unlock().await.expect("held");
     }
     nothing_is_left(&sentinels, primary, vec![client, other]).await;
+}
+
+/// One sentinel was made anew with the address of the former primary, which goes on taking writes.
+#[tokio::test]
+async fn a_sentinel_that_lies_behind_leads_nobody_to_the_former_primary() {
+    let mut sentinels = Sentinels::start().await;
+    let client = connect(&sentinels).await;
+    let kept = client.lock("kept").lock().await.expect("free");
+    let freed = client.lock("freed").lock().await.expect("free");
+    for nth in [1, 2] {
+        let replicated = || sentinels.control(nth).run(&["DBSIZE"]) == "2";
+        eventually("it is replicated", ms(5_000), replicated).await;
+    }
+    // Nobody makes a replica of the former primary, or tells anybody there of the new one.
+    let alone = "ACL SETUSER default -replicaof -slaveof resetchannels";
+    let alone: Vec<&str> = alone.split(' ').collect();
+    sentinels.control(0).run(&alone);
+    sentinels.server(0).pause();
+    sentinels.new_primary(0, ms(30_000)).await;
+    sentinels.server(0).resume();
+    let primary = sentinels.agreed_primary(0, ms(30_000)).await;
+    let switched = || client.stats().failovers_total >= 1;
+    eventually("it is noticed", ms(15_000), switched).await;
+    let failovers = client.stats().failovers_total;
+    sentinels.falls_behind(0, 0);
+    freed.unlock().await.expect("held");
+    // They ask the sentinel that lies behind first, second and last.
+    let mut clients = vec![client];
+    for first in 0..3 {
+        clients.push(connect_to(&sentinels.url_from(first)).await);
+    }
+    let scripts = || {
+        let mut former = sentinels.control(0);
+        former.calls("evalsha") + former.calls("eval")
+    };
+    let (before, start) = (scripts(), Instant::now());
+    // Every sentinel is asked once a second.
+    while start.elapsed() < ms(4_000) {
+        for (nth, client) in clients.iter().enumerate() {
+            let guard = client.lock("freed").try_lock().await.expect("answered");
+            assert_eq!(sentinels.control(primary).count("freed"), 1);
+            guard.expect("free").unlock().await.expect("held");
+            let taken = client.lock("kept").try_lock().await.expect("answered");
+            assert_eq!(
+                taken.is_some(),
+                nth == 0,
+                "held at the primary, by the first client"
+            );
+        }
+        assert!(sentinels.tells(0, 0), "it lies behind still");
+    }
+    assert_eq!(scripts(), before, "nobody has used the former primary");
+    let seen: Vec<_> = clients
+        .iter()
+        .map(|client| client.stats().failovers_total)
+        .collect();
+    assert_eq!(seen, [failovers, 0, 0, 0], "the others have seen none");
+    assert_eq!(kept.state(), HoldState::Held);
+    kept.unlock().await.expect("held");
+    nothing_is_left(&sentinels, primary, clients).await;
 }
 
 #[tokio::test]

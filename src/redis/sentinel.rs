@@ -107,7 +107,7 @@ impl Sentinels {
     /// Fills the map for the first time: every sentinel is asked once.
     pub(super) async fn begin(&self, map: &Map) -> Result<(), Error> {
         let time_limit = self.settings.command_timeout / self.sentinels.len().max(1) as u32;
-        let mut problem = None;
+        let (mut primary, mut problem) = (None, None);
         for (nth, sentinel) in self.sentinels.iter().enumerate() {
             let asking = async {
                 let (connection, _task) =
@@ -116,12 +116,16 @@ impl Sentinels {
             };
             let asked = tokio::time::timeout(time_limit, asking).await;
             match asked.unwrap_or_else(|_| Err(silent())) {
-                Ok(report) => self.believe(map, nth, report),
+                Ok(report) => primary = self.learn(nth, report),
                 Err(error) => problem = problem.or(Some((sentinel, error))),
             }
         }
+        if let Some(primary) = primary {
+            // Behind the last answer: who connects while a sentinel lies behind has seen no failover.
+            map.apply(&[(0..=0, primary)]);
+            return Ok(());
+        }
         match problem {
-            _ if map.owner(0).is_some() => Ok(()),
             Some((_, ConnectionError::Refused(text))) if text.contains("No such master") => {
                 Err(Error::InvalidConfig {
                     what: "address",
@@ -207,6 +211,13 @@ impl Sentinels {
     }
 
     fn believe(&self, map: &Map, nth: usize, report: Report) {
+        if let Some(primary) = self.learn(nth, report) {
+            map.apply(&[(0..=0, primary)]);
+        }
+    }
+
+    /// Who the primary is by what a sentinel has just said.
+    fn learn(&self, nth: usize, report: Report) -> Option<Address> {
         let timeout = self.settings.command_timeout;
         let too_short = report
             .down_after
@@ -224,9 +235,7 @@ impl Sentinels {
                 "down-after-milliseconds is not above the command timeout: a former primary's answer may be believed"
             );
         }
-        if let Some(primary) = primary {
-            map.apply(&[(0..=0, primary)]);
-        }
+        primary
     }
 
     /// Hears of failovers from one sentinel, and from the next when that one is gone.

@@ -72,16 +72,17 @@ impl Sentinels {
     }
 
     pub fn url(&self) -> String {
-        let ports: Vec<u16> = self
-            .sentinels
-            .iter()
-            .map(|sentinel| sentinel.port)
-            .collect();
-        let [first, second, third] = ports[..] else {
-            unreachable!("three of them")
-        };
+        self.url_from(0)
+    }
+
+    /// The same, with the sentinels in an order that begins with this one.
+    pub fn url_from(&self, first: usize) -> String {
+        let port = |nth: usize| self.sentinels[(first + nth) % 3].port;
         format!(
-            "redis-sentinel://127.0.0.1:{first}?sentinelServiceName={SERVICE}&node=127.0.0.1:{second}&node=127.0.0.1:{third}"
+            "redis-sentinel://127.0.0.1:{}?sentinelServiceName={SERVICE}&node=127.0.0.1:{}&node=127.0.0.1:{}",
+            port(0),
+            port(1),
+            port(2)
         )
     }
 
@@ -124,6 +125,45 @@ impl Sentinels {
         let id = self.sentinels[nth].child.id().to_string();
         let sent = Command::new("kill").args([signal, &id]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Has a sentinel forget what it knows, and watch this server as the primary, in the lowest epoch. The
+    /// others cannot tell it better any more.
+    pub fn falls_behind(&self, nth: usize, server: usize) {
+        let port = self.servers[server].port.to_string();
+        let mut sentinel = self.sentinel(nth).expect("it runs");
+        sentinel.run(&["ACL", "SETUSER", "default", "-publish"]);
+        sentinel.run(&["SENTINEL", "REMOVE", SERVICE]);
+        sentinel.run(&["SENTINEL", "MONITOR", SERVICE, "127.0.0.1", &port, "2"]);
+        let down_after = DOWN_AFTER.as_millis().to_string();
+        let words = ["down-after-milliseconds", &down_after];
+        sentinel.run(&[&["SENTINEL", "SET", SERVICE], &words[..]].concat());
+    }
+
+    /// Whether a sentinel tells that this server is the primary.
+    pub fn tells(&self, nth: usize, server: usize) -> bool {
+        let port = self.servers[server].port;
+        self.report(nth).contains(&format!(" port {port} "))
+    }
+
+    fn report(&self, nth: usize) -> String {
+        let mut sentinel = self.sentinel(nth).expect("it runs");
+        sentinel.run(&["SENTINEL", "MASTER", SERVICE])
+    }
+
+    /// The primary of which all sentinels tell, with no failover under way, if it is not `except`.
+    pub async fn agreed_primary(&self, except: usize, time_limit: Duration) -> usize {
+        let is_agreed = |server: usize| {
+            (0..3).all(|nth| {
+                let report = self.report(nth);
+                let is_under_way =
+                    report.contains("failover_in_progress") || report.contains("_down");
+                self.tells(nth, server) && !is_under_way
+            })
+        };
+        let agreed = || (0..3).find(|&server| server != except && is_agreed(server));
+        eventually("they agree", time_limit, || agreed().is_some()).await;
+        agreed().expect("they agree")
     }
 
     /// The server that is the primary by its own word, of those that are not `except`.
