@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{HoldState, LockClient, LockClientBuilder, LossReason};
+use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LossReason, RefusedKind};
 use test_support::{Cluster, eventually, ms, slot, stalls};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
@@ -105,6 +105,69 @@ async fn a_slot_that_is_on_its_way_is_asked_for() {
     assert_eq!(cluster.control(1).count(&key), 1);
     guard.unlock().await.expect("held");
     nothing_is_left(&cluster, [client, other]).await;
+}
+
+/// ASKING is used up by the next command on its connection, whoever sends that.
+#[tokio::test]
+async fn calls_that_are_sent_on_at_once_do_not_use_up_each_others_asking() {
+    const CALLS: u64 = 64;
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster).await;
+    let tag = cluster.key_at(0, "asked");
+    let at_home = cluster.key_at(1, "at-home");
+    cluster.begin_to_move(slot(&tag), 0, 1);
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..CALLS {
+        // Keys that are not there are made at the target, which has locks of its own too.
+        for name in [format!("{{{tag}}}:{nth}"), format!("{{{at_home}}}:{nth}")] {
+            let lock = client.lock(name);
+            tasks.spawn(async move { lock.lock().await.expect("free") });
+        }
+    }
+    let guards = tasks.join_all().await;
+    let redirections = client.stats().redirects_total;
+    assert_eq!(redirections, CALLS, "each is sent on once");
+    cluster.end_move(slot(&tag), 0, 1);
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    nothing_is_left(&cluster, [client]).await;
+}
+
+/// Where it was sent on to, nothing arrives; and where it was sent on from, nothing was executed.
+#[tokio::test]
+async fn a_call_that_was_only_sent_on_was_not_executed() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let mut cluster = Cluster::start_with(false, &settings).await;
+    let client = connect(&cluster).await;
+    let key = cluster.key_at(0, "sent-on");
+    let lock = client.lock(key.clone());
+    let guard = lock.lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    let new = cluster.add_primary().await;
+    cluster.move_slot(slot(&key), 0, new);
+    // The client has no connection to it yet.
+    cluster.server(new).pause();
+    let refused = lock
+        .try_lock()
+        .await
+        .expect_err("the new primary is silent");
+    assert!(
+        matches!(
+            refused,
+            Error::Refused {
+                kind: RefusedKind::Cluster,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(client.stats().releasing, 0, "there is nothing to undo");
+    cluster.server(new).resume();
+    eventually("it is back", ms(20_000), || cluster.is_working(new)).await;
+    let guard = lock.lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    nothing_is_left(&cluster, [client]).await;
 }
 
 #[tokio::test]
