@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fred::prelude::{Builder, Config};
+use fred::types::RespVersion;
 use redisson_lock::{Announce, Error, LockClient, LockGuard};
 use test_support::{Cluster, Control, eventually, ms, slot};
 use tokio::task::JoinHandle;
@@ -14,6 +16,18 @@ async fn connect(cluster: &Cluster, announce: Announce) -> LockClient {
         .command_timeout(ms(900))
         .announce(announce)
         .connect(&cluster.url())
+        .await
+        .expect("the cluster answers")
+}
+
+async fn connect_by_resp3(cluster: &Cluster, announce: Announce) -> LockClient {
+    let mut config = Config::from_url(&cluster.url()).expect("a valid address");
+    config.version = RespVersion::RESP3;
+    let theirs = Builder::from_config(config).build();
+    LockClient::builder()
+        .command_timeout(ms(900))
+        .announce(announce)
+        .from_fred(&theirs.expect("valid settings"))
         .await
         .expect("the cluster answers")
 }
@@ -146,12 +160,15 @@ async fn a_subscription_that_is_gone_without_a_change_of_the_map_is_noticed() {
     // The heartbeat subscribes to one channel again. Of two, one is noticed by the count that it is answered
     // with, and the other is woken.
     for other in ["a", "z"] {
-        there_and_back(&cluster, other).await;
+        let client = connect(&cluster, Announce::Sharded).await;
+        there_and_back(&cluster, client, other).await;
+        // Whatever version of the protocol is asked for.
+        let client = connect_by_resp3(&cluster, Announce::Sharded).await;
+        there_and_back(&cluster, client, other).await;
     }
 }
 
-async fn there_and_back(cluster: &Cluster, other: &str) {
-    let client = connect(cluster, Announce::Sharded).await;
+async fn there_and_back(cluster: &Cluster, client: LockClient, other: &str) {
     let other = cluster.key_at(0, other);
     take(&mut cluster.control(0), &other);
     let waits_on = wait_for(&client, &other);
@@ -271,13 +288,44 @@ async fn a_waiter_is_woken_at_every_stage_of_a_migration() {
         connect(&cluster, Announce::Auto).await,
         connect(&cluster, Announce::Auto).await,
     );
+    stages(&cluster, holder, other).await;
+}
+
+#[tokio::test]
+async fn resp3_works_as_well() {
+    let cluster = Cluster::start(false).await;
+    let connect = async || connect_by_resp3(&cluster, Announce::Auto).await;
+    let (holder, other) = (connect().await, connect().await);
+    for nth in 0..3 {
+        let key = cluster.key_at(nth, "resp3");
+        let guard = holder.lock(key.clone()).lock().await.expect("free");
+        let nested = holder.lock(key.clone()).lock().await.expect("ours");
+        assert_eq!(cluster.control(nth).count(&key), 2);
+        nested.unlock().await.expect("held");
+        let waiter = wait_for(&other, &key);
+        is_waiting(&cluster, &other, &key, Announce::Auto).await;
+        let released = Instant::now();
+        guard.unlock().await.expect("held");
+        woken(waiter, released, ms(250)).await;
+        let list = cluster.control(nth).run(&["CLIENT", "LIST"]);
+        // Sharded channels are answered one by one, which only the older version does.
+        let other = |line: &&str| !line.contains("name=control") && !line.contains(" ssub=1 ");
+        let mut ours = list.lines().filter(other);
+        // Redis 6.2 does not show it.
+        let speaks = |line: &str| line.contains(" resp=3") || !line.contains(" resp=");
+        assert!(ours.clone().count() >= 2 && ours.all(speaks), "{list}");
+    }
+    stages(&cluster, holder, other).await;
+}
+
+async fn stages(cluster: &Cluster, holder: LockClient, other: LockClient) {
     // Before anything moves; while the slot is on its way, the key at the source or at the target; and behind.
     for stage in 0..4 {
         let key = cluster.key_at(0, &format!("stage{stage}"));
         let slot = slot(&key);
         let guard = holder.lock(key.clone()).lock().await.expect("free");
         let waiter = wait_for(&other, &key);
-        is_waiting(&cluster, &other, &key, Announce::Auto).await;
+        is_waiting(cluster, &other, &key, Announce::Auto).await;
         if stage >= 1 {
             cluster.begin_to_move(slot, 0, 1);
         }
