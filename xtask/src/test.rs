@@ -135,7 +135,7 @@ const SCHEDULES: &str = "2000";
 
 /// Which test files belong together, and the features that they need; each file runs its tests side by
 /// side.
-const PARTS: [(&str, &[&str], &[&str]); 6] = [
+const PARTS: [(&str, &[&str], &[&str]); 7] = [
     (
         "facts about fred, public surface, scripts",
         &[],
@@ -176,6 +176,11 @@ const PARTS: [(&str, &[&str], &[&str]); 6] = [
         "clusters, and servers behind Sentinel",
         &[],
         &["cluster", "cluster_wakeups", "sentinel", "replicas"],
+    ),
+    (
+        "rows of other files over three primaries",
+        &[],
+        &["cluster_rows"],
     ),
 ];
 
@@ -239,7 +244,10 @@ impl Report {
             let mut selected = vec!["--package", "redisson-lock"];
             selected.extend(features.iter().flat_map(|feature| ["--features", feature]));
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
-            self.tests(name, server, &selected, &[]);
+            // Each waits for a cluster of its own for most of its time.
+            let at_once = [("RUST_TEST_THREADS", "6")];
+            let waits = files.contains(&"cluster_rows");
+            self.tests(name, server, &selected, if waits { &at_once } else { &[] });
         }
         let kit = ["--package", "redisson-lock-test", "--tests"];
         self.tests("test kit", server, &kit, &[]);

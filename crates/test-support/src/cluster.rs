@@ -24,16 +24,21 @@ impl Cluster {
     }
 
     pub async fn start_with(replicas: bool, settings: &[&str]) -> Self {
-        Self::start_on(false, replicas, settings).await
+        Self::start_on(false, replicas, settings, 0).await
     }
 
     /// Without replicas, whose nodes have a port for TLS too, over which they talk with each other if the settings say
     /// so.
     pub async fn start_with_tls(settings: &[&str]) -> Self {
-        Self::start_on(true, false, settings).await
+        Self::start_on(true, false, settings, 0).await
     }
 
-    async fn start_on(tls: bool, replicas: bool, settings: &[&str]) -> Self {
+    /// Three primaries of which another one has the first third of the slots.
+    pub async fn start_shifted(shift: usize) -> Self {
+        Self::start_on(false, false, &[], shift).await
+    }
+
+    async fn start_on(tls: bool, replicas: bool, settings: &[&str], shift: usize) -> Self {
         let count = if replicas { 6 } else { 3 };
         let nodes: Vec<Node> = (0..count).map(|_| Node::start(tls, settings)).collect();
         let cluster = Self { nodes };
@@ -41,7 +46,7 @@ impl Cluster {
             .iter()
             .enumerate()
         {
-            let mut control = cluster.control(nth);
+            let mut control = cluster.control((nth + shift) % 3);
             // Redis 6.2 knows no ranges.
             let numbers: Vec<String> = (range.0..=range.1)
                 .map(|slot: u16| slot.to_string())

@@ -20,6 +20,7 @@ mod scripts;
 mod sentinel;
 mod server;
 mod stillness;
+mod test_cluster;
 mod test_server;
 
 use std::time::{Duration, Instant};
@@ -31,8 +32,9 @@ pub use scripts::{
     ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
 };
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
-pub use server::{Control, Monitor, Server, stalls};
+pub use server::{Control, Monitor, Server, has_listener, stalls};
 pub use stillness::Stillness;
+pub use test_cluster::TestCluster;
 pub use test_server::TestServer;
 
 /// Waits for a fact. The budget is a bound, not a wait.

@@ -252,6 +252,16 @@ impl Control {
     }
 }
 
+/// Whether somebody listens for releases of this lock at a server, on a classic or on a sharded channel.
+pub fn has_listener(control: &mut Control, key: &str) -> bool {
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    // Before Redis 7.0 there are no sharded channels.
+    ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
+        let listeners = control.try_run(&["PUBSUB", kind, &channel]);
+        listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
+    })
+}
+
 /// Every command that a server executes, those inside scripts as well, as MONITOR shows them.
 pub struct Monitor {
     lines: std::sync::mpsc::Receiver<String>,

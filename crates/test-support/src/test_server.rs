@@ -47,60 +47,75 @@ impl TestServer {
         assert!(leaks.is_empty(), "left behind: {leaks:?}");
     }
 
-    /// What is still there after `patience`.
+    /// What is still there after so long.
     pub async fn leaks(
         self,
         clients: impl IntoIterator<Item = LockClient>,
         time_limit: Duration,
     ) -> Vec<String> {
-        let clients: Vec<_> = clients.into_iter().collect();
-        let mut control = self.control();
-        let limit = Instant::now() + time_limit;
-        let left = |control: &mut Control| {
-            let mut left: Vec<String> = clients.iter().filter_map(busy).collect();
-            let keys = control.run(&["KEYS", "*"]);
-            if !keys.is_empty() {
-                left.push(format!("keys {keys}"));
-            }
-            let channels = control.run(&["PUBSUB", "CHANNELS"]);
-            if !channels.is_empty() {
-                left.push(format!("channels {channels}"));
-            }
-            left
-        };
-        let mut found = left(&mut control);
-        while !found.is_empty() && Instant::now() < limit {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            found = left(&mut control);
-        }
-        for client in clients {
-            client.close(Duration::ZERO).await;
-        }
-        let outside = |control: &mut Control| {
-            let mut left = Vec::new();
-            let connections = control.connections();
-            if connections > 0 {
-                left.push(format!("{connections} connections"));
-            }
-            let tasks = Handle::current()
-                .metrics()
-                .num_alive_tasks()
-                .saturating_sub(self.tasks);
-            if tasks > 0 {
-                left.push(format!("{tasks} tasks"));
-            }
-            left
-        };
-        // Sockets close a moment after the last byte; they have a patience of their own.
-        let limit = Instant::now() + time_limit;
-        let mut rest = outside(&mut control);
-        while !rest.is_empty() && Instant::now() < limit {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            rest = outside(&mut control);
-        }
-        found.extend(rest);
-        found
+        let clients = clients.into_iter().collect();
+        leaks(vec![self.control()], clients, self.tasks, time_limit).await
     }
+}
+
+/// What is still at these servers, in these clients and in the runtime after so long.
+pub(crate) async fn leaks(
+    mut servers: Vec<Control>,
+    clients: Vec<LockClient>,
+    tasks: usize,
+    time_limit: Duration,
+) -> Vec<String> {
+    let limit = Instant::now() + time_limit;
+    let left = |servers: &mut [Control]| {
+        let mut left: Vec<String> = clients.iter().filter_map(busy).collect();
+        for control in servers {
+            let questions = [
+                ("keys", ["KEYS", "*"]),
+                ("channels", ["PUBSUB", "CHANNELS"]),
+                // Before Redis 7.0 there are none.
+                ("sharded channels", ["PUBSUB", "SHARDCHANNELS"]),
+            ];
+            for (what, words) in questions {
+                let found = control.try_run(&words).unwrap_or_default();
+                if !found.is_empty() {
+                    left.push(format!("{what} {found}"));
+                }
+            }
+        }
+        left
+    };
+    let mut found = left(&mut servers);
+    while !found.is_empty() && Instant::now() < limit {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        found = left(&mut servers);
+    }
+    for client in clients {
+        client.close(Duration::ZERO).await;
+    }
+    let outside = |servers: &mut [Control]| {
+        let mut left = Vec::new();
+        let connections: usize = servers.iter_mut().map(Control::connections).sum();
+        if connections > 0 {
+            left.push(format!("{connections} connections"));
+        }
+        let tasks = Handle::current()
+            .metrics()
+            .num_alive_tasks()
+            .saturating_sub(tasks);
+        if tasks > 0 {
+            left.push(format!("{tasks} tasks"));
+        }
+        left
+    };
+    // Sockets close a moment after the last byte; they have a patience of their own.
+    let limit = Instant::now() + time_limit;
+    let mut rest = outside(&mut servers);
+    while !rest.is_empty() && Instant::now() < limit {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        rest = outside(&mut servers);
+    }
+    found.extend(rest);
+    found
 }
 
 impl Deref for TestServer {
