@@ -13,9 +13,9 @@ use test_support::{Cluster, Control, Server, TestServer, eventually, ms};
 /// A primary with two replicas that have its data.
 async fn with_replicas() -> (TestServer, Vec<Server>) {
     let primary = TestServer::with(&["--repl-diskless-sync-delay", "0"]);
-    let of = format!("127.0.0.1 {}", primary.port);
+    let port = primary.port.to_string();
     let replicas: Vec<Server> = (0..2)
-        .map(|_| Server::start_with(&["--replicaof", &of]))
+        .map(|_| Server::start_with(&["--replicaof", "127.0.0.1", &port]))
         .collect();
     let mut control = primary.control();
     let both = || {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::HandOver;
-use test_support::{eventually, has_listener, ms, stalls};
+use test_support::{eventually, ms, stalls};
 
 use super::TestServer;
 
@@ -13,14 +13,13 @@ use super::TestServer;
 async fn an_unlock_wakes_a_waiter_long_before_the_lease_ends() {
     let server = TestServer::new();
     let (ours, theirs) = (server.client().await, server.client().await);
-    let mut control = server.control();
     for _ in 0..20 {
         let guard = theirs.lock("a").lock().await.expect("free");
         let waiter = tokio::spawn({
             let lock = ours.lock("a");
             async move { lock.lock().await.expect("taken").unlock().await }
         });
-        let subscribed = || has_listener(&mut control, "a");
+        let subscribed = || server.has_listener("a");
         eventually("subscribed", ms(2000), subscribed).await;
         let start = Instant::now();
         guard.unlock().await.expect("held");

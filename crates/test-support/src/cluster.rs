@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::server::{Control, Server};
+use crate::server::{Control, Server, has_listener};
 use crate::{eventually, ms};
 
 /// Three primaries, each with a replica if asked for. Node `n + 3` is the first replica of node `n`.
@@ -167,6 +167,12 @@ impl Cluster {
 
     fn info(&self, nth: usize, section: &str) -> String {
         self.control(nth).run(&["INFO", section])
+    }
+
+    /// Whether somebody listens for releases of this lock, at whichever node.
+    pub fn has_listener(&self, key: &str) -> bool {
+        let mut nodes = (0..self.nodes.len()).filter_map(|nth| self.try_control(nth));
+        nodes.any(|mut control| has_listener(&mut control, key))
     }
 
     /// The node that has the slot of this key, as the first node that answers says.

@@ -44,8 +44,7 @@ impl Sentinels {
         let port = primary.tls_port.unwrap_or(primary.port).to_string();
         let mut servers = vec![primary];
         for _ in 0..2 {
-            let of = format!("127.0.0.1 {port}");
-            let words = [&fast[..], &["--replicaof", &of]].concat();
+            let words = [&fast[..], &["--replicaof", "127.0.0.1", &port]].concat();
             servers.push(Server::start_on(tls.is_some(), &words));
         }
         let sentinel = || Sentinel::start(&port, settings.as_deref());

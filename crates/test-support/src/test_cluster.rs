@@ -64,6 +64,11 @@ impl TestCluster {
         self.cluster.control(self.home)
     }
 
+    /// Whether somebody listens for releases of this lock, at whichever node.
+    pub fn has_listener(&self, key: &str) -> bool {
+        self.cluster.has_listener(key)
+    }
+
     /// Proves that nothing is left at any primary, and no connection and no task of the clients.
     pub async fn finish(self, clients: impl IntoIterator<Item = LockClient>) {
         let servers = (0..self.cluster.len()).map(|nth| self.cluster.control(nth));

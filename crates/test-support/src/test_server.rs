@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
-use crate::server::{Control, Server};
+use crate::server::{Control, Server, has_listener};
 
 /// A server, and what was there before the test began.
 pub struct TestServer {
@@ -38,6 +38,11 @@ impl TestServer {
             .connect(&self.server.url())
             .await
             .expect("the server answers")
+    }
+
+    /// Whether somebody listens for releases of this lock.
+    pub fn has_listener(&self, key: &str) -> bool {
+        has_listener(&mut self.control(), key)
     }
 
     /// Proves that nothing is left: no hold, waiter, channel, job or key, and once the clients are
