@@ -9,11 +9,18 @@ use std::time::Instant;
 use crate::java::{self, Java};
 use crate::{Problem, cargo, mutants, page, tools};
 
-const USAGE: &str =
-    "usage: cargo xtask interop [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
+const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
 
 /// One of every era of the protocol, oldest first.
 pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
+/// Which servers the scenarios are played on, with the versions of the matrix. In a cluster: the last that knows
+/// classic channels alone, the first of the sharded ones, and the newest.
+const TOPOLOGIES: [(&str, &[&str]); 3] = [
+    ("one", &VERSIONS),
+    ("cluster", &["3.20.0", "3.24.3", "4.7.0"]),
+    ("sentinel", &["3.20.0", "4.7.0"]),
+];
 
 /// The servers of the full matrix, and where the binaries of the others come from.
 const SERVERS: [(&str, Source); 4] = [
@@ -62,10 +69,18 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         return mutants::run_with_java(&java::find(install)?, &tools::redis_server(install)?);
     }
     let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
+    let mut topology = TOPOLOGIES[0];
     let mut words = arguments.iter();
     while let Some(&word) = words.next() {
         match (word, words.as_slice().first()) {
             ("--all", _) => all = true,
+            ("--topology", Some(&word)) => {
+                let word = known(word, &TOPOLOGIES.map(|(word, _)| word))?;
+                topology = TOPOLOGIES
+                    .into_iter()
+                    .find(|(known, _)| *known == word)
+                    .unwrap_or(topology);
+            }
             ("--redisson", Some(&version)) => versions.push(known(version, &VERSIONS)?),
             ("--server", Some(&server)) => {
                 servers.push(known(server, &SERVERS.map(|(name, _)| name))?)
@@ -77,7 +92,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         }
     }
     if versions.is_empty() {
-        versions = VERSIONS.to_vec();
+        versions = topology.1.to_vec();
     }
     if servers.is_empty() {
         servers = SERVERS
@@ -95,7 +110,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     for server in &servers {
         let binary = binary(server, install)?;
         println!("\n== {server}: {}", reported(&binary));
-        rows.push(play(&java, &binary, &versions, &[])?);
+        rows.push(play(&java, &binary, &versions, &[], Some(topology.0))?);
     }
     let table = table(&versions, &servers, &rows);
     println!("\n{table}");
@@ -104,7 +119,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         (passed + cell.passed, planned + cell.planned)
     });
     if all {
-        write(&table, start)?;
+        write(&table, topology.0, start)?;
     }
     println!("{passed} passed, {} failed", planned - passed);
     if passed == planned {
@@ -130,12 +145,14 @@ pub struct Cell {
     pub left_out: u32,
 }
 
-/// Runs the scenarios on one server, for one version after the other, the `short` ones in short.
+/// Runs the scenarios with the servers of one kind, for one version after the other, the `short` ones in short;
+/// those of one topology, or all.
 pub fn play(
     java: &Java,
     server: &Path,
     versions: &[&str],
     short: &[&str],
+    topology: Option<&str>,
 ) -> Result<Vec<Cell>, Problem> {
     let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
     command
@@ -143,6 +160,7 @@ pub fn play(
         .env("INTEROP_VERSIONS", versions.join(","))
         .env("INTEROP_SHORT", short.join(","))
         .env("RUST_BACKTRACE", "0")
+        .envs(topology.map(|topology| ("INTEROP_TOPOLOGY", topology)))
         .stderr(Stdio::inherit());
     java.apply(&mut command);
     let output = command
@@ -200,16 +218,22 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
 }
 
 /// Puts the table into the page, between its marks.
-fn write(table: &str, start: Instant) -> Result<(), Problem> {
+fn write(table: &str, topology: &str, start: Instant) -> Result<(), Problem> {
+    let (what, option) = match topology {
+        "one" => (String::new(), String::new()),
+        other => (format!(" {other}"), format!("--topology {other} ")),
+    };
+    let begin = format!("<!-- matrix{what} -->");
+    let end = format!("<!-- end of matrix{what} -->");
     let path = tools::root().join("docs/interop.md");
     let text =
         std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
     let today = page::today();
     let reported = format!(
-        "{BEGIN}\n\n{table}\n`cargo xtask interop --all`, {today}, {} s.\n\n{END}",
+        "{begin}\n\n{table}\n`cargo xtask interop {option}--all`, {today}, {} s.\n\n{end}",
         start.elapsed().as_secs()
     );
-    let (Some((before, _)), Some((_, after))) = (text.split_once(BEGIN), text.split_once(END))
+    let (Some((before, _)), Some((_, after))) = (text.split_once(&begin), text.split_once(&end))
     else {
         return Err(Problem::failed(
             "docs/interop.md has lost the marks of its table",
@@ -218,9 +242,6 @@ fn write(table: &str, start: Instant) -> Result<(), Problem> {
     std::fs::write(&path, format!("{before}{reported}{after}"))
         .map_err(|error| Problem::failed(error.to_string()))
 }
-
-const BEGIN: &str = "<!-- matrix -->";
-const END: &str = "<!-- end of matrix -->";
 
 /// The binary of a server, fetched into `target/tools` if it is none of the system's.
 fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {

@@ -39,7 +39,7 @@ usage: cargo xtask COMMAND
                       --long holds 10,000 locks for a minute instead of 12 s
                       --busy runs the tests beside so many busy loops
                       --record writes docs/test-times.md when everything has passed
-  interop [--redisson VERSION]... [--server NAME]... [--all]
+  interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
                       --planted sees whether planted bugs are found
 

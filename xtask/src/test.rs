@@ -293,7 +293,7 @@ impl Report {
         let played = interop::VERSIONS
             .iter()
             .try_for_each(|version| java.build(version))
-            .and_then(|()| interop::play(java, server, &interop::VERSIONS, &short));
+            .and_then(|()| interop::play(java, server, &interop::VERSIONS, &short, None));
         let (passed, planned) = match &played {
             Ok(cells) => cells.iter().fold((0, 0), |sum, cell| {
                 (sum.0 + cell.passed, sum.1 + cell.planned)

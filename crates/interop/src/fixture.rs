@@ -23,6 +23,7 @@ pub struct Scenario {
     /// It belongs to the short run.
     pub short: bool,
     pub load: Load,
+    pub topology: Topology,
     /// Versions of Redisson that cannot be the first party; `docs/protocol.md` says why.
     pub not_first: &'static [&'static str],
     /// Versions that cannot be the second.
@@ -40,6 +41,7 @@ impl Scenario {
             play,
             short: false,
             load: Load::IsWaitedFor,
+            topology: Topology::One,
             not_first: &[],
             not_second: &[],
         }
@@ -54,6 +56,15 @@ impl Scenario {
 
     pub fn load(self, load: Load) -> Self {
         Self { load, ..self }
+    }
+
+    /// It is played on servers of its own.
+    pub fn on(self, topology: Topology) -> Self {
+        Self {
+            topology,
+            load: Load::Servers,
+            ..self
+        }
     }
 
     pub fn not_first(self, versions: &'static [&'static str]) -> Self {
@@ -71,6 +82,27 @@ impl Scenario {
     }
 }
 
+/// Which servers a scenario is played on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topology {
+    One,
+    /// Three primaries, each with a replica.
+    Cluster,
+    /// A primary and two replicas behind three sentinels.
+    Sentinel,
+}
+
+impl Topology {
+    /// The word for it on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
+        }
+    }
+}
+
 /// What a scenario does to the machine. Loads run one after the other, so that who burns the
 /// processor does not run beside who measures time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,15 +111,18 @@ pub enum Load {
     IsWaitedFor,
     /// It starts a process of its own.
     Process,
+    /// It starts six or seven servers of its own.
+    Servers,
     /// It burns the processor.
     Processor,
 }
 
 impl Load {
     /// All of them, with how many scenarios run side by side.
-    pub const ALL: [(Self, usize); 3] = [
+    pub const ALL: [(Self, usize); 4] = [
         (Self::IsWaitedFor, 16),
         (Self::Process, 6),
+        (Self::Servers, 4),
         (Self::Processor, 4),
     ];
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use fixture::{Fixture, Job, Load, Scenario, Sides};
+use fixture::{Fixture, Job, Load, Scenario, Sides, Topology};
 use test_support::Server;
 use test_support::peer::Build;
 
@@ -117,16 +117,15 @@ struct Played {
     left_out: usize,
 }
 
-/// Runs what is planned for one version. What is planned and has no result has failed.
-async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
-    let server = Server::start();
-    let sides = Arc::new(Sides::open(build, &server).await);
-    let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
-    let wanted =
-        |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+/// What this version plays, and how many pairings it cannot play.
+fn planned(build: &Build, short: bool, only: Option<&str>) -> (Vec<Job>, usize) {
     let scenarios: Vec<Scenario> = scenarios()
         .into_iter()
-        .filter(|scenario| !short || scenario.short)
+        .filter(|scenario| match only {
+            Some(word) => word == scenario.topology.word() && (!short || scenario.short),
+            // Of those with several servers a selection.
+            None => scenario.short || !short && scenario.topology == Topology::One,
+        })
         .collect();
     let all = scenarios.len() * Job::PAIRINGS;
     let jobs: Vec<Job> = scenarios
@@ -134,6 +133,18 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         .flat_map(|scenario| Job::pairings(scenario, &build.version))
         .collect();
     let left_out = all - jobs.len();
+    (jobs, left_out)
+}
+
+/// Runs what is planned for one version. What is planned and has no result has failed.
+async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
+    let server = Server::start();
+    let sides = Arc::new(Sides::open(build, &server).await);
+    let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
+    let wanted =
+        |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    let only = std::env::var("INTEROP_TOPOLOGY").ok();
+    let (jobs, left_out) = planned(build, short, only.as_deref());
     let jobs: Vec<(String, Job)> = jobs
         .into_iter()
         .map(|job| (full(&format!("{}_{}", job.scenario.name, job.pair())), job))
@@ -148,7 +159,10 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
     );
     let wire = full("wire");
     // Compared with the newest; the others are known by what they do.
-    if build.version == NEWEST && wanted(&wire) {
+    let has_one = only
+        .as_deref()
+        .is_none_or(|word| word == Topology::One.word());
+    if build.version == NEWEST && wanted(&wire) && has_one {
         results.insert(wire.clone(), false);
         let sides = Arc::clone(&sides);
         let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;

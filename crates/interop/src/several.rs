@@ -1,58 +1,101 @@
-//! Scenarios on a cluster of three primaries, and on servers behind Sentinel.
+//! Scenarios on a cluster of three primaries and their replicas, and on servers behind Sentinel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
-use crate::fixture::{Fixture, Load, QUICK, Scenario, channel, eventually};
+use crate::fixture::{Fixture, QUICK, Scenario, Topology, channel, eventually};
 use crate::party::{Party, Several};
 use crate::waiting::{begin, is_woken_by};
-use test_support::{Cluster, Control, SERVICE, Sentinels, ms};
+use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms, slot};
 
 /// In a cluster they listen at a node where a release by `Announce::Auto` does not find them; `Both` reaches
 /// them.
 const OLD: &[&str] = &["3.6.5", "3.12.5"];
 
+/// They cannot wait for a lock whose slot moves: since 3.24 none subscribes again at the new owner, whoever
+/// releases, and those before listen at the old one, where a release by `Announce::Auto` does not find them.
+const STAYING: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
 pub fn scenarios() -> Vec<Scenario> {
-    let process = |scenario: Scenario| scenario.load(Load::Process);
+    use Topology::{Cluster, Sentinel};
     [
-        Scenario::new("cluster_exclusion", exclusion),
-        Scenario::new("cluster_nested", nested),
-        Scenario::new("cluster_woken_by_unlock", woken_by_unlock)
+        Scenario::new("cluster_exclusion", |f| exclusion(f, Cluster)).on(Cluster),
+        Scenario::new("cluster_nested", |f| nested(f, Cluster)).on(Cluster),
+        Scenario::new("cluster_woken_by_unlock", |f| woken_by_unlock(f, Cluster))
+            .on(Cluster)
             .short()
             .not_second(OLD),
-        Scenario::new("cluster_woken_by_force_unlock", woken_by_force_unlock).not_second(OLD),
-        Scenario::new("cluster_watchdog", watchdog),
-        Scenario::new("cluster_mixed_workers", mixed_workers),
-        Scenario::new("cluster_failover_under_a_waiter", failover_under_a_waiter)
+        Scenario::new("cluster_woken_by_force_unlock", |f| {
+            woken_by_force_unlock(f, Cluster)
+        })
+        .on(Cluster)
+        .not_second(OLD),
+        Scenario::new("cluster_watchdog", |f| watchdog(f, Cluster)).on(Cluster),
+        Scenario::new("cluster_mixed_workers", |f| mixed_workers(f, Cluster)).on(Cluster),
+        Scenario::new("cluster_failover_under_a_waiter", cluster_failover)
+            .on(Cluster)
             .not_first(OLD)
             .not_second(OLD),
-        Scenario::new("sentinel_failover_under_a_waiter", sentinel_failover).short(),
+        Scenario::new("cluster_slot_moves_under_a_waiter", slot_moves)
+            .on(Cluster)
+            .not_second(STAYING),
+        Scenario::new("sentinel_exclusion", |f| exclusion(f, Sentinel)).on(Sentinel),
+        Scenario::new("sentinel_nested", |f| nested(f, Sentinel)).on(Sentinel),
+        Scenario::new("sentinel_woken_by_unlock", |f| woken_by_unlock(f, Sentinel)).on(Sentinel),
+        Scenario::new("sentinel_woken_by_force_unlock", |f| {
+            woken_by_force_unlock(f, Sentinel)
+        })
+        .on(Sentinel),
+        Scenario::new("sentinel_watchdog", |f| watchdog(f, Sentinel)).on(Sentinel),
+        Scenario::new("sentinel_mixed_workers", |f| mixed_workers(f, Sentinel)).on(Sentinel),
+        Scenario::new("sentinel_failover_under_a_waiter", sentinel_failover)
+            .on(Sentinel)
+            .short(),
     ]
-    .into_iter()
-    .map(process)
-    .collect()
+    .into()
 }
 
-/// A cluster, with a client of each party.
+/// Servers of a scenario's own.
+enum Servers {
+    Cluster(Cluster),
+    Sentinels(Sentinels),
+}
+
+/// Servers, with a client of each party.
 struct Field {
-    cluster: Cluster,
+    servers: Servers,
     first: Party,
     second: Party,
 }
 
 impl Field {
-    async fn open(fixture: &Fixture, replicas: bool, watchdog: std::time::Duration) -> Self {
-        let cluster = Cluster::start_with(replicas, &["--cluster-announce-ip", "127.0.0.1"]).await;
-        let servers = Several {
-            rust: cluster.url(),
-            java: format!("redis://127.0.0.1:{}", cluster.port(0)),
-            kind: "cluster",
-            name: String::new(),
+    async fn open(fixture: &Fixture, topology: Topology, watchdog: Duration) -> Self {
+        let servers = match topology {
+            Topology::Sentinel => Servers::Sentinels(Sentinels::start().await),
+            Topology::One | Topology::Cluster => {
+                let settings = ["--cluster-announce-ip", "127.0.0.1"];
+                Servers::Cluster(Cluster::start_with(true, &settings).await)
+            }
         };
-        let first = fixture.first.of_several(&servers, watchdog).await;
-        let second = fixture.second.of_several(&servers, watchdog).await;
+        let several = match &servers {
+            Servers::Cluster(cluster) => Several {
+                rust: cluster.url(),
+                java: format!("redis://127.0.0.1:{}", cluster.port(0)),
+                kind: topology.word(),
+                name: String::new(),
+            },
+            Servers::Sentinels(sentinels) => Several {
+                rust: sentinels.url(),
+                java: sentinels.addresses(),
+                kind: topology.word(),
+                name: SERVICE.to_owned(),
+            },
+        };
+        let first = fixture.first.of_several(&several, watchdog).await;
+        let second = fixture.second.of_several(&several, watchdog).await;
         Self {
-            cluster,
+            servers,
             first,
             second,
         }
@@ -60,20 +103,27 @@ impl Field {
 
     /// A name at each primary.
     fn names(&self, fixture: &Fixture) -> Vec<String> {
-        let name = |nth| self.cluster.key_at(nth, &fixture.name);
-        (0..3).map(name).collect()
+        match &self.servers {
+            Servers::Cluster(cluster) => (0..3)
+                .map(|nth| cluster.key_at(nth, &fixture.name))
+                .collect(),
+            Servers::Sentinels(_) => vec![fixture.name.clone()],
+        }
+    }
+
+    /// A connection to the primary that has this lock, as long as nothing has moved.
+    fn control(&self, name: &str) -> Control {
+        match &self.servers {
+            Servers::Cluster(cluster) => cluster.control(cluster.owner(name)),
+            Servers::Sentinels(sentinels) => sentinels.control(0),
+        }
     }
 
     /// Waits until somebody listens, on whichever kind of channel, wherever.
     async fn somebody_waits(&self, name: &str) {
-        let channel = channel(name);
-        let listens = || {
-            (0..self.cluster.len()).any(|nth| {
-                let mut control = self.cluster.control(nth);
-                ["NUMSUB", "SHARDNUMSUB"]
-                    .into_iter()
-                    .any(|kind| has_listener(&mut control, kind, &channel))
-            })
+        let listens = || match &self.servers {
+            Servers::Cluster(cluster) => cluster.has_listener(name),
+            Servers::Sentinels(_) => has_listener(&mut self.control(name), name),
         };
         eventually("somebody listens", listens).await;
         // The second attempt, after subscribing.
@@ -86,14 +136,8 @@ impl Field {
     }
 }
 
-/// Before Redis 7.0 there are no sharded channels.
-fn has_listener(control: &mut Control, kind: &str, channel: &str) -> bool {
-    let listeners = control.try_run(&["PUBSUB", kind, channel]);
-    listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
-}
-
-async fn exclusion(fixture: Fixture) {
-    let field = Field::open(&fixture, false, ms(30_000)).await;
+async fn exclusion(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, ms(30_000)).await;
     let (one, other) = (field.first.worker(), field.second.worker());
     for name in field.names(&fixture) {
         for _ in 0..3 {
@@ -109,11 +153,11 @@ async fn exclusion(fixture: Fixture) {
     field.close().await;
 }
 
-async fn nested(fixture: Fixture) {
-    let field = Field::open(&fixture, false, ms(30_000)).await;
+async fn nested(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, ms(30_000)).await;
     let (one, other) = (field.first.worker(), field.second.worker());
-    for (nth, name) in field.names(&fixture).into_iter().enumerate() {
-        let mut control = field.cluster.control(nth);
+    for name in field.names(&fixture) {
+        let mut control = field.control(&name);
         for depth in 1..=3 {
             one.lock(&name, None).await.expect("ours");
             assert_eq!(control.count(&name), depth);
@@ -127,8 +171,8 @@ async fn nested(fixture: Fixture) {
     field.close().await;
 }
 
-async fn woken_by_unlock(fixture: Fixture) {
-    let field = Field::open(&fixture, false, ms(30_000)).await;
+async fn woken_by_unlock(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, ms(30_000)).await;
     let (one, other) = (field.first.worker(), field.second.worker());
     for name in field.names(&fixture) {
         one.lock(&name, Some(ms(30_000))).await.expect("free");
@@ -140,8 +184,8 @@ async fn woken_by_unlock(fixture: Fixture) {
     field.close().await;
 }
 
-async fn woken_by_force_unlock(fixture: Fixture) {
-    let field = Field::open(&fixture, false, ms(30_000)).await;
+async fn woken_by_force_unlock(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, ms(30_000)).await;
     let (one, other, third) = (
         field.first.worker(),
         field.second.worker(),
@@ -159,8 +203,8 @@ async fn woken_by_force_unlock(fixture: Fixture) {
 }
 
 /// Thirty locks in as many slots are kept for three leases.
-async fn watchdog(fixture: Fixture) {
-    let field = Field::open(&fixture, false, QUICK).await;
+async fn watchdog(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, QUICK).await;
     let (one, other) = (field.first.worker(), field.second.worker());
     let names: Vec<_> = (0..30)
         .map(|nth| format!("{}:{nth}", fixture.name))
@@ -181,10 +225,10 @@ async fn watchdog(fixture: Fixture) {
 }
 
 /// Workers of both sides at one lock of each primary: one at a time is inside.
-async fn mixed_workers(fixture: Fixture) {
+async fn mixed_workers(fixture: Fixture, topology: Topology) {
     const WORKERS: usize = 4;
     const SECTIONS: usize = 15;
-    let field = Field::open(&fixture, false, ms(30_000)).await;
+    let field = Field::open(&fixture, topology, ms(30_000)).await;
     let mut tasks = tokio::task::JoinSet::new();
     for name in field.names(&fixture) {
         let inside = Arc::<AtomicI64>::default();
@@ -209,39 +253,62 @@ async fn mixed_workers(fixture: Fixture) {
     field.close().await;
 }
 
-async fn failover_under_a_waiter(fixture: Fixture) {
-    let field = Field::open(&fixture, true, ms(30_000)).await;
+async fn cluster_failover(fixture: Fixture) {
+    let field = Field::open(&fixture, Topology::Cluster, ms(30_000)).await;
+    let Servers::Cluster(cluster) = &field.servers else {
+        unreachable!("it was asked for")
+    };
     let (one, other) = (field.first.worker(), field.second.worker());
-    let name = field.cluster.key_at(0, &fixture.name);
+    let name = cluster.key_at(0, &fixture.name);
     one.lock(&name, None).await.expect("free");
     let waiting = begin(&other, &name);
     field.somebody_waits(&name).await;
-    field.cluster.fail_over_to(3).await;
-    let channel = channel(&name);
-    let mut control = field.cluster.control(3);
-    let mut listens = || {
-        ["NUMSUB", "SHARDNUMSUB"]
-            .into_iter()
-            .any(|kind| has_listener(&mut control, kind, &channel))
-    };
-    eventually("it listens at the new primary", &mut listens).await;
+    cluster.fail_over_to(3).await;
+    let mut control = cluster.control(3);
+    // Ours hears classic messages, which go to every node, at whichever node it likes.
+    let hears_all = field.second.is_rust() && !knows_sharded(&mut control);
+    let listens = || hears_all && cluster.has_listener(&name) || has_listener(&mut control, &name);
+    eventually("it hears of the new primary", listens).await;
     tokio::time::sleep(ms(50)).await;
     is_woken_by(waiting, one.unlock(&name)).await;
     other.unlock(&name).await.expect("held");
     field.close().await;
 }
 
-async fn sentinel_failover(fixture: Fixture) {
-    let sentinels = Sentinels::start().await;
-    let servers = Several {
-        rust: sentinels.url(),
-        java: sentinels.addresses(),
-        kind: "sentinel",
-        name: SERVICE.to_owned(),
+/// Before Redis 7.0 there are no sharded channels.
+fn knows_sharded(control: &mut Control) -> bool {
+    control.try_run(&["PUBSUB", "SHARDNUMSUB"]).is_ok()
+}
+
+/// A message that was published before a client has found the slot again is heard by nobody, so it may be a while.
+async fn slot_moves(fixture: Fixture) {
+    let field = Field::open(&fixture, Topology::Cluster, ms(30_000)).await;
+    let Servers::Cluster(cluster) = &field.servers else {
+        unreachable!("it was asked for")
     };
-    let first = fixture.first.of_several(&servers, ms(30_000)).await;
-    let second = fixture.second.of_several(&servers, ms(30_000)).await;
-    let (one, other, name) = (first.worker(), second.worker(), &fixture.name);
+    let (one, other) = (field.first.worker(), field.second.worker());
+    let name = cluster.key_at(0, &fixture.name);
+    one.lock(&name, None).await.expect("free");
+    let waiting = begin(&other, &name);
+    field.somebody_waits(&name).await;
+    cluster.move_slot(slot(&name), 0, 1);
+    one.unlock(&name).await.expect("held");
+    // The map is asked for every 5 s at the latest.
+    let woken = tokio::time::timeout(ms(5_000 + 1_000), waiting).await;
+    let (taken, _) = woken
+        .expect("long before the lease ends")
+        .expect("no panic");
+    taken.expect("free");
+    other.unlock(&name).await.expect("held");
+    field.close().await;
+}
+
+async fn sentinel_failover(fixture: Fixture) {
+    let field = Field::open(&fixture, Topology::Sentinel, ms(30_000)).await;
+    let Servers::Sentinels(sentinels) = &field.servers else {
+        unreachable!("it was asked for")
+    };
+    let (one, other, name) = (field.first.worker(), field.second.worker(), &fixture.name);
     one.lock(name, None).await.expect("free");
     let waiting = begin(&other, name);
     let channel = channel(name);
@@ -265,6 +332,5 @@ async fn sentinel_failover(fixture: Fixture) {
     tokio::time::sleep(ms(2_000)).await;
     is_woken_by(waiting, one.unlock(name)).await;
     other.unlock(name).await.expect("held");
-    first.close().await;
-    second.close().await;
+    field.close().await;
 }
