@@ -122,7 +122,7 @@ impl Load {
     pub const ALL: [(Self, usize); 4] = [
         (Self::IsWaitedFor, 16),
         (Self::Process, 6),
-        (Self::Servers, 4),
+        (Self::Servers, 3),
         (Self::Processor, 4),
     ];
 }
