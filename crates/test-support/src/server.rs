@@ -119,8 +119,13 @@ impl Server {
                 return false;
             }
             let client = redis::Client::open(self.url()).expect("a valid address");
+            // Another server may have taken the port, of which this one is about to hear.
+            let own = format!("process_id:{}\r", self.child.id());
             if let Ok(mut connection) = client.get_connection()
-                && redis::cmd("PING").query::<String>(&mut connection).is_ok()
+                && let Ok(info) = redis::cmd("INFO")
+                    .arg("server")
+                    .query::<String>(&mut connection)
+                && info.contains(&own)
             {
                 return true;
             }
