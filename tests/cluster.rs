@@ -249,6 +249,9 @@ async fn what_a_former_primary_answers_is_not_believed() {
     let pending = tokio::spawn(async move { lock.try_lock().await });
     cluster.is_primary(3, ms(20_000)).await;
     let others = other.lock(key.clone()).try_lock().await;
+    // Until then an answer of the former primary is one of the primary.
+    let switched = || client.stats().failovers_total >= 1;
+    eventually("it is noticed", ms(15_000), switched).await;
     cluster.server(0).resume();
     let ours = pending.await.expect("no panic");
     println!("ours {ours:?}, the other's {others:?}");

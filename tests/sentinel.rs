@@ -113,6 +113,9 @@ async fn what_a_former_primary_answers_is_not_believed() {
     let pending = tokio::spawn(async move { lock.try_lock().await });
     let primary = sentinels.new_primary(0, ms(30_000)).await;
     let others = other.lock("stale").try_lock().await;
+    // Until then an answer of the former primary is one of the primary.
+    let switched = || client.stats().failovers_total >= 1;
+    eventually("it is noticed", ms(15_000), switched).await;
     sentinels.server(0).resume();
     let ours = pending.await.expect("no panic");
     let holders = [ours, others].map(|taken| taken.expect("answered"));

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::server::{Control, Server, free_port, server_binary};
+use crate::server::{Control, Server, answers, free_port, server_binary};
 use crate::{eventually, ms};
 
 /// Servers behind sentinels.
@@ -191,7 +191,18 @@ impl Sentinels {
 }
 
 impl Sentinel {
+    /// A port that was taken meanwhile costs another try.
     fn start(primary: &str, tls: Option<&[&str]>) -> Self {
+        for _ in 0..20 {
+            let mut sentinel = Self::start_once(primary, tls);
+            if answers(&mut sentinel.child, sentinel.port) {
+                return sentinel;
+            }
+        }
+        panic!("no sentinel could be started on a free port");
+    }
+
+    fn start_once(primary: &str, tls: Option<&[&str]>) -> Self {
         let port = free_port();
         let tls_port = tls.map(|_| free_port());
         let folder = std::env::temp_dir().join(format!(

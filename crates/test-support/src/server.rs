@@ -108,31 +108,31 @@ impl Server {
     }
 
     fn answers(&mut self) -> bool {
-        let limit = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < limit {
-            if self
-                .child
-                .try_wait()
-                .expect("the child can be asked")
-                .is_some()
-            {
-                return false;
-            }
-            let client = redis::Client::open(self.url()).expect("a valid address");
-            // Another server may have taken the port, of which this one is about to hear.
-            let own = format!("process_id:{}\r", self.child.id());
-            if let Ok(mut connection) = client.get_connection()
-                && let Ok(info) = redis::cmd("INFO")
-                    .arg("server")
-                    .query::<String>(&mut connection)
-                && info.contains(&own)
-            {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        false
+        answers(&mut self.child, self.port)
     }
+}
+
+/// Waits until a server, or a sentinel, answers. Another one may have taken the port, of which this one is about
+/// to hear.
+pub(crate) fn answers(child: &mut Child, port: u16) -> bool {
+    let limit = Instant::now() + Duration::from_secs(10);
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("an address");
+    let own = format!("process_id:{}\r", child.id());
+    while Instant::now() < limit {
+        if child.try_wait().expect("the child can be asked").is_some() {
+            return false;
+        }
+        if let Ok(mut connection) = client.get_connection()
+            && let Ok(info) = redis::cmd("INFO")
+                .arg("server")
+                .query::<String>(&mut connection)
+            && info.contains(&own)
+        {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
 }
 
 impl Drop for Server {
