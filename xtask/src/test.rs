@@ -175,7 +175,13 @@ const PARTS: [(&str, &[&str], &[&str]); 7] = [
     (
         "clusters, and servers behind Sentinel",
         &[],
-        &["cluster", "cluster_wakeups", "sentinel", "replicas"],
+        &[
+            "cluster",
+            "cluster_wakeups",
+            "cluster_costs",
+            "sentinel",
+            "replicas",
+        ],
     ),
     (
         "rows of other files over three primaries",
