@@ -2,6 +2,7 @@
 
 mod busy;
 mod examples;
+mod parts;
 mod quick;
 mod report;
 mod times;
@@ -11,6 +12,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use self::busy::BusyLoops;
+pub use self::parts::features;
+use self::parts::{OPTIONAL, PARTS};
 use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
@@ -132,72 +135,6 @@ const BUSY_MAX: usize = 64;
 
 /// How many simulated schedules.
 const SCHEDULES: &str = "2000";
-
-/// Which test files belong together, and the features that they need; each file runs its tests side by
-/// side.
-const PARTS: [(&str, &[&str], &[&str]); 7] = [
-    (
-        "facts about fred, public surface, scripts",
-        &[],
-        &["fred_facts", "api", "source", "scripts", "leaks"],
-    ),
-    (
-        "behaviour",
-        &[],
-        &[
-            "lock",
-            "bodies",
-            "owners",
-            "runtimes",
-            "moved",
-            "waiting",
-            "renewal",
-            "cluster_node",
-            "from_fred",
-            "credentials",
-            "callbacks",
-            "events",
-            "path",
-            "writes",
-        ],
-    ),
-    (
-        "optional features",
-        &["blocking", "metrics", "serde", "tls-rustls"],
-        &["blocking", "features", "tls"],
-    ),
-    ("errors, bad inputs, rights", &[], &["errors", "rights"]),
-    (
-        "hostile: outcomes, cancellation, storms",
-        &[],
-        &["outcomes", "cancellation", "storm", "handover"],
-    ),
-    (
-        "clusters, and servers behind Sentinel",
-        &[],
-        &[
-            "cluster",
-            "cluster_wakeups",
-            "cluster_costs",
-            "sentinel",
-            "replicas",
-        ],
-    ),
-    (
-        "rows of other files over three primaries",
-        &[],
-        &["cluster_rows"],
-    ),
-];
-
-/// The same as those of the part for them, so that what they need is built once.
-const OPTIONAL: &str = "blocking,metrics,serde,tls-rustls";
-
-/// The features that a file of tests needs.
-pub fn features(file: &str) -> &'static [&'static str] {
-    let part = PARTS.iter().find(|(_, _, files)| files.contains(&file));
-    part.map_or(&[], |(_, features, _)| features)
-}
 
 impl Report {
     /// What can be said without running a test.

@@ -174,9 +174,9 @@ fn evaluate(text: &str, server: u32) {
         if unlock.at - before.at < SILENCE || next.at - unlock.at > LONGEST {
             continue;
         }
-        let heard = |from: usize, to: usize| {
-            let reads = clients[from..to].iter().filter(|passed| !passed.writes);
-            reads.last().map(|passed| passed.at)
+        let read_last = |from: usize, to: usize| {
+            let mut reads = clients[from..to].iter().filter(|passed| !passed.writes);
+            reads.next_back().map(|passed| passed.at)
         };
         let at_server = |writes: bool, from: f64, to: f64| {
             let within = server.iter().filter(move |passed| passed.writes == writes);
@@ -185,15 +185,15 @@ fn evaluate(text: &str, server: u32) {
                 .filter(move |at| (from..to).contains(at))
         };
         let times = (|| {
-            let (message, reply) = (heard(nth[1], nth[2])?, heard(nth[2], nth[3])?);
+            let (message, reply) = (read_last(nth[1], nth[2])?, read_last(nth[2], nth[3])?);
             Some([
                 unlock.at,
                 at_server(false, unlock.at, message).next()?,
-                at_server(true, unlock.at, message).last()?,
+                at_server(true, unlock.at, message).next_back()?,
                 message,
                 acquire.at,
                 at_server(false, acquire.at, reply).next()?,
-                at_server(true, acquire.at, reply).last()?,
+                at_server(true, acquire.at, reply).next_back()?,
                 reply,
                 next.at,
             ])

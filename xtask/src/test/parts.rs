@@ -1,0 +1,67 @@
+//! Which test files belong together, and what they need.
+
+/// Which test files belong together, and the features that they need; each file runs its tests side by
+/// side.
+pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
+    (
+        "facts about fred, public surface, scripts",
+        &[],
+        &["fred_facts", "api", "source", "scripts", "leaks"],
+    ),
+    (
+        "behaviour",
+        &[],
+        &[
+            "lock",
+            "bodies",
+            "owners",
+            "runtimes",
+            "moved",
+            "waiting",
+            "renewal",
+            "cluster_node",
+            "from_fred",
+            "credentials",
+            "callbacks",
+            "events",
+            "path",
+            "writes",
+        ],
+    ),
+    (
+        "optional features",
+        &["blocking", "metrics", "serde", "tls-rustls"],
+        &["blocking", "features", "tls"],
+    ),
+    ("errors, bad inputs, rights", &[], &["errors", "rights"]),
+    (
+        "hostile: outcomes, cancellation, storms",
+        &[],
+        &["outcomes", "cancellation", "storm", "handover"],
+    ),
+    (
+        "clusters, and servers behind Sentinel",
+        &[],
+        &[
+            "cluster",
+            "cluster_wakeups",
+            "cluster_costs",
+            "sentinel",
+            "replicas",
+        ],
+    ),
+    (
+        "rows of other files over three primaries",
+        &[],
+        &["cluster_rows"],
+    ),
+];
+
+/// The same as those of the part for them, so that what they need is built once.
+pub(super) const OPTIONAL: &str = "blocking,metrics,serde,tls-rustls";
+
+/// The features that a file of tests needs.
+pub fn features(file: &str) -> &'static [&'static str] {
+    let part = PARTS.iter().find(|(_, _, files)| files.contains(&file));
+    part.map_or(&[], |(_, features, _)| features)
+}
