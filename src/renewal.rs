@@ -333,7 +333,7 @@ fn is_about_slots(error: &Error) -> bool {
     matches!(
         error,
         Error::Refused {
-            kind: RefusedKind::Cluster,
+            kind: RefusedKind::Cluster | RefusedKind::ClusterDown,
             ..
         }
     )

@@ -217,11 +217,11 @@ const KINDS: [(&str, RefusedKind); 15] = [
     ("MASTERDOWN", RefusedKind::MasterDown),
     ("MISCONF", RefusedKind::Misconf),
     ("ERR max number of clients", RefusedKind::TooManyClients),
-    ("CLUSTERDOWN", RefusedKind::Cluster),
+    ("CLUSTERDOWN", RefusedKind::ClusterDown),
     ("MOVED", RefusedKind::Cluster),
     ("ASK ", RefusedKind::Cluster),
     ("CROSSSLOT", RefusedKind::Cluster),
-    ("TRYAGAIN", RefusedKind::Cluster),
+    ("TRYAGAIN", RefusedKind::ClusterDown),
     ("ERR SELECT is not allowed in cluster", RefusedKind::Cluster),
     ("ERR DB index is out of range", RefusedKind::NoSuchDatabase),
 ];

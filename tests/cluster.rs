@@ -156,12 +156,13 @@ async fn a_call_that_was_only_sent_on_was_not_executed() {
         matches!(
             refused,
             Error::Refused {
-                kind: RefusedKind::Cluster,
+                kind: RefusedKind::ClusterDown,
                 ..
             }
         ),
         "{refused:?}"
     );
+    assert!(refused.is_retryable());
     assert_eq!(client.stats().releasing, 0, "there is nothing to undo");
     cluster.server(new).resume();
     eventually("it is back", ms(20_000), || cluster.is_working(new)).await;

@@ -29,7 +29,9 @@ pub enum RefusedKind {
     Misconf,
     /// `max number of clients reached`
     TooManyClients,
-    /// `CLUSTERDOWN`, `MOVED`, `ASK`, `CROSSSLOT`, `TRYAGAIN`
+    /// `CLUSTERDOWN`, `TRYAGAIN`; or `MOVED` and `ASK` to a node that was not reached in time.
+    ClusterDown,
+    /// `MOVED`, `ASK`, `CROSSSLOT`: of a cluster's node that was connected to as one server.
     Cluster,
     /// `ERR DB index is out of range`: the number behind the `/` of the address.
     NoSuchDatabase,
@@ -52,9 +54,8 @@ impl fmt::Display for RefusedKind {
                 "it has no database of this number; see its setting `databases`"
             }
             Self::Other => "it gives a reason of its own",
-            Self::Cluster => {
-                "its cluster does not serve this lock now; if redis:// names a node of it, use redis-cluster://"
-            }
+            Self::ClusterDown => "its cluster does not serve this lock at the moment; try again",
+            Self::Cluster => "it is a node of a cluster; connect with redis-cluster://",
         })
     }
 }

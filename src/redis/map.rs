@@ -152,7 +152,7 @@ impl Map {
             self.around.outdated.notify_one();
             let next = match redirect {
                 Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
-                    return Err(SendError::Refused(text));
+                    return Err(not_reached(text));
                 }
                 Redirect::Moved(address) => {
                     redirections += 1;
@@ -179,7 +179,7 @@ impl Map {
             way = match next {
                 Ok(way) if Instant::now() < limit.until => way,
                 // What the last server said tells more than that the time is over.
-                Ok(_) | Err(SendError::NotSent(_)) => return Err(SendError::Refused(text)),
+                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(text)),
                 Err(error) => return Err(error),
             };
         }
@@ -376,6 +376,17 @@ impl Map {
             failovers: self.failovers.load(Ordering::Relaxed),
         }
     }
+}
+
+/// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
+/// address leads to the wrong server.
+fn not_reached(text: String) -> SendError {
+    SendError::Refused(
+        match text.starts_with("MOVED") || text.starts_with("ASK ") {
+            true => format!("CLUSTERDOWN not reached in time: {text}"),
+            false => text,
+        },
+    )
 }
 
 /// A server that was named as taking over a route, and has still none after this, keeps no connections.

@@ -312,7 +312,7 @@ impl Actor {
             }
             Error::PermissionDenied { .. } => self.expected.denied,
             Error::Refused {
-                kind: RefusedKind::Cluster,
+                kind: RefusedKind::ClusterDown,
                 ..
             } => self.expected.not_served,
             Error::Closed | Error::NoRuntime => self.expected.closed,

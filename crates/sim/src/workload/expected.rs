@@ -21,7 +21,10 @@ pub(crate) struct Expected {
 impl Expected {
     pub(crate) fn in_program(program: &Program) -> Self {
         Self {
-            no_answer: !program.is_healthy(),
+            no_answer: match program.cluster {
+                true => program.may_be_not_served(),
+                false => !program.is_healthy(),
+            },
             denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
             not_served: program.may_be_not_served(),
             closed: program
