@@ -85,15 +85,16 @@ impl LockName {
 #[non_exhaustive]
 pub enum Announce {
     /// Sharded, and classic too if anybody listens to the classic channel at the primary that has the lock;
-    /// listens to both. For fleets with Redissons of any age. Classic if the servers have no sharded
-    /// channels, which came with Redis 7.0.
+    /// listens to both. For fleets with Redisson 3.20 or newer; older ones listen elsewhere and need
+    /// [`Both`](Self::Both). Classic if the servers have no sharded channels, which came with Redis 7.0.
     #[default]
     Auto,
     /// Sharded only: for fleets without old Redissons. It costs the cluster least.
     Sharded,
     /// Classic only: for old servers, and Redissons with `shardedSubscriptionMode=OFF`.
     Classic,
-    /// Both, always: for Redissons that listen at replicas (`subscriptionMode=SLAVE`). It costs the cluster most.
+    /// Both, always: for Redissons older than 3.20, or that listen at replicas (`subscriptionMode=SLAVE`). It
+    /// costs the cluster most.
     Both,
 }
 

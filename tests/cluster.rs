@@ -291,6 +291,34 @@ async fn a_slot_that_nobody_has_for_a_moment_is_waited_for() {
     client.close(Duration::ZERO).await;
 }
 
+/// Longer than the time of one command: each attempt is refused, and the next is made.
+#[tokio::test]
+async fn a_slot_that_nobody_has_for_longer_is_tried_again() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let cluster = Cluster::start_with(false, &settings).await;
+    let client = connect(&cluster).await;
+    let key = cluster.key_at(0, "nobody");
+    let number = slot(&key).to_string();
+    for nth in 0..3 {
+        cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
+    }
+    let retrying = client.lock(key.clone()).retry_for(ms(60_000));
+    let retrying = tokio::spawn(async move { retrying.lock().await });
+    let once = client.lock(format!("{{{key}}}:once"));
+    // The second failure lies behind every attempt that was under way at the first.
+    for _ in 0..2 {
+        let failed = once.try_lock().await.expect_err("nobody has its slot");
+        // fred says CLUSTERDOWN to whatever is in flight, so it does not say that nothing was executed.
+        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed:?}");
+        assert!(failed.is_retryable());
+    }
+    assert!(!retrying.is_finished(), "it is tried again");
+    cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
+    let guard = retrying.await.expect("no panic").expect("its slot is back");
+    guard.unlock().await.expect("held");
+    nothing_is_left(&cluster, [client]).await;
+}
+
 /// Workers at a few locks, each with a counter that two of them inside at once would spoil.
 struct Load {
     /// Sections so far.

@@ -147,25 +147,39 @@ async fn a_lock_that_is_handed_over_inside_the_client_is_asked_about_too() {
 #[tokio::test]
 async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
     let (primary, replicas) = with_replicas().await;
-    let client = primary.client().await;
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(1_500))
+        .command_timeout(ms(450))
+        .connect(&primary.url())
+        .await
+        .expect("it answers");
+    // Due every 500 ms, and at risk without a renewal for a second.
+    let kept = client.lock("kept").lock().await.expect("free");
     replicas[0].pause();
     let takers: Vec<_> = (0..64)
         .map(|nth| {
-            let lock = client.lock(format!("slow:{nth}")).sync_replicas(2, ms(500));
+            let lock = client.lock(format!("slow:{nth}")).sync_replicas(2, ms(400));
             tokio::spawn(async move { lock.lock().await.map(drop) })
         })
         .collect();
+    let (mut control, mut shortest) = (primary.control(), i64::MAX);
     let (mut longest, start) = (Duration::ZERO, Instant::now());
     while takers.iter().any(|taker| !taker.is_finished()) {
         let before = Instant::now();
         let guard = client.lock("other").lock().await.expect("free");
         guard.unlock().await.expect("held");
         longest = longest.max(before.elapsed());
+        shortest = shortest.min(control.number(&["PTTL", "kept"]));
+        assert_eq!(kept.state(), HoldState::Held, "it is renewed as ever");
     }
     let all = start.elapsed();
-    println!("64 takers took {all:?}, another lock {longest:?} at most");
-    // A WAIT on the connection of commands would have stopped each of them for half a second.
-    assert!(longest < ms(400), "{longest:?}");
+    println!(
+        "64 takers took {all:?}, another lock {longest:?} at most; {shortest} ms were left to a renewed one at least"
+    );
+    // A WAIT on the connection of commands would have stopped each of them, and the renewals, for 400 ms.
+    assert!(longest < ms(320), "{longest:?}");
+    assert!(shortest > 680, "renewed {shortest} ms before its end");
+    kept.unlock().await.expect("held");
     for taker in takers {
         let refused = taker.await.expect("no panic").expect_err("one is silent");
         assert!(

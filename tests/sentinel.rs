@@ -78,7 +78,8 @@ async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
         sentinels.server(nth).resume();
     }
     let primary = sentinels.new_primary(0, ms(30_000)).await;
-    let reason = tokio::time::timeout(ms(2_000 + 1_200), lost.lost()).await;
+    // The sentinels announce a promotion when they have heard of it, about a second behind it.
+    let reason = tokio::time::timeout(ms(1_200 + 2_000), lost.lost()).await;
     assert_eq!(
         reason,
         Ok(LossReason::Gone),
