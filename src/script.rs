@@ -65,8 +65,8 @@ pub(crate) struct Call<T> {
     /// In place for all calls but those of many keys.
     pub(crate) keys: SmallVec<[Arc<str>; 1]>,
     pub(crate) args: Args,
-    /// The sharded channel on which it says that the lock is free.
-    pub(crate) announced: Option<Arc<str>>,
+    /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
+    pub(crate) announced: Option<(Arc<str>, Announce)>,
     pub(crate) decode: fn(&Reply) -> Option<T>,
 }
 
@@ -333,8 +333,10 @@ pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, Str
     }
 }
 
-fn sharded(name: &LockName, announce: Announce) -> Option<Arc<str>> {
-    announce.hears_sharded().then(|| Arc::clone(name.channel()))
+fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
+    announce
+        .hears_sharded()
+        .then(|| (Arc::clone(name.channel()), announce))
 }
 
 /// The arguments with the word for the way; without one a script uses classic channels, which is all that there

@@ -378,7 +378,7 @@ fn the_crate_forbids_unsafe_code_and_names_fred_behind_one_door_only() {
         // The client has it in the signature of `from_fred`.
         let allowed = [
             "src/redis/connection.rs",
-            "src/redis/connection/sharded.rs",
+            "src/redis/connection/cluster.rs",
             "src/redis/settings.rs",
             "src/redis/settings/tests.rs",
             "src/redis/settings/tls.rs",

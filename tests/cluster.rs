@@ -495,7 +495,7 @@ async fn the_rights_that_are_written_down_are_enough() {
     let cluster = Cluster::start(true).await;
     let rights = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish \
                   +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info \
-                  +cluster|info +cluster|slots +spublish +ssubscribe +sunsubscribe +pubsub|numsub +pubsub|shardnumsub +wait";
+                  +cluster|info +cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|numsub +pubsub|shardnumsub +wait";
     for nth in 0..cluster.len() {
         let mut words = vec![
             "ACL", "SETUSER", "locker", "on", ">secret", "-@all", "~lock:*",
@@ -534,6 +534,21 @@ async fn the_rights_that_are_written_down_are_enough() {
         assert!(client.lock(key.clone()).lock().await.is_ok());
         assert!(client.lock(key).inspect().await.is_ok());
     }
+
+    // In a slot on its way as well.
+    let key = cluster.key_at(0, "lock:on-its-way");
+    cluster.begin_to_move(slot(&key), 0, 1);
+    let guard = client.lock(key.clone()).lock().await.expect("it may");
+    guard.unlock().await.expect("it may");
+    for nth in 0..cluster.len() {
+        let words = ["ACL", "SETUSER", "locker", "-asking"];
+        cluster.control(nth).run(&words);
+    }
+    let refused = client.lock(key).lock().await.expect_err("it may not ask");
+    assert!(
+        matches!(&refused, Error::PermissionDenied { permission, .. } if permission == "+asking"),
+        "{refused:?}"
+    );
     nothing_is_left(&cluster, [client, other]).await;
 }
 

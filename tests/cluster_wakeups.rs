@@ -153,6 +153,27 @@ async fn an_old_listener_at_the_owner_is_found_by_the_release() {
     client.close(Duration::ZERO).await;
 }
 
+/// The release is executed at the node that takes over its slot; the listener is at the other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_listener_is_found_by_a_release_of_a_slot_on_its_way() {
+    let cluster = Cluster::start(false).await;
+    let client = connect(&cluster, Announce::Auto).await;
+    let key = cluster.key_at(1, "old");
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let mut control = cluster.control(1);
+    let mut heard = control.connection.as_pubsub();
+    heard.subscribe(&channel).expect("subscribed");
+    cluster.begin_to_move(slot(&key), 1, 2);
+    let guard = client.lock(key).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    heard
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("set");
+    let message = heard.get_message().expect("it is published");
+    assert_eq!(message.get_payload::<String>().expect("text"), "0");
+    client.close(Duration::ZERO).await;
+}
+
 /// The map is the same before and behind, and the subscription is gone all the same.
 #[tokio::test]
 async fn a_subscription_that_is_gone_without_a_change_of_the_map_is_noticed() {

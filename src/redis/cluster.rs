@@ -59,9 +59,13 @@ impl Scout {
         let words = [Arg::Fixed("SHARDNUMSUB")];
         let answer = connection.command("PUBSUB", &words, self.settings.command_timeout);
         match answer.await {
-            // A missing permission says that it knows the command.
             Ok(_) => Ok(wanted),
-            Err(ConnectionError::Refused(text)) if server_error::is_permission(&text) => Ok(wanted),
+            // It knows what it names. Redis 6.2 names `pubsub` alone, whatever is behind it.
+            Err(ConnectionError::Refused(text))
+                if server_error::is_permission(&text) && text.contains("shardnumsub") =>
+            {
+                Ok(wanted)
+            }
             Err(ConnectionError::Refused(_)) if wanted == Announce::Auto => Ok(Announce::Classic),
             Err(ConnectionError::Refused(_)) => Err(Error::InvalidConfig {
                 what: "announce",

@@ -5,7 +5,7 @@
 //! [`ConnectionError`] that distinguishes a refusal by the server from a connection without a
 //! reply.
 
-mod sharded;
+mod cluster;
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -93,42 +93,6 @@ impl Connection {
         }
     }
 
-    /// Sends ASKING and a command in one pipeline: a node that takes over a slot executes the one command
-    /// behind it as if the slot were its own already.
-    pub(super) fn asking(
-        &self,
-        name: &'static str,
-        args: &[Arg],
-        timeout: Duration,
-    ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
-        match self {
-            Self::Fred(client) => {
-                let (client, args) = (client.clone(), words(args));
-                Box::pin(async move {
-                    let pipeline = client.pipeline();
-                    let asking = CustomCommand::new_static("ASKING", None::<u16>, false);
-                    let _: Value = pipeline.custom(asking, Vec::<Value>::new()).await?;
-                    let command = CustomCommand::new_static(name, None::<u16>, false);
-                    let _: Value = pipeline
-                        .with_options(&options(timeout))
-                        .custom(command, args)
-                        .await?;
-                    let answer: Value = pipeline.last().await?;
-                    Ok(answer.into())
-                })
-            }
-            #[cfg(feature = "test-util")]
-            Self::Custom(connection) => {
-                let (connection, args) = (Arc::clone(connection), args.to_vec());
-                Box::pin(async move {
-                    let asking = connection.command("ASKING", Vec::new(), timeout);
-                    let (_, answer) = tokio::join!(asking, connection.command(name, args, timeout));
-                    answer
-                })
-            }
-        }
-    }
-
     /// Sends a change of the channels and a PING in one pipeline; returns the PING's echo.
     pub(super) async fn barrier(
         &self,
@@ -138,12 +102,13 @@ impl Connection {
     ) -> Result<String, ConnectionError> {
         match self {
             Self::Fred(client) => {
-                let options = options(timeout);
-                let pipeline = client.pipeline();
+                // The time limit of a pipeline is that of its first command.
+                let (pipeline, options) = (client.pipeline(), options(timeout));
+                let first = pipeline.with_options(&options);
                 match change {
                     Change::None => {}
-                    Change::Subscribe(channels) => pipeline.subscribe(names(&channels)).await?,
-                    Change::Unsubscribe(channels) => pipeline.unsubscribe(names(&channels)).await?,
+                    Change::Subscribe(channels) => first.subscribe(names(&channels)).await?,
+                    Change::Unsubscribe(channels) => first.unsubscribe(names(&channels)).await?,
                 }
                 let _: Value = pipeline.with_options(&options).ping(Some(nonce)).await?;
                 let pong: Value = pipeline.last().await?;

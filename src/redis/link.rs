@@ -17,6 +17,7 @@ use crate::error::Source;
 use crate::runtime::event;
 use crate::script::Call;
 use crate::server_error;
+use crate::wire::Announce;
 
 /// A connection that may carry scripts.
 pub(crate) struct Link {
@@ -298,12 +299,20 @@ impl Link {
         }
     }
 
-    /// Publishes on a sharded channel. Without an answer its listeners wait for the lease.
-    pub(super) async fn announce(&self, channel: &Arc<str>, limit: Limit) {
+    /// Publishes on a sharded channel. Without an answer its listeners wait for the lease. `Auto` publishes on the
+    /// classic one too: its script has asked another node whether somebody listens.
+    pub(super) async fn announce(&self, channel: &Arc<str>, announce: Announce, limit: Limit) {
+        let ways: &[_] = match announce {
+            Announce::Auto => &["SPUBLISH", "PUBLISH"],
+            // Of `Both` the classic message has reached every node.
+            _ => &["SPUBLISH"],
+        };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
-        let answer = |timeout| self.connection.command("SPUBLISH", &words, timeout);
-        if let Err(problem) = self.exchange(answer, Instant::now(), limit).await {
-            event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
+        for way in ways {
+            let answer = |timeout| self.connection.command(way, &words, timeout);
+            if let Err(problem) = self.exchange(answer, Instant::now(), limit).await {
+                event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
+            }
         }
     }
 

@@ -115,7 +115,7 @@ impl Assigner {
                 .shards
                 .entry(number)
                 .or_insert_with(|| Shard::start(map, common, &node));
-            shard.work.order(|orders| orders.subscribe.push(name));
+            shard.work.order(|orders| orders.subscribe(name));
         }
     }
 

@@ -126,9 +126,11 @@ async fn repeat<T>(
             }
             error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
         };
-        // No send is spent on a cluster that is about to change.
+        // No send is spent on a cluster that is about to change; but what must not be executed twice is not sent
+        // twice.
         let again = Instant::now() + CLUSTER_IS_DOWN;
-        let is_down = source.to_string().starts_with("CLUSTERDOWN") && again < limit.until;
+        let is_down =
+            source.to_string().starts_with("CLUSTERDOWN") && retry.sends > 1 && again < limit.until;
         if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),

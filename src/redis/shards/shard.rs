@@ -40,7 +40,7 @@ pub(super) struct Work {
 
 #[derive(Default)]
 pub(super) struct Orders {
-    pub(super) subscribe: Vec<Arc<str>>,
+    subscribe: Vec<Arc<str>>,
     unsubscribe: Vec<Arc<str>>,
     /// The server ends these by itself, and refuses to be asked.
     pub(super) ended: Vec<Arc<str>>,
@@ -48,6 +48,13 @@ pub(super) struct Orders {
 }
 
 impl Orders {
+    /// What is still to be unsubscribed from is kept: what is subscribed to is done first, and its waiters would
+    /// be told that they listen.
+    pub(super) fn subscribe(&mut self, name: Arc<str>) {
+        self.unsubscribe.retain(|one| *one != name);
+        self.subscribe.push(name);
+    }
+
     /// What was not subscribed to yet need not be.
     pub(super) fn unsubscribe(&mut self, name: Arc<str>) {
         let before = self.subscribe.len();
@@ -55,6 +62,21 @@ impl Orders {
         if self.subscribe.len() == before {
             self.unsubscribe.push(name);
         }
+    }
+
+    /// What is to be done next. From here on it is among what is `subscribed` to, so that the end of the
+    /// connection, at whichever await, loses it in sight of everybody.
+    fn take(&mut self, subscribed: &mut BTreeSet<Arc<str>>) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        for name in self.ended.drain(..) {
+            subscribed.remove(&name);
+        }
+        let all = self.subscribe.len().min(BATCH);
+        let subscribe: Vec<_> = self.subscribe.drain(..all).collect();
+        subscribed.extend(subscribe.iter().cloned());
+        let all = self.unsubscribe.len().min(UNSUBSCRIBED_AT_ONCE);
+        let unsubscribe = self.unsubscribe.drain(..all);
+        let is_there = |name: &Arc<str>| subscribed.remove(name);
+        (subscribe, unsubscribe.filter(is_there).collect())
     }
 }
 
@@ -175,7 +197,7 @@ impl ShardTask {
         let work = Arc::clone(&self.work);
         let mut heartbeat = Instant::now() + self.time_limit;
         loop {
-            let (subscribe, unsubscribe) = self.take_orders(&work);
+            let (subscribe, unsubscribe) = work.orders.lock().take(&mut self.subscribed);
             if !subscribe.is_empty() {
                 if !self.subscribe(connection, &subscribe).await {
                     return;
@@ -198,25 +220,6 @@ impl ShardTask {
                 let _ = tokio::time::timeout_at(heartbeat, work.changed.notified()).await;
             }
         }
-    }
-
-    /// What is to be done next. From here on it is among what is subscribed to, so that the end of the
-    /// connection, at whichever await, loses it in sight of everybody.
-    fn take_orders(&mut self, work: &Work) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
-        let mut orders = work.orders.lock();
-        for name in std::mem::take(&mut orders.ended) {
-            self.subscribed.remove(&name);
-        }
-        let all = orders.subscribe.len().min(BATCH);
-        let subscribe: Vec<_> = orders.subscribe.drain(..all).collect();
-        self.subscribed.extend(subscribe.iter().cloned());
-        let all = orders.unsubscribe.len().min(UNSUBSCRIBED_AT_ONCE);
-        let unsubscribe: Vec<_> = orders.unsubscribe.drain(..all).collect();
-        let is_there = |name: &Arc<str>| self.subscribed.remove(name);
-        (
-            subscribe,
-            unsubscribe.into_iter().filter(is_there).collect(),
-        )
     }
 
     /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
@@ -301,3 +304,54 @@ const UNSUBSCRIBED_AT_ONCE: usize = 20;
 
 /// Before a channel that was sent elsewhere is tried again.
 const ELSEWHERE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    #[test]
+    fn what_is_wanted_again_is_not_unsubscribed_from() {
+        let (mut orders, mut subscribed) = (Orders::default(), BTreeSet::new());
+        orders.subscribe(name("stock"));
+        orders.take(&mut subscribed);
+        orders.unsubscribe(name("stock"));
+        orders.unsubscribe(name("other"));
+        orders.subscribe(name("stock"));
+        let (subscribe, unsubscribe) = orders.take(&mut subscribed);
+        assert_eq!(subscribe, [name("stock")]);
+        assert!(unsubscribe.is_empty(), "{unsubscribe:?}");
+        assert_eq!(subscribed, BTreeSet::from([name("stock")]));
+    }
+
+    #[test]
+    fn what_was_not_subscribed_to_yet_need_not_be() {
+        let (mut orders, mut subscribed) = (Orders::default(), BTreeSet::new());
+        orders.subscribe(name("stock"));
+        orders.unsubscribe(name("stock"));
+        assert_eq!(orders.take(&mut subscribed), (vec![], vec![]));
+        assert!(subscribed.is_empty());
+    }
+
+    #[test]
+    fn many_are_unsubscribed_from_little_by_little() {
+        let (mut orders, mut subscribed) = (Orders::default(), BTreeSet::new());
+        let names: Vec<_> = (0..30).map(|nth| name(&format!("{nth:02}"))).collect();
+        for name in &names {
+            orders.subscribe(Arc::clone(name));
+        }
+        orders.take(&mut subscribed);
+        for name in &names {
+            orders.unsubscribe(Arc::clone(name));
+        }
+        let (_, first) = orders.take(&mut subscribed);
+        assert_eq!(first, names[..UNSUBSCRIBED_AT_ONCE]);
+        orders.subscribe(Arc::clone(&names[25]));
+        let (_, second) = orders.take(&mut subscribed);
+        assert_eq!(second.len(), 9);
+        assert_eq!(subscribed, BTreeSet::from([Arc::clone(&names[25])]));
+    }
+}

@@ -2,10 +2,11 @@
 //! up at once.
 
 use redisson_lock::{Error, test_util};
-use sim::workload::ms;
+use redisson_lock_test::sim::Latency;
+use sim::workload::{ClientPlan, World, connect, ms, runtime};
 use tokio::time::Instant;
 
-use crate::fixture::{begin, end, lock, play};
+use crate::fixture::{JAVA, KEY, begin, end, lock, play};
 
 /// One by the call, and one by the entry that is dropped behind the unlock.
 #[test]
@@ -122,5 +123,46 @@ fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
         assert_eq!(Instant::now(), start + ms(99), "nothing was sent");
         guard.extend(ms(500)).await.expect("as long as it may be");
         guard.unlock().await.expect("held");
+    });
+}
+
+/// What is in flight when a cluster is down may have been executed, and the same owner may have taken the lock again.
+#[test]
+fn a_force_unlock_is_not_repeated_when_the_cluster_is_down() {
+    runtime().block_on(async {
+        let latency = Latency {
+            least: 20,
+            usual: 20,
+            seldom: 20,
+            seldom_percent: 0,
+        };
+        let world = World::cluster(1, latency);
+        world.spawn();
+        let plan = ClientPlan::simple(true);
+        let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
+        let java_locks = || {
+            world.with_home(KEY, |keyspace| {
+                for words in [
+                    ["hincrby", KEY, JAVA, "1"].as_slice(),
+                    &["pexpire", KEY, "30000"],
+                ] {
+                    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+                    keyspace.call(&words).expect("allowed");
+                }
+            });
+        };
+        let is_locked = || world.with_home(KEY, |keyspace| keyspace.holder(KEY).is_some());
+        java_locks();
+        let lock = client.lock(KEY);
+        let forcing = tokio::spawn(async move { lock.force_unlock().await });
+        while is_locked() {
+            tokio::time::sleep(ms(1)).await;
+        }
+        // Its answer is on its way.
+        world.no_slot_is_served_for(ms(300));
+        java_locks();
+        let forced = forcing.await.expect("no panic");
+        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+        assert!(is_locked(), "this hold is a later one");
     });
 }
