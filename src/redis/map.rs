@@ -30,7 +30,6 @@ use super::settings::{Expected, Settings};
 use super::transport::Reply;
 use crate::runtime::event;
 use crate::script::Call;
-use crate::wire::Announce;
 
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
@@ -136,8 +135,11 @@ impl Map {
                 Err(error) => return Err(error),
                 Ok((reply, sent_at)) => {
                     let on_the_way = way.taken_over_from.is_some();
-                    if on_the_way && let Some((channel, announce)) = &call.announced {
-                        self.announce_at_home((route, nth), channel, *announce, limit);
+                    if on_the_way
+                        && let Some((channel, announce)) = &call.announced
+                        && let Some((_, owner)) = self.owner(route)
+                    {
+                        owner.announce(nth, &self.around, (channel, *announce), limit);
                     }
                     return Ok(Received {
                         reply,
@@ -184,26 +186,6 @@ impl Map {
                 Err(error) => return Err(error),
             };
         }
-    }
-
-    /// A message that was published at the node that takes over a slot is not heard at the one that still has
-    /// it, where the listeners are.
-    fn announce_at_home(
-        &self,
-        (route, nth): (u16, usize),
-        channel: &Arc<str>,
-        announce: Announce,
-        limit: Limit,
-    ) {
-        let Some((_, node)) = self.owner(route) else {
-            return;
-        };
-        let (around, channel) = (self.around.clone(), Arc::clone(channel));
-        self.around.spawn(async move {
-            if let Ok(link) = node.lane(nth, &around).ready(limit.until).await {
-                link.announce(&channel, announce, limit).await;
-            }
-        });
     }
 
     /// Sends once. What a server has answered that does not have the route any more is not known.

@@ -11,6 +11,7 @@ use super::link::{Limit, SendError};
 use super::replicas::Replicas;
 use super::settings::Settings;
 use crate::error::Error;
+use crate::wire::Announce;
 
 /// A server.
 pub(super) struct Node {
@@ -80,6 +81,23 @@ impl Node {
         let lane = Lane::start(&self.settings, nth, around);
         lane.set_wanted(self.wanted.load(Ordering::Acquire));
         lane
+    }
+
+    /// Publishes, in the background, what was published at the node that takes over a slot: that is not heard here,
+    /// where the listeners are.
+    pub(super) fn announce(
+        self: Arc<Self>,
+        nth: usize,
+        around: &Surroundings,
+        (channel, announce): (&Arc<str>, Announce),
+        limit: Limit,
+    ) {
+        let (channel, lanes) = (Arc::clone(channel), around.clone());
+        around.spawn(async move {
+            if let Ok(link) = self.lane(nth, &lanes).ready(limit.until).await {
+                link.announce(&channel, announce, limit).await;
+            }
+        });
     }
 
     /// The lanes that have been used.

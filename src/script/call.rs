@@ -126,11 +126,9 @@ async fn repeat<T>(
             }
             error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
         };
-        // No send is spent on a cluster that is about to change; but what must not be executed twice is not sent
-        // twice.
+        // No send is spent on a cluster that is about to change; what is to be sent once is not sent again.
         let again = Instant::now() + CLUSTER_IS_DOWN;
-        let is_down =
-            source.to_string().starts_with("CLUSTERDOWN") && retry.sends > 1 && again < limit.until;
+        let is_down = retry.sends > 1 && again < limit.until && is_cluster_down(&source);
         if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),
@@ -142,6 +140,10 @@ async fn repeat<T>(
             false => nth += 1,
         }
     }
+}
+
+fn is_cluster_down(source: &crate::error::Source) -> bool {
+    source.to_string().starts_with("CLUSTERDOWN")
 }
 
 /// Between two sends to a cluster that does not serve a slot at the moment. The client library ends a
