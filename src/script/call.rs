@@ -165,6 +165,10 @@ fn not_repeated<T>(
             let executed = !server_error::is_certain(&error, &text);
             (error, executed)
         }
+        // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
+        SendError::NotAccepted(text) if earlier && while_doing != Operation::Acquiring => {
+            (Error::no_answer(while_doing, text), true)
+        }
         other => {
             let executed = matches!(other, SendError::Unknown { .. });
             (unsent(other, while_doing), executed)
@@ -188,5 +192,28 @@ pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
             Error::no_answer(while_doing, source)
         }
         SendError::Refused(text) => Error::no_answer(while_doing, text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that is not accepted says nothing about what was sent on the one before it.
+    #[test]
+    fn what_may_have_been_executed_is_not_said_to_have_changed_nothing() {
+        let told = |earlier| {
+            let error = SendError::NotAccepted("WRONGPASS invalid username-password pair".into());
+            not_repeated(None::<&Call<()>>, Operation::Releasing, error, earlier)
+        };
+        let first = told(false);
+        assert!(matches!(first.error, Error::Auth { .. }), "{}", first.error);
+        assert!(!first.maybe_executed);
+        let second = told(true);
+        let Error::NoAnswer { source, .. } = &second.error else {
+            panic!("{}", second.error)
+        };
+        assert!(source.to_string().starts_with("WRONGPASS"), "{source}");
+        assert!(second.maybe_executed);
     }
 }
