@@ -202,14 +202,14 @@ mod tests {
     /// A connection that is not accepted says nothing about what was sent on the one before it.
     #[test]
     fn what_may_have_been_executed_is_not_said_to_have_changed_nothing() {
-        let told = |earlier| {
+        let refused = |earlier| {
             let error = SendError::NotAccepted("WRONGPASS invalid username-password pair".into());
             not_repeated(None::<&Call<()>>, Operation::Releasing, error, earlier)
         };
-        let first = told(false);
+        let first = refused(false);
         assert!(matches!(first.error, Error::Auth { .. }), "{}", first.error);
         assert!(!first.maybe_executed);
-        let second = told(true);
+        let second = refused(true);
         let Error::NoAnswer { source, .. } = &second.error else {
             panic!("{}", second.error)
         };
