@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::transport::{Arg, ConnectionError, Reply};
+use crate::server_error;
 
 /// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,9 +103,19 @@ pub(super) async fn kill(
         .await
     {
         Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
-        Ok(_) | Err(ConnectionError::Refused(_)) => Ok(ConnectionFence::NotPermitted),
+        Ok(_) => Ok(ConnectionFence::NotPermitted),
+        Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => {
+            Ok(ConnectionFence::NotPermitted)
+        }
         Err(problem) => Err(problem),
     }
+}
+
+/// Whether the server has no such command, or no permission for it. Of any other error the command may not
+/// even have arrived: what ends a connection is the answer to everything in flight on it. Taken for a
+/// missing permission, it would let the next connection be used beside what is left of the previous one.
+fn is_about_the_command(text: &str) -> bool {
+    !server_error::may_end_the_connection(text)
 }
 
 fn kill_words(who: &Identity) -> Vec<Arg> {
@@ -135,7 +146,8 @@ pub(super) async fn identify(
         .await
     {
         Ok(Reply::Text(text)) => text,
-        Ok(_) | Err(ConnectionError::Refused(_)) => return Ok(None),
+        Ok(_) => return Ok(None),
+        Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => return Ok(None),
         Err(problem) => return Err(problem),
     };
     Ok(Identity::read(&text))

@@ -6,6 +6,7 @@
 //! executed after its successor was used.
 
 mod compare;
+mod promotion;
 mod reported;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redisson_lock::{HoldHandle, LossReason, test_util};
 use tokio::time::Instant;
+
+use promotion::Promotions;
 
 /// What holds for a whole program.
 #[derive(Debug, Clone)]
@@ -62,8 +65,7 @@ struct State {
     stood_still: Duration,
     /// The newest connection of each client to each server that a script was executed on.
     newest: BTreeMap<(usize, usize), u64>,
-    /// Locks whose server was taken over from: when, and until when somebody may believe what it said.
-    promoted: BTreeMap<String, (Instant, Instant)>,
+    promotions: Promotions,
     /// `force_unlock` calls that may still have a command under way.
     forcing: BTreeMap<usize, u32>,
     java: BTreeMap<String, (String, i64)>,
@@ -117,7 +119,7 @@ impl Oracle {
             calm_since: start,
             stood_still: Duration::ZERO,
             newest: BTreeMap::new(),
-            promoted: BTreeMap::new(),
+            promotions: Promotions::default(),
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
@@ -186,6 +188,7 @@ impl Oracle {
     pub fn fault(&self, text: impl FnOnce() -> String, over: Instant) {
         let mut state = self.state.lock();
         state.calm_since = state.calm_since.max(over);
+        state.promotions.disturbed(over);
         state.counts.faults += 1;
         state.say(self.start, text);
     }
@@ -271,15 +274,6 @@ impl State {
         }
     }
 
-    /// Since when, and until when, holds of locks may be believed in that their new server does not know.
-    fn doubts(&self) -> BTreeMap<String, (Instant, Instant)> {
-        let disturbed = self.calm_since.max(self.moved_at);
-        let doubt = |(key, &(at, until)): (&String, &(Instant, Instant))| {
-            (key.clone(), (at, disturbed.max(until)))
-        };
-        self.promoted.iter().map(doubt).collect()
-    }
-
     fn rob(&mut self, key: &str, field: &str) {
         let now = Instant::now();
         self.robbed.insert((key.to_owned(), field.to_owned()), now);
@@ -304,11 +298,12 @@ impl State {
             .ever_robbed
             .get(&(key.to_owned(), field.to_owned()))
             .is_some_and(|&at| at >= began);
-        // What was taken at a server that had been taken over from was never anything.
-        let was_nothing = self.promoted.get(key);
-        let was_nothing = was_nothing.is_some_and(|(_, until)| began <= *until);
+        let by_promotion = self.promotions.took(key, field, began);
         let justified = match reason {
-            LossReason::Gone | LossReason::Taken => robbed || was_nothing,
+            LossReason::Gone | LossReason::Taken => {
+                self.counts.lost_by_promotion += u64::from(by_promotion);
+                robbed || by_promotion
+            }
             LossReason::NotRenewed => {
                 valid_until.is_none_or(|until| until <= Instant::now())
                     && !self.terms.as_ref().is_some_and(|terms| terms.healthy)
@@ -339,6 +334,8 @@ pub struct Counts {
     pub drops: u64,
     pub ambiguous: u64,
     pub lost: u64,
+    /// Of those, what another server did not have when it took over.
+    pub lost_by_promotion: u64,
     pub faults: u64,
     pub redirects: u64,
     pub failovers: u64,
@@ -352,6 +349,7 @@ impl Counts {
         self.drops += other.drops;
         self.ambiguous += other.ambiguous;
         self.lost += other.lost;
+        self.lost_by_promotion += other.lost_by_promotion;
         self.faults += other.faults;
         self.redirects += other.redirects;
         self.failovers += other.failovers;

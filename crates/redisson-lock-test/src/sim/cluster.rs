@@ -76,12 +76,14 @@ pub(super) struct Cluster {
     down_until: Instant,
 }
 
-/// A lock whose holder is another one after a promotion: field and count before and after.
+/// A lock whose server was taken over from: field and count before and after, and when each runs out.
 #[derive(Debug)]
 pub struct Promoted {
     pub key: String,
     pub before: Option<(String, i64)>,
     pub after: Option<(String, i64)>,
+    pub expiry_before: Option<u64>,
+    pub expiry_after: Option<u64>,
 }
 
 impl Cluster {

@@ -166,7 +166,14 @@ impl Server {
                 .unzip()
         });
         let reply = state.lua[node].run(sha, &keys, &args);
-        let published = std::mem::take(&mut self.keyspaces[node].lock().published);
+        let (after, published) = self.with_keyspace_of(node, |keyspace| {
+            let holder = |key: &String| {
+                let holder = keyspace.holder(key);
+                holder.map(|(field, count)| (field.to_owned(), count))
+            };
+            let after = keys.iter().map(holder).collect();
+            (after, std::mem::take(&mut keyspace.published))
+        });
         for (channel, _) in &published {
             state.publish(channel);
         }
@@ -180,6 +187,7 @@ impl Server {
             keys,
             args,
             before,
+            after,
             expiries,
             reply,
             published: published.into_iter().map(|(channel, _)| channel).collect(),

@@ -56,6 +56,8 @@ pub struct Executed {
     pub args: Vec<String>,
     /// Of each key.
     pub before: Vec<Option<(String, i64)>>,
+    /// The same behind it, where it was executed.
+    pub after: Vec<Option<(String, i64)>>,
     /// When each key was to run out before.
     pub expiries: Vec<Option<u64>>,
     pub reply: Result<Reply, String>,

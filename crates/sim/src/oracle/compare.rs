@@ -24,13 +24,7 @@ impl Observer for Oracle {
         self.note_expired(&mut state, keyspace);
         self.note_executed(&mut state, executed);
         if executed.stale {
-            // What was given back there is held until its lease is over where it counts.
-            let holders = executed.keys.iter().zip(&executed.before);
-            for (key, holder) in holders {
-                let field = holder.iter().map(|(field, _)| (key.clone(), field.clone()));
-                state.lingering.extend(field);
-            }
-            return;
+            return state.note_stale(executed, keyspace);
         }
         self.compare_connection(&mut state, &terms, executed);
         for (key, before) in executed.keys.iter().zip(&executed.before) {
@@ -71,6 +65,7 @@ impl Oracle {
             }
             state.say(self.start, || format!("  {key} of {field} ran out"));
             state.rob(&key, &field);
+            state.settle(&key, &field);
         }
     }
 
@@ -155,11 +150,16 @@ impl Oracle {
         {
             // Taken anew: what was done to an earlier hold of this owner is over.
             state.robbed.remove(&(key.to_owned(), field.clone()));
+            state.promotions.taken_anew(key, field);
+            state.settle(key, field);
         }
         if after.is_some() && keyspace.expires_at(key).is_none() {
             state.violated(self.start, format!("{script} left {key} without an expiry"));
         }
         let Some((field, _)) = before else { return };
+        if after.as_ref().is_none_or(|(other, _)| other != field) {
+            state.settle(key, field);
+        }
         if **script == *"force_unlock" {
             let forcing = state.forcing.get(client).is_some_and(|&calls| calls > 0);
             // A closed client has no next connection, and so no fence.
@@ -191,7 +191,6 @@ impl Oracle {
 
     fn compare_holds(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
         let (mut lost, mut problems) = (Vec::new(), Vec::new());
-        let doubts = state.doubts();
         for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
             let Seen {
                 client,
@@ -226,12 +225,13 @@ impl Oracle {
                 continue;
             }
             let robbed = state.robbed.get(&(key.clone(), field.to_string()));
+            let doubted = state.promotions.doubted(key, field);
             if let Some(&robbed) = robbed {
                 state.behind_own.insert((*client, key.clone()), now);
                 let since = robbed.max(state.calm_since).max(state.moved_at);
-                let until = match doubts.get(key) {
+                let until = match doubted {
                     // All that it serves is looked at at once.
-                    Some(&(at, doubt)) if robbed == at => doubt + TOLD_WITHIN,
+                    Some((at, until)) if robbed == at => until + TOLD_WITHIN,
                     Some(_) | None => since + terms.found_within(),
                 };
                 if terms.answers_in_time && now > until {
@@ -240,7 +240,7 @@ impl Oracle {
                 }
                 continue;
             }
-            if doubts.get(key).is_some_and(|(_, until)| now <= *until) {
+            if doubted.is_some_and(|(_, until)| now <= until) {
                 continue;
             }
             if let Some(problem) = self.contradicted(keyspace, key, field, valid_until) {

@@ -5,8 +5,6 @@ use std::time::Duration;
 use redisson_lock::{HoldHandle, HoldState, LossReason, test_util};
 use tokio::time::Instant;
 
-use redisson_lock_test::sim::Promoted;
-
 use super::{Call, Oracle, Seen};
 
 impl Oracle {
@@ -39,49 +37,6 @@ impl Oracle {
         let mut state = self.state.lock();
         state.java.remove(key);
         state.rob(key, field);
-    }
-
-    /// Another server has taken over these locks, with what it knew. The former one goes on answering
-    /// for a while.
-    pub fn promoted(&self, locks: Vec<Promoted>, stale: Duration) {
-        let mut state = self.state.lock();
-        let Some(terms) = state.terms.clone() else {
-            return;
-        };
-        // Without an answer that says so, the map is asked for every five seconds.
-        let found = match stale.is_zero() {
-            true => Duration::from_secs(1),
-            false => Duration::from_millis(5_500),
-        };
-        let now = Instant::now();
-        let until = now + stale + found + 2 * terms.command_timeout + TOLD_AFTER_SWITCH;
-        for lock in locks {
-            let Promoted { key, before, after } = lock;
-            state.calm_since = state.calm_since.max(until);
-            state.promoted.insert(key.clone(), (now, until));
-            state.say(self.start, || {
-                format!("  {key} was held as {before:?}, and is now as {after:?}")
-            });
-            if before == after {
-                continue;
-            }
-            if let Some((field, _)) = &before {
-                if state.java.get(&key).is_some_and(|(java, _)| java == field) {
-                    state.java.remove(&key);
-                }
-                if after.as_ref().is_none_or(|(other, _)| other != field) {
-                    state.rob(&key, field);
-                }
-            }
-            if let Some((field, _)) = &after {
-                // It is there again.
-                state.robbed.remove(&(key.clone(), field.clone()));
-            }
-            // What it had been before may have been given back since.
-            for (field, _) in before.into_iter().chain(after) {
-                state.lingering.insert((key.clone(), field));
-            }
-        }
     }
 
     /// What the Java peer holds of a lock.
@@ -216,6 +171,3 @@ impl Oracle {
         drop(seen);
     }
 }
-
-/// How soon after the map has changed holds are told that they were lost.
-const TOLD_AFTER_SWITCH: Duration = Duration::from_secs(2);

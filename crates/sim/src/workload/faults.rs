@@ -1,5 +1,6 @@
 //! What goes wrong in a program, at its moments.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,16 +28,20 @@ pub(crate) async fn happen(
         clients,
         start: Instant::now(),
         closing: Vec::new(),
+        refused: BTreeSet::new(),
     };
     for (at, moment) in moments(faults) {
         tokio::time::sleep_until(happening.start + ms(at)).await;
         match moment {
-            Moment::Begins(fault) => happening.begin(fault, at, watchdog_timeout).await,
+            Moment::Begins(nth, fault) => happening.begin(nth, fault, at, watchdog_timeout).await,
             Moment::NoLongerSlow => happening.world.set_latency(latency),
             Moment::Allowed(client, right) => happening.world.deny(client, right, false),
             Moment::Lagged(client) => happening.world.lag(client),
-            Moment::KeyMoves(lock) => happening.world.move_key(LOCKS[lock]),
-            Moment::Moved(lock, gossip) => happening.world.end_move(LOCKS[lock], gossip),
+            // The slot may be on its way by another fault.
+            Moment::KeyMoves(nth, _) | Moment::Moved(nth, ..)
+                if happening.refused.contains(&nth) => {}
+            Moment::KeyMoves(_, lock) => happening.world.move_key(LOCKS[lock]),
+            Moment::Moved(_, lock, gossip) => happening.world.end_move(LOCKS[lock], gossip),
             Moment::CutOff(node) => _ = happening.world.cut_replica_off(node),
         }
     }
@@ -48,7 +53,7 @@ pub(crate) async fn happen(
 /// When each fault begins, and when those end that somebody has to end.
 fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
     let mut moments = Vec::new();
-    for (at, fault) in faults {
+    for (nth, (at, fault)) in faults.into_iter().enumerate() {
         match fault {
             Fault::Slow { ms: time, .. } => moments.push((at + time, Moment::NoLongerSlow)),
             Fault::Deny {
@@ -71,9 +76,9 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
                     new_epoch,
                 };
                 // In this order where they are at the same moment.
-                moments.push((at, Moment::Begins(fault)));
-                moments.push((at + time / 2, Moment::KeyMoves(lock)));
-                moments.push((at + time, Moment::Moved(lock, gossip)));
+                moments.push((at, Moment::Begins(nth, fault)));
+                moments.push((at + time / 2, Moment::KeyMoves(nth, lock)));
+                moments.push((at + time, Moment::Moved(nth, lock, gossip)));
                 continue;
             }
             Fault::Promote { from, lag_ms, .. } => {
@@ -81,7 +86,7 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
             }
             _ => {}
         }
-        moments.push((at, Moment::Begins(fault)));
+        moments.push((at, Moment::Begins(nth, fault)));
     }
     moments.sort_by_key(|(at, _)| *at);
     moments
@@ -89,7 +94,7 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
 
 /// For how long a fault is felt.
 fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
-    match *fault {
+    let time = match *fault {
         Fault::Down { ms: time }
         | Fault::Freeze { ms: time }
         | Fault::Slow { ms: time, .. }
@@ -106,6 +111,11 @@ fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
         // A key that is deleted in silence is found free when the lease that was heard of is over.
         Fault::Wipe => watchdog_timeout,
         _ => Duration::ZERO,
+    };
+    // Of a message too many nobody has to recover.
+    match fault {
+        Fault::Noise { .. } => time,
+        _ => time + RECOVERY,
     }
 }
 
@@ -114,13 +124,23 @@ struct Happening {
     clients: Vec<LockClient>,
     start: Instant,
     closing: Vec<JoinHandle<()>>,
+    /// Slots that did not begin to move, because something else was changing: by number of the fault.
+    refused: BTreeSet<usize>,
 }
 
 impl Happening {
-    async fn begin(&mut self, fault: Fault, at: u64, watchdog_timeout: Duration) {
+    async fn begin(&mut self, nth: usize, fault: Fault, at: u64, watchdog_timeout: Duration) {
         let world = &self.world;
         let now = Instant::now();
-        let over = now + lasts(&fault, watchdog_timeout) + RECOVERY;
+        match fault {
+            Fault::Promote { stale_ms, .. } => return self.promote(ms(stale_ms)),
+            Fault::Move { lock, to, .. } if !world.begin_to_move(LOCKS[lock], to) => {
+                self.refused.insert(nth);
+                return;
+            }
+            _ => {}
+        }
+        let over = now + lasts(&fault, watchdog_timeout);
         world.oracle.fault(|| format!("FAULT {fault:?}"), over);
         match fault {
             Fault::Cut {
@@ -158,12 +178,9 @@ impl Happening {
                 let over = self.start + ms(at + time);
                 world.deafen(client, over.saturating_duration_since(now));
             }
-            Fault::Move { lock, to, .. } => _ = world.begin_to_move(LOCKS[lock], to),
+            // They have begun above.
+            Fault::Move { .. } | Fault::Promote { .. } => {}
             Fault::NotServed { ms: time } => world.no_slot_is_served_for(ms(time)),
-            Fault::Promote { stale_ms, .. } => {
-                let promoted = world.promote(ms(stale_ms), &LOCKS);
-                world.oracle.promoted(promoted, ms(stale_ms));
-            }
             Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
                 world.oracle.closing(client);
@@ -172,6 +189,13 @@ impl Happening {
                 test_util::end_runtime(&self.clients[client]);
             }
             Fault::Close { client, grace_ms } => self.close(client, grace_ms),
+        }
+    }
+
+    /// Nothing happens where no replica was cut off.
+    fn promote(&self, stale: Duration) {
+        if let Some(promoted) = self.world.promote(stale, &LOCKS) {
+            self.world.oracle.promoted(promoted, stale);
         }
     }
 
@@ -188,14 +212,14 @@ impl Happening {
 
 /// Something that happens at its time.
 enum Moment {
-    Begins(Fault),
+    Begins(usize, Fault),
     NoLongerSlow,
     Allowed(usize, &'static str),
     Lagged(usize),
     /// The key of a slot that moves.
-    KeyMoves(usize),
+    KeyMoves(usize, usize),
     /// The slot of this lock has moved.
-    Moved(usize, Gossip),
+    Moved(usize, usize, Gossip),
     /// The replica of this node gets nothing any more.
     CutOff(usize),
 }

@@ -74,14 +74,17 @@ impl Server {
     }
 
     /// The replica that was cut off takes over. The former primary goes on answering for a while, or is
-    /// gone at once. Answers how each of these locks has changed.
-    pub fn promote(&self, stale: Duration, keys: &[&str]) -> Vec<Promoted> {
+    /// gone at once. Answers how each of these locks has changed. `None`: no replica was cut off.
+    pub fn promote(&self, stale: Duration, keys: &[&str]) -> Option<Vec<Promoted>> {
         let mut state = self.state.lock();
-        let Some(cluster) = &mut state.cluster else {
-            return Vec::new();
-        };
-        let Some((from, copy)) = cluster.replica.take() else {
-            return Vec::new();
+        let cluster = state.cluster.as_mut()?;
+        let (from, copy) = cluster.replica.take()?;
+        let had = |node: usize, key: &str| {
+            self.with_keyspace_of(node, |keyspace| {
+                let holder = keyspace.holder(key);
+                let holder = holder.map(|(field, count)| (field.to_owned(), count));
+                (holder, keyspace.expires_at(key))
+            })
         };
         let before = cluster.slots.clone();
         let mut promoted = Vec::new();
@@ -89,11 +92,7 @@ impl Server {
             let slot = test_util::slot_of(key);
             if before.owner(slot) == from {
                 cluster.past.insert((slot, from));
-                let holder = |keyspace: &mut Keyspace| {
-                    let holder = keyspace.holder(key);
-                    holder.map(|(field, count)| (field.to_owned(), count))
-                };
-                promoted.push((key, self.with_keyspace_of(from, holder)));
+                promoted.push((key, had(from, key)));
             }
         }
         let owners = cluster.slots.starts.values_mut();
@@ -110,15 +109,17 @@ impl Server {
         }
         *self.keyspaces[SPARE].lock() = copy;
         self.changed.notify_one();
-        let with = |(key, before): (&str, _)| Promoted {
-            key: key.to_owned(),
-            before,
-            after: self.with_keyspace_of(SPARE, |keyspace| {
-                let holder = keyspace.holder(key);
-                holder.map(|(field, count)| (field.to_owned(), count))
-            }),
+        let with = |(key, (before, expiry_before)): (&str, _)| {
+            let (after, expiry_after) = had(SPARE, key);
+            Promoted {
+                key: key.to_owned(),
+                before,
+                after,
+                expiry_before,
+                expiry_after,
+            }
         };
-        promoted.into_iter().map(with).collect()
+        Some(promoted.into_iter().map(with).collect())
     }
 
     /// No slot is served for a while, and everything that is under way is told so, executed or not.
