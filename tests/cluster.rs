@@ -293,6 +293,35 @@ async fn a_slot_that_nobody_has_for_a_moment_is_waited_for() {
     client.close(Duration::ZERO).await;
 }
 
+/// Nobody had it when the client connected: it is not in its map at all.
+#[tokio::test]
+async fn a_slot_that_nobody_has_had_yet_is_usable_as_soon_as_somebody_has_it() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let cluster = Cluster::start_with(false, &settings).await;
+    let key = cluster.key_at(0, "nobody");
+    let number = slot(&key).to_string();
+    for nth in 0..3 {
+        cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
+    }
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(60_000))
+        .command_timeout(ms(10_000))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
+    let lock = client.lock(key.clone());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(ms(300)).await;
+    assert!(!waiting.is_finished());
+    cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
+    let start = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("its slot is back");
+    let took = start.elapsed().saturating_sub(stalls(start));
+    assert!(took < ms(1_500), "{took:?}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Longer than the time of one command: each attempt is refused, and the next is made.
 #[tokio::test]
 async fn a_slot_that_nobody_has_for_longer_is_tried_again() {
