@@ -187,16 +187,21 @@ impl LockClient {
     /// `~stock:42`, `&redisson_lock__channel:{stock:42}`. Empty if nothing is missing.
     ///
     /// For the start of a service: without it a missing permission shows at the first call that needs it, perhaps
-    /// with a lock already held. It takes five round trips on the connections of the client, none with an effect on
-    /// the lock, held or not; a subscription to its channel ends a second later. The server notes what it refuses in
-    /// its `ACL LOG`. What connecting needs is not looked at, nor is `+unsubscribe`, without which subscriptions end
-    /// with their connection. Without both `+eval` and `+evalsha` nothing is known of the commands inside the scripts.
+    /// with a lock already held. It takes up to ten round trips, none with an effect on the lock, held or not; a
+    /// subscription to its channel ends a second later. The server notes what it refuses in its `ACL LOG`. What
+    /// connecting needs is not looked at, nor is `+unsubscribe`, without which subscriptions end with their
+    /// connection. Without both `+eval` and `+evalsha` nothing is known of the commands inside the scripts.
+    ///
+    /// Of a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
+    /// has users of its own, so a name at each primary shows more than one name. `+wait` is looked at if the client
+    /// has [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
     ///
     /// # Errors
     ///
     /// [`Error::NoAnswer`] if the replies to the commands, or the one to the subscription, take longer than the
     /// command timeout; [`Error::InvalidName`], [`Error::Auth`], [`Error::Refused`], [`Error::UnexpectedReply`],
-    /// [`Error::Closed`], [`Error::NoRuntime`]; [`Error::PermissionDenied`] if a new connection is refused.
+    /// [`Error::Closed`], [`Error::NoRuntime`]. If the first connection to a primary is refused, what is missing for it is
+    /// all that is listed.
     ///
     /// # Cancel safety
     ///

@@ -17,6 +17,7 @@ mod lane;
 mod link;
 mod map;
 mod node;
+mod permissions;
 mod probe;
 mod redirect;
 mod replicas;

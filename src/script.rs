@@ -311,12 +311,16 @@ pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
 }
 
 /// Commands that were refused, with the server's reason. `nobody`: no key, field or channel.
-pub(crate) fn check(name: &LockName, nobody: &Arc<str>) -> Call<Vec<(String, String)>> {
+pub(crate) fn check(
+    name: &LockName,
+    nobody: &Arc<str>,
+    announce: Announce,
+) -> Call<Vec<(String, String)>> {
     Call {
         script: &CHECK,
         // Declared, a key without permission would refuse the whole script.
         keys: SmallVec::new(),
-        args: smallvec![text(name.key()), text(nobody)],
+        args: announced_by(announce, smallvec![text(name.key()), text(nobody)]),
         announced: None,
         decode: |reply| match reply {
             Reply::List(items) => items

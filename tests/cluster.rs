@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LossReason, RefusedKind};
+use redisson_lock::{
+    Announce, Error, HoldState, LockClient, LockClientBuilder, LossReason, RefusedKind,
+};
 use test_support::{Cluster, eventually, ms, slot, stalls};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
@@ -291,6 +293,35 @@ async fn a_slot_that_nobody_has_for_a_moment_is_waited_for() {
     client.close(Duration::ZERO).await;
 }
 
+/// Nobody had it when the client connected: it is not in its map at all.
+#[tokio::test]
+async fn a_slot_that_nobody_has_had_yet_is_usable_as_soon_as_somebody_has_it() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let cluster = Cluster::start_with(false, &settings).await;
+    let key = cluster.key_at(0, "nobody");
+    let number = slot(&key).to_string();
+    for nth in 0..3 {
+        cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
+    }
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(60_000))
+        .command_timeout(ms(10_000))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
+    let lock = client.lock(key.clone());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(ms(300)).await;
+    assert!(!waiting.is_finished());
+    cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
+    let start = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("its slot is back");
+    let took = start.elapsed().saturating_sub(stalls(start));
+    assert!(took < ms(1_500), "{took:?}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Longer than the time of one command: each attempt is refused, and the next is made.
 #[tokio::test]
 async fn a_slot_that_nobody_has_for_longer_is_tried_again() {
@@ -489,19 +520,21 @@ async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
     client.close(Duration::ZERO).await;
 }
 
-/// The list of `docs/operations.md`, and nothing else.
+/// The list of `docs/operations.md`.
+const RIGHTS: &str = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish \
+                      +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info \
+                      +cluster|info +cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|numsub \
+                      +pubsub|shardnumsub +wait";
+
 #[tokio::test]
 async fn the_rights_that_are_written_down_are_enough() {
     let cluster = Cluster::start(true).await;
-    let rights = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish \
-                  +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info \
-                  +cluster|info +cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|numsub +pubsub|shardnumsub +wait";
     for nth in 0..cluster.len() {
         let mut words = vec![
             "ACL", "SETUSER", "locker", "on", ">secret", "-@all", "~lock:*",
         ];
         words.push("&redisson_lock__channel:{lock:*");
-        words.extend(rights.split_whitespace());
+        words.extend(RIGHTS.split_whitespace());
         cluster.control(nth).run(&words);
     }
     let url = cluster.url().replace("://", "://locker:secret@");
@@ -552,13 +585,86 @@ async fn the_rights_that_are_written_down_are_enough() {
     nothing_is_left(&cluster, [client, other]).await;
 }
 
+/// What `check` says without each right of `docs/operations.md`, and what it says with all of them.
 #[tokio::test]
-async fn nothing_is_missing_to_a_user_who_may_do_everything() {
+async fn a_check_names_every_missing_right_in_a_cluster() {
+    /// Connecting was done with them, or nothing is lost without them.
+    const NOT_CHECKED: &[&str] = &[
+        "+unsubscribe",
+        "+sunsubscribe",
+        "+pubsub|shardnumsub",
+        "+client|id",
+        "+hello",
+        "+auth",
+        "+select",
+        "+info",
+    ];
     let cluster = Cluster::start(false).await;
-    let client = connect(&cluster).await;
-    for nth in 0..3 {
-        let missing = client.check(cluster.key_at(nth, "check")).await;
-        assert_eq!(missing.expect("answered"), Vec::<String>::new());
+    let key = cluster.key_at(1, "lock:check");
+    let all: Vec<&str> = RIGHTS.split_whitespace().collect();
+    let grant = |missing: &str| {
+        let user = "ACL SETUSER locker reset on >secret ~lock:* &redisson_lock__channel:{lock:*";
+        let rights = all.iter().copied().filter(|right| *right != missing);
+        let words: Vec<&str> = user.split(' ').chain(rights).collect();
+        for nth in 0..cluster.len() {
+            cluster.control(nth).run(&words);
+        }
+    };
+    let url = cluster.url().replace("://", "://locker:secret@");
+    let mut wrong = Vec::new();
+    for announce in [Announce::Auto, Announce::Both, Announce::Sharded] {
+        for missing in [""].iter().chain(&all).copied() {
+            grant("");
+            let builder = brisk(LockClient::builder()).announce(announce);
+            let builder = builder.sync_replicas(1, ms(900));
+            let client = builder.connect(&url).await.expect("it may");
+            cluster.control(1).run(&["SCRIPT", "FLUSH"]);
+            grant(missing);
+            let said = client.check(&key).await.expect("answered");
+            let is_needed = match missing {
+                "" => false,
+                "+pubsub|numsub" => announce == Announce::Auto,
+                "+publish" | "+subscribe" | "+ping" => announce != Announce::Sharded,
+                missing => !NOT_CHECKED.contains(&missing),
+            };
+            let expected = is_needed.then_some(missing);
+            if !said.iter().eq(expected.iter()) {
+                wrong.push(format!("{announce:?} without {missing:?}: {said:?}"));
+            }
+            grant("");
+            client.close(Duration::ZERO).await;
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn a_check_names_all_that_is_missing_in_a_cluster_at_once() {
+    let cluster = Cluster::start(false).await;
+    let url = cluster.url().replace("://", "://locker:secret@");
+    for nth in 0..cluster.len() {
+        let user = "ACL SETUSER locker on >secret ~* &* +@all";
+        cluster
+            .control(nth)
+            .run(&user.split(' ').collect::<Vec<_>>());
+    }
+    let client = brisk(LockClient::builder())
+        .connect(&url)
+        .await
+        .expect("it may");
+    let key = cluster.key_at(2, "check");
+    assert_eq!(client.check(&key).await.expect("answered"), [""; 0]);
+    let taken = "ACL SETUSER locker -spublish -pubsub -subscribe -ssubscribe -asking -wait";
+    cluster
+        .control(2)
+        .run(&taken.split(' ').collect::<Vec<_>>());
+    // A channel is listened to for a while.
+    let key = cluster.key_at(2, "another");
+    let said = client.check(&key).await.expect("answered");
+    // Classic channels are subscribed to elsewhere. Without replicas nobody waits for them.
+    let expected = ["+spublish", "+pubsub|numsub", "+asking", "+ssubscribe"];
+    assert_eq!(said, expected);
+    let elsewhere = cluster.key_at(1, "check");
+    assert_eq!(client.check(&elsewhere).await.expect("answered"), [""; 0]);
     client.close(Duration::ZERO).await;
 }

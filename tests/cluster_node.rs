@@ -219,3 +219,59 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     proxy.stop().await;
     server.finish([]).await;
 }
+
+/// A node with every slot that has seen this epoch.
+async fn node_in_epoch(epoch: &str) -> TestServer {
+    let server = TestServer::with(&["--cluster-enabled", "yes"]);
+    let mut control = server.control();
+    control.run(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]);
+    control.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    works(&mut control).await;
+    server
+}
+
+async fn client_of(nodes: [&TestServer; 2]) -> LockClient {
+    let [first, second] = nodes.map(|node| node.port);
+    let url = format!("redis-cluster://127.0.0.1:{first}?node=127.0.0.1:{second}");
+    brisk(LockClient::builder())
+        .connect(&url)
+        .await
+        .expect("the first answers")
+}
+
+/// What a former primary says that has just gone on, while nobody else answers.
+#[tokio::test]
+async fn a_lone_node_that_lies_behind_is_not_believed() {
+    let (newer, older) = (node_in_epoch("5").await, node_in_epoch("1").await);
+    let client = client_of([&newer, &older]).await;
+    newer.pause();
+    let start = Instant::now();
+    while start.elapsed() < ms(3_000) {
+        // Every failure casts doubt on the map.
+        let failed = client.lock("a").try_lock().await;
+        assert!(failed.is_err(), "{failed:?}");
+    }
+    newer.resume();
+    assert_eq!(client.stats().failovers_total, 0);
+    assert_eq!(older.control().run(&["DBSIZE"]), "0");
+    eventually("it is back", ms(5_000), || client.is_connected()).await;
+    let guard = client.lock("b").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    newer.finish([client]).await;
+    older.finish([]).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_made_anew_is_followed() {
+    let (mut former, anew) = (node_in_epoch("5").await, node_in_epoch("1").await);
+    let client = client_of([&former, &anew]).await;
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    former.kill();
+    let followed = || client.stats().failovers_total == 1;
+    eventually("it is followed", ms(15_000), followed).await;
+    let guard = client.lock("a").lock().await.expect("free");
+    assert_eq!(anew.control().count("a"), 1);
+    guard.unlock().await.expect("held");
+    anew.finish([client]).await;
+}

@@ -219,10 +219,7 @@ async fn the_sentinels_are_asked_with_credentials_of_their_own() {
         let words: Vec<&str> = user.split(' ').chain(["&+switch-master"]).collect();
         sentinel.run(&words);
         sentinel.run(&["ACL", "SETUSER", "default", "resetpass", ">closed"]);
-        let locker = "ACL SETUSER locker on >ours ~* &* +@all -cluster";
-        sentinels
-            .control(nth)
-            .run(&locker.split(' ').collect::<Vec<_>>());
+        grant(&sentinels, nth, RIGHTS);
     }
     let url = sentinels.url().replace("://", "://locker:ours@");
     let refused = LockClient::connect(&url)
@@ -231,9 +228,47 @@ async fn the_sentinels_are_asked_with_credentials_of_their_own() {
     assert!(matches!(refused, Error::Auth { .. }), "{refused:?}");
     let builder = LockClient::builder().sentinel_credentials(Some("asker"), "theirs");
     let client = builder.connect(&url).await.expect("both let it in");
-    let guard = client.lock("stock").lock().await.expect("free");
+    let guard = client.lock("lock:stock").lock().await.expect("free");
+    assert_eq!(client.check("lock:stock").await.expect("answered"), [""; 0]);
     guard.unlock().await.expect("held");
+    for nth in 0..3 {
+        grant(&sentinels, nth, RIGHTS.trim_end_matches(" +role"));
+    }
+    let missing = client.check("lock:stock").await.expect("answered");
+    assert_eq!(missing, ["+role"]);
     nothing_is_left(&sentinels, 0, vec![client]).await;
+}
+
+/// The list of `docs/operations.md`.
+const RIGHTS: &str = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish \
+                      +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info +role";
+
+fn grant(sentinels: &Sentinels, nth: usize, rights: &str) {
+    let user = "ACL SETUSER locker reset on >ours ~lock:* &redisson_lock__channel:{lock:*";
+    let words: Vec<&str> = user.split(' ').chain(rights.split_whitespace()).collect();
+    sentinels.control(nth).run(&words);
+}
+
+/// An operator has all sentinels watch another server. Where there was no failover, the epoch is 0 before and after.
+/// One that is in the address is there no more.
+#[tokio::test]
+async fn another_primary_in_the_same_epoch_is_followed_when_all_who_answer_tell_of_it() {
+    let mut sentinels = Sentinels::start().await;
+    let client = connect(&sentinels).await;
+    let kept = client.lock("kept").lock().await.expect("free");
+    let replicated = || sentinels.control(1).count("kept") == 1;
+    eventually("it is replicated", ms(5_000), replicated).await;
+    sentinels.signal_sentinel(2, "-STOP");
+    sentinels.watch(&[0, 1], 1);
+    let switched = || client.stats().failovers_total == 1;
+    eventually("it is followed", ms(15_000), switched).await;
+    let guard = client.lock("stock").lock().await.expect("free");
+    assert_eq!(sentinels.control(1).count("stock"), 1);
+    guard.unlock().await.expect("held");
+    assert_eq!(kept.state(), HoldState::Held);
+    kept.unlock().await.expect("held");
+    sentinels.signal_sentinel(2, "-CONT");
+    nothing_is_left(&sentinels, 1, vec![client]).await;
 }
 
 #[tokio::test]

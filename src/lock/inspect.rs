@@ -13,7 +13,7 @@ use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
 use crate::owner::Owner;
-use crate::redis::{ConnectionFence, Limit, SendError};
+use crate::redis::{Limit, SendError};
 use crate::script::{self, Inspected};
 use crate::server_error::{self, Denied};
 
@@ -262,25 +262,28 @@ impl Lock {
             let entry = self.entry()?;
             let mut missing = self.refused_commands(&entry).await?;
             let subscription = shared.channels.subscribe(entry.name.channel());
-            let confirmed = subscribe::confirmed(&entry, &subscription);
-            let subscribed = tokio::time::timeout(shared.command_timeout(), confirmed)
+            let refused = subscribe::refused(&entry, &subscription);
+            let refused = tokio::time::timeout(shared.command_timeout(), refused)
                 .await
                 .unwrap_or_else(|_| Err(subscribe::unconfirmed(&entry)));
-            match subscribed {
-                Ok(()) => {}
-                Err(Error::PermissionDenied { permission, .. }) => {
-                    let channel = permission.strip_prefix('&');
-                    let escaped = channel.map(|channel| format!("&{}", pattern_of(channel)));
-                    missing.push(escaped.unwrap_or(permission));
+            for error in refused? {
+                let Error::PermissionDenied { permission, .. } = error else {
+                    return Err(error);
+                };
+                let channel = permission.strip_prefix('&');
+                let escaped = channel.map(|channel| format!("&{}", pattern_of(channel)));
+                let permission = escaped.unwrap_or(permission);
+                // Of channels of both kinds it is the same.
+                if !missing.contains(&permission) {
+                    missing.push(permission);
                 }
-                Err(error) => return Err(error),
             }
             Ok(missing)
         };
         shared.on_client_runtime(pin!(checking)).await
     }
 
-    /// What is refused of the scripts and of the connection fence.
+    /// What is refused of the scripts, and of the commands besides them.
     async fn refused_commands(&self, entry: &Entry) -> Result<Vec<String>, Error> {
         let shared = self.client.shared();
         let key = entry.name.key();
@@ -289,8 +292,12 @@ impl Lock {
             silence: shared.command_timeout() / 2,
         };
         let unanswered = |error| script::unsent(error, Operation::Inspecting);
-        let way = entry.route().ready(limit.until).await;
-        let link = way.map_err(unanswered)?.link;
+        let way = match entry.route().ready(limit.until).await.map_err(unanswered) {
+            Ok(way) => way,
+            // In a cluster this may be the first connection to that primary. Without it no more is known.
+            Err(Error::PermissionDenied { permission, .. }) => return Ok(vec![permission]),
+            Err(error) => return Err(error),
+        };
         let mut missing: Vec<String> = Vec::new();
         let mut add = |permission: String| {
             if !missing.contains(&permission) {
@@ -299,8 +306,8 @@ impl Lock {
         };
         // An owner that is made for this is nobody.
         let nobody = Owner::fresh(&shared.client_id);
-        let call = script::check(&entry.name, nobody.field());
-        for answer in link.run_both_ways(&call, limit).await {
+        let call = script::check(&entry.name, nobody.field(), shared.redis.announce());
+        for answer in way.link.run_both_ways(&call, limit).await {
             match answer {
                 Ok(reply) => {
                     let refused = (call.decode)(&reply).ok_or_else(|| Error::UnexpectedReply {
@@ -329,11 +336,11 @@ impl Lock {
                 Err(error) => return Err(unanswered(error)),
             }
         }
-        if shared.redis.connection_fence() != ConnectionFence::Off {
-            let refused = link.without_permission(limit).await;
-            let refused = refused.map_err(unanswered)?;
-            refused.into_iter().map(str::to_owned).for_each(add);
-        }
+        let refused = entry
+            .route()
+            .without_permission(&way, self.replicas.is_some(), limit);
+        let refused = refused.await.map_err(unanswered)?;
+        refused.into_iter().map(str::to_owned).for_each(add);
         Ok(missing)
     }
 

@@ -47,6 +47,20 @@ pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Res
     }
 }
 
+/// Waits until every part is confirmed or refused, and says why those are that are.
+pub(super) async fn refused(
+    entry: &Entry,
+    subscription: &Subscription,
+) -> Result<Vec<Error>, Error> {
+    tokio::select! {
+        biased;
+        refused = subscription.refused() => {
+            Ok(refused.iter().map(|text| not_subscribed(entry, text)).collect())
+        }
+        () = entry.shared().gone.cancelled() => Err(Error::Closed),
+    }
+}
+
 /// Why it was not confirmed in time.
 pub(super) fn unconfirmed(entry: &Entry) -> Error {
     let problem = entry.shared().channels.problem();

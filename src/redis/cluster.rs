@@ -1,10 +1,12 @@
 //! The map of a cluster, as its nodes tell it.
 //!
 //! A node that sees its cluster working is asked, and of two the one in the higher epoch is believed: one
-//! that was cut off tells an old map.
+//! that was cut off tells an old map. A lower epoch than one that was seen is that of a cluster that was made
+//! anew, if every node tells it, or those who answer go on telling it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +17,7 @@ use super::connection::{Connection, Task, connect_error};
 use super::map::Map;
 use super::probe;
 use super::settings::{Expected, Settings};
-use super::transport::{Arg, ConnectionError, Reply, Role};
+use super::transport::{Arg, BoxFuture, ConnectionError, Reply, Role};
 use crate::error::Error;
 use crate::runtime::event;
 use crate::server_error;
@@ -30,6 +32,16 @@ pub(super) struct Scout {
     current: Option<(Address, Connection, Task)>,
     /// The highest epoch that was seen.
     epoch: u64,
+    /// Since when those who answer tell a lower one, and somebody does not answer.
+    behind_since: Option<Instant>,
+}
+
+/// What a node has found, and the connection to it.
+struct Told {
+    epoch: u64,
+    slots: Slots,
+    connection: Connection,
+    task: Task,
 }
 
 impl Scout {
@@ -38,6 +50,7 @@ impl Scout {
             settings: Arc::clone(settings),
             current: None,
             epoch: 0,
+            behind_since: None,
         }
     }
 
@@ -109,12 +122,12 @@ impl Scout {
         }
     }
 
-    /// Whom to ask, one after the other: those who have slots first.
+    /// Whom to ask, one after the other: those who have slots first. Not those who had some once: where nodes
+    /// change their addresses they become ever more.
     fn candidates(map: &Map, known: &[Address]) -> Vec<Address> {
         let mut candidates: Vec<Address> = Vec::new();
         let primaries = map.nodes().into_iter().map(|node| node.address.clone());
-        let others = map.all_nodes().into_iter().map(|node| node.address.clone());
-        for address in primaries.chain(known.iter().cloned()).chain(others) {
+        for address in primaries.chain(known.iter().cloned()) {
             if !candidates.contains(&address) {
                 candidates.push(address);
             }
@@ -122,57 +135,131 @@ impl Scout {
         candidates
     }
 
-    /// The map, from the first node that is not behind. A node that was asked before is asked first.
+    /// The map, from the first node that is not behind. A node that was asked before is asked first, and each
+    /// other one when those before it are of no use, or slow.
     async fn query(
         &mut self,
         candidates: &[Address],
         time_limit: Duration,
     ) -> Result<Slots, ConnectionError> {
-        let mut problem = None;
-        let mut behind = None;
+        let mut lost = None;
         if let Some((address, connection, task)) = self.current.take() {
             match reported(&connection, &address, time_limit).await {
                 Ok((epoch, slots)) if epoch >= self.epoch => {
-                    self.epoch = epoch;
                     self.current = Some((address, connection, task));
-                    return Ok(slots);
+                    return Ok(self.believe(epoch, slots));
                 }
                 Ok(_) => {}
-                Err(error) => problem = Some(error),
+                Err(error) => lost = Some(error),
             }
         }
-        for address in candidates {
-            let asking = async {
+        let mut behind: Option<Told> = None;
+        // The first: that of the node which was named first.
+        let mut problem: Option<(usize, ConnectionError)> = None;
+        let (mut next, mut asked) = (0, Asked(Vec::new()));
+        loop {
+            if let Some(address) = candidates.get(next) {
                 let settings = self.settings.at(address, Expected::Nothing);
-                let (connection, task) = Connection::open(&settings, Role::Commands).await?;
-                let (epoch, slots) = reported(&connection, address, time_limit).await?;
-                Ok((connection, task, epoch, slots))
+                asked
+                    .0
+                    .push((next, Box::pin(report_of(settings, address, time_limit))));
+                next += 1;
+            } else if asked.0.is_empty() {
+                break;
+            }
+            let slow = async {
+                match next < candidates.len() {
+                    true => tokio::time::sleep(SLOW).await,
+                    false => std::future::pending().await,
+                }
             };
-            let asked = tokio::time::timeout(time_limit, asking).await;
-            match asked.unwrap_or_else(|_| Err(silent())) {
-                Ok((connection, task, epoch, slots)) if epoch >= self.epoch => {
-                    self.epoch = epoch;
-                    self.current = Some((address.clone(), connection, task));
-                    return Ok(slots);
-                }
-                Ok((_, _, epoch, slots)) => {
-                    if behind.as_ref().is_none_or(|(best, _)| *best < epoch) {
-                        behind = Some((epoch, slots));
+            tokio::select! {
+                biased;
+                (nth, answer) = asked.next() => match answer {
+                    Ok(found) if found.epoch >= self.epoch => {
+                        self.current = Some((candidates[nth].clone(), found.connection, found.task));
+                        return Ok(self.believe(found.epoch, found.slots));
                     }
-                }
-                // The first: that of the node which was named first.
-                Err(error) => problem = problem.or(Some(error)),
+                    Ok(found) => {
+                        if behind.as_ref().is_none_or(|best| best.epoch < found.epoch) {
+                            behind = Some(found);
+                        }
+                    }
+                    Err(error) => {
+                        if problem.as_ref().is_none_or(|(first, _)| nth < *first) {
+                            problem = Some((nth, error));
+                        }
+                    }
+                },
+                () = slow => {}
             }
         }
-        // Nobody has seen more: the cluster may have been made anew.
+        let problem = problem.map(|(_, problem)| problem);
         match behind {
-            Some((epoch, slots)) => {
-                self.epoch = epoch;
-                Ok(slots)
+            // Nobody has seen more: the cluster was made anew.
+            Some(found) if problem.is_none() || self.is_behind_for_long() => {
+                Ok(self.believe(found.epoch, found.slots))
             }
-            None => Err(problem.unwrap_or_else(silent)),
+            // A former primary that has just gone on says for a moment that all is well.
+            Some(_) => Err(problem.unwrap_or_else(silent)),
+            None => {
+                self.behind_since = None;
+                Err(lost.or(problem).unwrap_or_else(silent))
+            }
         }
     }
+
+    fn believe(&mut self, epoch: u64, slots: Slots) -> Slots {
+        self.epoch = epoch;
+        self.behind_since = None;
+        slots
+    }
+
+    fn is_behind_for_long(&mut self) -> bool {
+        let since = self.behind_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= MADE_ANEW
+    }
+}
+
+/// Those who are asked at the same time, by their numbers.
+struct Asked<'a>(Vec<(usize, BoxFuture<'a, Result<Told, ConnectionError>>)>);
+
+impl Asked<'_> {
+    /// The first answer of any.
+    async fn next(&mut self) -> (usize, Result<Told, ConnectionError>) {
+        std::future::poll_fn(|context| {
+            for at in 0..self.0.len() {
+                let (nth, asking) = &mut self.0[at];
+                if let Poll::Ready(answer) = asking.as_mut().poll(context) {
+                    let nth = *nth;
+                    drop(self.0.swap_remove(at));
+                    return Poll::Ready((nth, answer));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Asks a node over a connection of its own.
+async fn report_of(
+    settings: Settings,
+    address: &Address,
+    time_limit: Duration,
+) -> Result<Told, ConnectionError> {
+    let asking = async {
+        let (connection, task) = Connection::open(&settings, Role::Commands).await?;
+        let (epoch, slots) = reported(&connection, address, time_limit).await?;
+        Ok(Told {
+            epoch,
+            slots,
+            connection,
+            task,
+        })
+    };
+    let asked = tokio::time::timeout(time_limit, asking).await;
+    asked.unwrap_or_else(|_| Err(silent()))
 }
 
 fn silent() -> ConnectionError {
@@ -235,6 +322,12 @@ const BETWEEN: Duration = Duration::from_secs(5);
 
 /// Between two questions when much does.
 const APART: Duration = Duration::from_millis(50);
+
+/// The next node is asked beside one that has not answered by then.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// So long those who answer tell a lower epoch before it is believed, if others do not answer.
+const MADE_ANEW: Duration = Duration::from_secs(5);
 
 /// A node that has not answered by then is left alone.
 const TIME_LIMIT: Duration = Duration::from_millis(500);

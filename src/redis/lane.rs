@@ -131,6 +131,11 @@ impl Lane {
             .send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_wanted(&self) -> bool {
+        *self.wanted.borrow()
+    }
+
     pub(super) fn unfenced(&self) -> u64 {
         self.figures.unfenced.load(Ordering::Acquire)
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::fence::{self, Identity};
+use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 use crate::error::Source;
 use crate::runtime::event;
@@ -137,28 +137,24 @@ impl Link {
         [by_text, Box::pin(by_name).await.map(reply)]
     }
 
-    /// The permissions for the commands of the connection fence that the server refuses.
-    pub(crate) async fn without_permission(
+    /// Whether the server lets this user run a command.
+    pub(super) async fn may_run(
         &self,
+        name: &'static str,
+        args: &[Arg],
         limit: Limit,
-    ) -> Result<Vec<&'static str>, SendError> {
-        let mut missing = Vec::new();
-        for (permission, args) in fence::without_effect() {
-            let sent_at = Instant::now();
-            let answer = |timeout| self.connection.command("CLIENT", &args, timeout);
-            match self.exchange(answer, sent_at, limit).await {
-                Err(ConnectionError::Refused(text)) if server_error::is_permission(&text) => {
-                    missing.push(permission);
-                }
-                // Another refusal: the server has no such command, and no permission for it.
-                Ok(_) | Err(ConnectionError::Refused(_)) => {}
-                Err(problem) => {
-                    let source = problem.into_text().into();
-                    return Err(SendError::Unknown { source, sent_at });
-                }
+    ) -> Result<bool, SendError> {
+        let sent_at = Instant::now();
+        let answer = |timeout| self.connection.command(name, args, timeout);
+        match self.exchange(answer, sent_at, limit).await {
+            // Another refusal: the server has no such command, and no permission for it.
+            Ok(_) => Ok(true),
+            Err(ConnectionError::Refused(text)) => Ok(!server_error::is_permission(&text)),
+            Err(problem) => {
+                let source = problem.into_text().into();
+                Err(SendError::Unknown { source, sent_at })
             }
         }
-        Ok(missing)
     }
 
     async fn send<T>(

@@ -31,6 +31,7 @@ use super::transport::Reply;
 use crate::runtime::event;
 use crate::script::Call;
 
+use values::{NODES_MAX, not_reached};
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.
@@ -51,7 +52,7 @@ pub(super) struct Map {
 
 struct State {
     /// Every server that was ever named, in the order of their appearance. None is forgotten: its last
-    /// connection is to be fenced when it comes back.
+    /// connection is to be fenced when it comes back, and answers under way are judged by its number.
     nodes: Vec<Arc<Node>>,
     /// For each route the number of its server.
     owners: Vec<Option<u16>>,
@@ -101,7 +102,11 @@ impl Map {
             // Registered before the map is read, so that no change is missed in between.
             changed.as_mut().enable();
             let Some((number, node)) = self.owner(route) else {
-                if tokio::time::timeout_at(limit, changed).await.is_err() {
+                // It may have got one since the map was read.
+                self.around.outdated.notify_one();
+                let again = limit.min(Instant::now() + NOBODY);
+                let changed = tokio::time::timeout_at(again, changed).await;
+                if changed.is_err() && again == limit {
                     let source = "no server of the cluster has the slot of this lock";
                     return Err(SendError::NotSent(source.into()));
                 }
@@ -160,13 +165,15 @@ impl Map {
                 Redirect::Moved(address) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
-                    self.set_owner(route, &address);
+                    self.apply(&[(route..=route, address)]);
                     self.ready(route, nth, limit.until).await
                 }
                 Redirect::Ask(address) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
-                    let (node, target) = self.taking_over(&address);
+                    let Some((node, target)) = self.taking_over(&address) else {
+                        return Err(not_reached(text));
+                    };
                     let lane = target.lane(nth, &self.around);
                     lane.ready(limit.until).await.map(|link| RoutedLink {
                         link,
@@ -251,30 +258,31 @@ impl Map {
     }
 
     /// A server that takes over a slot, and may have none yet: it is to have connections even so.
-    fn taking_over(&self, address: &Address) -> (u16, Arc<Node>) {
+    fn taking_over(&self, address: &Address) -> Option<(u16, Arc<Node>)> {
         let mut state = self.state.lock();
-        let number = self.number_of(&mut state, address);
+        let number = self.number_of(&mut state, address)?;
         state.taking_over.insert(number, Instant::now());
         let node = Arc::clone(&state.nodes[usize::from(number)]);
         node.set_wanted(true);
-        (number, node)
+        Some((number, node))
     }
 
-    fn number_of(&self, state: &mut State, address: &Address) -> u16 {
+    /// The number of a server, which it keeps for good: an answer under way is judged by it. `None`: there are no
+    /// more, and what is said of that server is not followed.
+    fn number_of(&self, state: &mut State, address: &Address) -> Option<u16> {
         let known = state.nodes.iter().position(|node| node.address == *address);
-        let number = known.unwrap_or_else(|| {
+        let number = known.unwrap_or(state.nodes.len());
+        if number == NODES_MAX {
+            event!(DEBUG, server = %address, "too many servers were named");
+            return None;
+        }
+        if known.is_none() {
             let settings = Arc::new(self.settings.at(address, self.expected));
             let bulk = BULK_MAX / self.connections;
             let node = Node::new(address.clone(), settings, self.connections, bulk);
             state.nodes.push(Arc::new(node));
-            state.nodes.len() - 1
-        });
-        u16::try_from(number).unwrap_or_else(|_| unreachable!("a cluster has a thousand nodes"))
-    }
-
-    /// A server has said that another one has this route.
-    fn set_owner(&self, route: u16, address: &Address) {
-        self.apply(&[(route..=route, address.clone())]);
+        }
+        Some(number as u16)
     }
 
     /// Enters what is known of some routes. The others keep their servers: one that is gone without a
@@ -285,7 +293,9 @@ impl Map {
             let mut changed = false;
             let mut switched = BTreeSet::new();
             for (routes, address) in found {
-                let number = self.number_of(&mut state, address);
+                let Some(number) = self.number_of(&mut state, address) else {
+                    continue;
+                };
                 let last = state.owners.len() - 1;
                 for route in routes.clone().filter(|route| usize::from(*route) <= last) {
                     let owner = state.owners[usize::from(route)].replace(number);
@@ -353,11 +363,6 @@ impl Map {
         self.state.lock().nodes.iter().for_each(visit);
     }
 
-    /// Every server that was ever named.
-    pub(super) fn all_nodes(&self) -> Vec<Arc<Node>> {
-        self.state.lock().nodes.clone()
-    }
-
     pub(super) fn figures(&self) -> Nodes {
         Nodes {
             nodes: self.state.lock().in_use.len(),
@@ -367,22 +372,17 @@ impl Map {
     }
 }
 
-/// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
-/// address leads to the wrong server.
-fn not_reached(text: String) -> SendError {
-    SendError::Refused(
-        match text.starts_with("MOVED") || text.starts_with("ASK ") {
-            true => format!("CLUSTERDOWN not reached in time: {text}"),
-            false => text,
-        },
-    )
-}
-
 /// A server that was named as taking over a route, and has still none after this, keeps no connections.
 const TAKING_OVER: Duration = Duration::from_secs(60);
+
+/// A slot that nobody has is asked for again after this.
+const NOBODY: Duration = Duration::from_millis(100);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;
 
 /// The maximum number of calls of a kind in flight at a server.
 const BULK_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! One server: its connections, and how many calls of a kind it is given at a time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::Address;
@@ -20,7 +20,7 @@ pub(super) struct Node {
     /// Those for commands, and behind them the one on which replicas are waited for.
     lanes: Box<[OnceLock<Lane>]>,
     /// Whether there are to be connections.
-    wanted: AtomicBool,
+    wanted: Mutex<bool>,
     pub(super) replicas: Arc<Replicas>,
     /// For each lane, the permits for bulk calls.
     bulk: Box<[[Arc<Semaphore>; 2]]>,
@@ -48,7 +48,7 @@ impl Node {
             lanes: std::iter::repeat_with(OnceLock::new)
                 .take(lanes + 1)
                 .collect(),
-            wanted: AtomicBool::new(true),
+            wanted: Mutex::new(true),
             replicas: Arc::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
         }
@@ -69,18 +69,21 @@ impl Node {
     }
 
     pub(super) fn lane(&self, nth: usize, around: &Surroundings) -> &Lane {
-        self.lanes[nth].get_or_init(|| self.start(nth, around))
+        let lane = &self.lanes[nth];
+        lane.get().unwrap_or_else(|| {
+            // Who says otherwise meanwhile would not find the lane yet.
+            let wanted = self.wanted.lock();
+            lane.get_or_init(|| {
+                let lane = Lane::start(&self.settings, nth, around);
+                lane.set_wanted(*wanted);
+                lane
+            })
+        })
     }
 
     /// The number of the lane on which replicas are waited for.
     pub(super) fn waiting(&self) -> usize {
         self.lanes.len() - 1
-    }
-
-    fn start(&self, nth: usize, around: &Surroundings) -> Lane {
-        let lane = Lane::start(&self.settings, nth, around);
-        lane.set_wanted(self.wanted.load(Ordering::Acquire));
-        lane
     }
 
     /// Publishes, in the background, what was published at the node that takes over a slot: that is not heard here,
@@ -107,7 +110,8 @@ impl Node {
 
     /// Whether there are to be connections.
     pub(super) fn set_wanted(&self, wanted: bool) {
-        self.wanted.store(wanted, Ordering::Release);
+        let mut is_wanted = self.wanted.lock();
+        *is_wanted = wanted;
         self.lanes().for_each(|lane| lane.set_wanted(wanted));
     }
 

@@ -1,14 +1,16 @@
 //! Who the primary is, as the sentinels tell it.
 //!
 //! All of them are asked, and the highest configuration epoch is believed: they learn of a failover one
-//! after the other, up to a second apart. What they publish when one has happened makes everybody ask
-//! at once; a question every second stands behind it.
+//! after the other, up to a second apart. What all who answer go on telling is believed in any epoch. What
+//! they publish when a failover has happened makes everybody ask at once; a question every second stands
+//! behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
@@ -53,35 +55,66 @@ struct Reports {
     /// The last answer of each sentinel.
     latest: Vec<Option<Report>>,
     believed: Option<Believed>,
+    /// Another primary than that, of which all tell who answer, and since when they do.
+    instead: Option<(Address, Instant)>,
     warned: bool,
 }
 
 impl Reports {
+    fn new(sentinels: usize) -> Self {
+        Self {
+            latest: vec![None; sentinels],
+            believed: None,
+            instead: None,
+            warned: false,
+        }
+    }
+
     /// Who the primary is by what a sentinel has just said. A lower epoch than one that was believed is an
     /// old story, also when most sentinels tell it: they learn of a failover one after the other. Only when
-    /// all of them tell it they were made anew.
-    fn primary(&mut self, nth: usize, report: Report) -> Option<Address> {
+    /// all of them tell it they were made anew, or when all who answer go on telling it.
+    fn primary(&mut self, nth: usize, report: Report, now: Instant) -> Option<Address> {
         self.latest[nth] = Some(report);
-        let newest = self
-            .latest
-            .iter()
-            .flatten()
-            .max_by_key(|report| report.epoch)?;
+        let reports = self.latest.iter().flatten();
+        let newest = reports.max_by_key(|report| report.epoch)?.clone();
         let all = self.latest.iter().all(Option::is_some);
         let is_news = match &self.believed {
             None => true,
-            Some(believed) if newest.epoch < believed.epoch => all,
+            Some(believed) if newest.epoch < believed.epoch && all => true,
             Some(believed) => newest.epoch > believed.epoch,
         };
-        if is_news {
+        if is_news || self.is_agreed(&newest.primary, now) {
+            self.instead = None;
             self.believed = Some(Believed {
                 epoch: newest.epoch,
-                primary: newest.primary.clone(),
+                primary: newest.primary,
             });
         }
         self.believed
             .as_ref()
             .map(|believed| believed.primary.clone())
+    }
+
+    /// Whether an operator has told the sentinels of this primary: in no higher epoch than before, perhaps in
+    /// the first one still, but most of them answer and none of those tells of another, for longer than they
+    /// need to hear of a failover from each other.
+    fn is_agreed(&mut self, primary: &Address, now: Instant) -> bool {
+        let reports = || self.latest.iter().flatten();
+        let believed = self.believed.as_ref();
+        let is_agreed = believed.is_some_and(|believed| believed.primary != *primary)
+            && reports().count() * 2 > self.latest.len()
+            && reports().all(|report| report.primary == *primary);
+        if !is_agreed {
+            self.instead = None;
+            return false;
+        }
+        match &self.instead {
+            Some((instead, since)) if instead == primary => now - *since >= AGREED,
+            _ => {
+                self.instead = Some((primary.clone(), now));
+                false
+            }
+        }
     }
 }
 
@@ -91,16 +124,11 @@ impl Sentinels {
             address: address.clone(),
             settings: settings.at_sentinel(address),
         };
-        let reports = Reports {
-            latest: vec![None; known.len()],
-            believed: None,
-            warned: false,
-        };
         Self {
             settings: Arc::clone(settings),
             sentinels: known.iter().map(sentinel).collect(),
             service: service.into(),
-            reports: Mutex::new(reports),
+            reports: Mutex::new(Reports::new(known.len())),
         }
     }
 
@@ -225,7 +253,7 @@ impl Sentinels {
         let (primary, warn) = {
             let mut reports = self.reports.lock();
             let warn = too_short.filter(|_| !std::mem::replace(&mut reports.warned, true));
-            (reports.primary(nth, report), warn)
+            (reports.primary(nth, report, Instant::now()), warn)
         };
         if let Some(down_after) = warn {
             event!(
@@ -317,76 +345,12 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// Between two questions when much does.
 const APART: Duration = Duration::from_millis(50);
 
+/// So long all who answer tell of another primary before it is believed. They talk to each other every two
+/// seconds.
+const AGREED: Duration = Duration::from_secs(5);
+
 /// A sentinel that has not answered by then is asked over another connection.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn report(epoch: u64, port: u16) -> Report {
-        Report {
-            epoch,
-            primary: Address::new("10.0.0.1", port),
-            down_after: None,
-        }
-    }
-
-    fn reports() -> Reports {
-        Reports {
-            latest: vec![None; 3],
-            believed: None,
-            warned: false,
-        }
-    }
-
-    #[test]
-    fn the_highest_epoch_is_believed_and_an_old_story_is_not() {
-        let mut reports = reports();
-        let primary = |reports: &mut Reports, nth, report: Report| {
-            reports.primary(nth, report).map(|address| address.port)
-        };
-        assert_eq!(primary(&mut reports, 0, report(1, 1)), Some(1));
-        assert_eq!(primary(&mut reports, 1, report(2, 2)), Some(2));
-        let behind = primary(&mut reports, 0, report(1, 1));
-        assert_eq!(behind, Some(2), "it lies behind");
-        let same_epoch = primary(&mut reports, 0, report(2, 3));
-        assert_eq!(same_epoch, Some(2), "of one epoch there is one primary");
-        reports.latest = vec![None; 3];
-        primary(&mut reports, 0, report(1, 1));
-        let most = primary(&mut reports, 2, report(1, 1));
-        assert_eq!(most, Some(2), "the one that knows more does not answer");
-        let all = primary(&mut reports, 1, report(1, 1));
-        assert_eq!(all, Some(1), "all tell it: they were made anew");
-    }
-
-    #[test]
-    fn what_a_sentinel_says_is_read_by_names() {
-        let text = |text: &str| Reply::Text(text.to_owned());
-        let words = [
-            ("name", "shop"),
-            // Of the primary before, while a failover is under way.
-            ("ip", "10.0.0.6"),
-            ("down-after-milliseconds", "2000"),
-            ("config-epoch", "5"),
-        ];
-        let list = words
-            .iter()
-            .flat_map(|(name, value)| [text(name), text(value)]);
-        let master = Reply::List(list.collect());
-        let address = Reply::List(vec![text("10.0.0.7"), text("6380")]);
-        let asked = Address::new("10.0.0.1", 26379);
-        let report = read(&master, &address, &asked).expect("it is right");
-        assert_eq!(report.primary.to_string(), "10.0.0.7:6380");
-        assert_eq!(
-            (report.epoch, report.down_after),
-            (5, Some(Duration::from_secs(2)))
-        );
-        assert_eq!(read(&Reply::Nil, &address, &asked), None);
-        assert_eq!(read(&master, &Reply::Nil, &asked), None);
-        assert_eq!(
-            read(&Reply::List(vec![text("ip"), text("x")]), &address, &asked),
-            None
-        );
-    }
-}
+mod tests;

@@ -345,7 +345,7 @@ impl Server {
 }
 
 fn address_of(server: &config::Server) -> Address {
-    Address::new(&server.host, server.port)
+    Address::named(&server.host, server.port, &Address::default())
 }
 
 /// For one server. What a given one has besides its address, such as a name for TLS, is kept: if none was given with this

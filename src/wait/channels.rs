@@ -85,8 +85,19 @@ impl Subscription {
             if let Some(text) = this.each().find_map(|part| part.signal.refused.get()) {
                 return Some(Err(text.clone()));
             }
-            let is_confirmed = |part: &Listener| part.signal.confirmed.load(Ordering::Acquire) > 0;
             this.each().all(is_confirmed).then_some(Ok(()))
+        })
+        .await
+    }
+
+    /// Waits until the server has confirmed or refused every part; what it says of those it refuses.
+    pub(crate) async fn refused(&self) -> Vec<String> {
+        self.until(|this| {
+            let is_settled =
+                |part: &Listener| is_confirmed(part) || part.signal.refused.get().is_some();
+            let refused = |part: &Listener| part.signal.refused.get().cloned();
+            let all = this.each().all(is_settled);
+            all.then(|| this.each().filter_map(refused).collect())
         })
         .await
     }
@@ -141,6 +152,10 @@ impl Subscription {
             }
         }
     }
+}
+
+fn is_confirmed(part: &Listener) -> bool {
+    part.signal.confirmed.load(Ordering::Acquire) > 0
 }
 
 /// Never, if there is nothing to wait for.

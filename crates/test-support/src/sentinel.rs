@@ -139,6 +139,26 @@ impl Sentinels {
         sentinel.run(&[&["SENTINEL", "SET", SERVICE], &words[..]].concat());
     }
 
+    /// Makes this server the primary and has these sentinels watch it, as an operator does by hand.
+    pub fn watch(&mut self, nths: &[usize], server: usize) {
+        let port = self.servers[server].port.to_string();
+        for &nth in nths {
+            let mut sentinel = self.sentinel(nth).expect("it runs");
+            sentinel.run(&["SENTINEL", "REMOVE", SERVICE]);
+        }
+        self.control(server).run(&["REPLICAOF", "NO", "ONE"]);
+        for nth in (0..self.servers.len()).filter(|nth| *nth != server) {
+            self.control(nth).run(&["REPLICAOF", "127.0.0.1", &port]);
+        }
+        for &nth in nths {
+            let mut sentinel = self.sentinel(nth).expect("it runs");
+            sentinel.run(&["SENTINEL", "MONITOR", SERVICE, "127.0.0.1", &port, "2"]);
+            let down_after = DOWN_AFTER.as_millis().to_string();
+            let words = ["down-after-milliseconds", &down_after];
+            sentinel.run(&[&["SENTINEL", "SET", SERVICE], &words[..]].concat());
+        }
+    }
+
     /// Whether a sentinel tells that this server is the primary.
     pub fn tells(&self, nth: usize, server: usize) -> bool {
         let port = self.servers[server].port;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::redis::link::Link;
+use crate::redis::link::{Link, SendError};
 use crate::redis::transport::Reply;
 
 /// Routes whose server has changed, until somebody asks for them.
@@ -91,3 +91,18 @@ impl Nodes {
         }
     }
 }
+
+/// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
+/// address leads to the wrong server.
+pub(super) fn not_reached(text: String) -> SendError {
+    SendError::Refused(
+        match text.starts_with("MOVED") || text.starts_with("ASK ") {
+            true => format!("CLUSTERDOWN not reached in time: {text}"),
+            false => text,
+        },
+    )
+}
+
+/// So many servers have numbers; with addresses that change every day they last for decades. The last number is
+/// nobody's.
+pub(super) const NODES_MAX: usize = if cfg!(test) { 100 } else { u16::MAX as usize };

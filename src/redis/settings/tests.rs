@@ -372,3 +372,27 @@ fn a_cluster_has_one_database() {
 }
 
 mod tls;
+
+/// An IPv6 address has brackets in an address, and none in what a node calls another one.
+#[test]
+fn a_host_of_ipv6_has_no_brackets_of_its_own() {
+    let from = |url: &str| Settings::from_url(url, None, TIMEOUT, true).expect("valid");
+    assert_eq!(from("redis://[::1]:6379").address, "[::1]:6379");
+    let settings = from("redis-cluster://[::1]:7000");
+    assert_eq!(settings.address, "[::1]:7000");
+    let Kind::Cluster(known) = &settings.kind else {
+        panic!("a cluster");
+    };
+    let named = |host: &str, port| Address::named(host, port, &Address::default());
+    assert_eq!(*known, [named("::1", 7000)]);
+    // What the given server has besides its address is found by what the nodes call it.
+    let given = ServerConfig::Clustered {
+        hosts: vec![
+            config::Server::new("[::1]", 7000),
+            config::Server::new("[fd00::2]", 7001),
+        ],
+        policy: ClusterDiscoveryPolicy::default(),
+    };
+    let second = leading_to(&named("fd00::2", 7001), &given);
+    assert_eq!(second.hosts(), [config::Server::new("fd00::2", 7001)]);
+}
