@@ -102,8 +102,10 @@ async fn a_lock_that_too_few_replicas_have_is_released_again() {
 #[tokio::test]
 async fn what_is_nested_renewed_or_released_is_not_asked_about() {
     let (primary, replicas) = with_replicas().await;
-    let client = primary.client().await;
-    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+    let client = primary
+        .client_with(|builder| builder.watchdog_timeout(ms(1_500)).command_timeout(ms(450)))
+        .await;
+    let lock = client.lock("stock").sync_replicas(2, ms(400));
     let outer = lock.lock().await.expect("both have it");
     let waits = primary.control().calls("wait");
     assert!(waits >= 1);
@@ -111,9 +113,17 @@ async fn what_is_nested_renewed_or_released_is_not_asked_about() {
         replica.pause();
     }
     let nested = lock.lock().await.expect("ours");
+    // Due every 500 ms: nothing else makes its lease longer.
+    let (mut control, mut least) = (primary.control(), i64::MAX);
+    let renewed = || {
+        let left = control.pttl("stock");
+        least = least.min(left);
+        left > least + 200
+    };
+    eventually("it is renewed", ms(5_000), renewed).await;
     nested.unlock().await.expect("held");
     outer.unlock().await.expect("held");
-    assert_eq!(primary.control().calls("wait"), waits);
+    assert_eq!(control.calls("wait"), waits);
     for replica in &replicas {
         replica.resume();
     }
