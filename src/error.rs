@@ -190,18 +190,18 @@ pub enum Error {
         found: Option<Box<Busy>>,
     },
 
-    /// Too few replicas had the lock in time, so it was released again; see
-    /// [`Lock::sync_replicas`](crate::Lock::sync_replicas). Nothing new is held.
-    #[error(
-        "{acknowledged} of {wanted} replicas have lock `{lock}`: it was released again; try again, or look at the replicas"
-    )]
+    /// Too few replicas had the lock in time, or nobody could be asked; see
+    /// [`Lock::sync_replicas`](crate::Lock::sync_replicas). It is released again, and nothing new is held.
+    #[error("{acknowledged} of {wanted} replicas have acknowledged lock `{lock}`: {}", refused::said(*released))]
     TooFewReplicas {
         /// The lock.
         lock: String,
         /// How many replicas are to have it.
         wanted: u32,
-        /// How many have acknowledged it.
+        /// How many have acknowledged it; 0 also if they could not be asked at the server that took it.
         acknowledged: u32,
+        /// Whether Redis has confirmed its release; otherwise its lease frees it at the latest.
+        released: bool,
     },
 
     /// The client was closed. Nothing was sent.

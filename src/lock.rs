@@ -160,7 +160,8 @@ impl Lock {
     /// did not answer, or refused for a reason that passes ([`Error::is_retryable`]); default: the
     /// client's [`retry_for`](crate::LockClientBuilder::retry_for).
     ///
-    /// Whatever an attempt without an answer has left is undone before the next; the pauses grow to 1 s.
+    /// Whatever an attempt without an answer has left is undone before the next; the pauses grow to 1 s. So it is
+    /// with a lock that too few replicas had ([`sync_replicas`](Self::sync_replicas)).
     ///
     /// # Examples
     ///

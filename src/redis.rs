@@ -11,6 +11,7 @@
 mod address;
 mod backoff;
 mod cluster;
+mod confirmer;
 mod connection;
 mod fence;
 mod lane;
@@ -43,10 +44,11 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
+pub(crate) use confirmer::{Confirmer, Site};
 pub use fence::ConnectionFence;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use node::Bulk;
-pub(crate) use replicas::Wanted;
+pub(crate) use replicas::{REPLICAS_MAX, Wanted};
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
@@ -56,7 +58,6 @@ pub(crate) use transport::{Arg, Reply};
 
 use lane::{Lane, Surroundings};
 pub(crate) use link::{Limit, SendError};
-use replicas::Replicas;
 use topology::Topology;
 
 /// Connections and their supervisors.
@@ -256,30 +257,15 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Opens what asks whether replicas have what is about to be taken.
-    pub(crate) async fn confirmer(self, limit: Instant) -> Result<Confirmer, SendError> {
-        // Behind those for commands.
-        let waiting = self.redis.connections;
-        let (way, replicas) = match &self.redis.topology {
-            Topology::One(node) => {
-                let lane = node.lane(waiting, &self.redis.around);
-                let way = RoutedLink::only(lane.ready(limit).await?);
-                (way, Arc::clone(&node.replicas))
-            }
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                let way = map.ready(self.group, waiting, limit).await?;
-                let replicas = Arc::clone(&map.node(way.node).replicas);
-                (way, replicas)
-            }
-        };
-        Ok(Confirmer { way, replicas })
-    }
-
-    /// The number of the server that has the lock now.
-    fn owner(self) -> Option<u16> {
-        match self.redis.topology.map() {
-            None => Some(0),
-            Some(map) => map.owner(self.group).map(|(number, _)| number),
+    /// Where so many replicas are waited for.
+    pub(crate) fn waiting_for(self, replicas: u32) -> Site<'a> {
+        Site {
+            topology: &self.redis.topology,
+            around: &self.redis.around,
+            group: self.group,
+            // Behind those for commands.
+            lane: self.redis.connections + replicas as usize - 1,
+            replicas,
         }
     }
 
@@ -320,34 +306,6 @@ impl<'a> Route<'a> {
             Topology::One(node) => visit(node.lane(self.lane, &self.redis.around)),
             topology => topology.each_lane(visit),
         }
-    }
-}
-
-/// Asks whether replicas have a lock that was taken after this was made.
-pub(crate) struct Confirmer {
-    way: RoutedLink,
-    replicas: Arc<Replicas>,
-}
-
-impl Confirmer {
-    /// Whether it can still be asked: its connection is there, and its server has the lock.
-    pub(crate) fn is_current(&self, route: Route<'_>) -> bool {
-        !self.way.link.ended.is_cancelled() && route.owner() == Some(self.way.node)
-    }
-
-    /// How many replicas have the lock that `touch` writes to. None, if another server has taken over.
-    pub(crate) async fn acknowledged(
-        &self,
-        route: Route<'_>,
-        touch: Call<bool>,
-        wanted: Wanted,
-    ) -> u32 {
-        let link = Arc::clone(&self.way.link);
-        let asked = self
-            .replicas
-            .acknowledged(&route.redis.around, link, touch, wanted)
-            .await;
-        if self.is_current(route) { asked } else { 0 }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
 use crate::error::{Error, shorten};
-use crate::redis::{Redis, Wanted, slot_of};
+use crate::redis::{REPLICAS_MAX, Redis, Wanted, slot_of};
 use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
 use crate::wait::Channels;
@@ -284,8 +284,6 @@ pub(crate) fn check_replicas(wanted: Wanted, command_timeout: Duration) -> Resul
     }
     Ok(())
 }
-
-const REPLICAS_MAX: u32 = 8;
 
 /// Whether a lease, or a limit, is one that Redis and two clocks can keep.
 pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Error> {

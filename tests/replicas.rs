@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient};
-use test_support::{Cluster, Control, Server, TestServer, eventually, ms};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
+use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot};
 
 /// A primary with two replicas that have its data.
 async fn with_replicas() -> (TestServer, Vec<Server>) {
@@ -76,7 +76,11 @@ async fn a_lock_that_too_few_replicas_have_is_released_again() {
             lock,
             wanted,
             acknowledged,
-        } => assert_eq!((lock.as_str(), *wanted, *acknowledged), ("both", 2, 1)),
+            released,
+        } => assert_eq!(
+            (lock.as_str(), *wanted, *acknowledged, *released),
+            ("both", 2, 1, true)
+        ),
         other => panic!("{other:?}"),
     }
     assert!(refused.is_retryable());
@@ -102,8 +106,10 @@ async fn a_lock_that_too_few_replicas_have_is_released_again() {
 #[tokio::test]
 async fn what_is_nested_renewed_or_released_is_not_asked_about() {
     let (primary, replicas) = with_replicas().await;
-    let client = primary.client().await;
-    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
+    let client = primary
+        .client_with(|builder| builder.watchdog_timeout(ms(1_500)).command_timeout(ms(450)))
+        .await;
+    let lock = client.lock("stock").sync_replicas(2, ms(400));
     let outer = lock.lock().await.expect("both have it");
     let waits = primary.control().calls("wait");
     assert!(waits >= 1);
@@ -111,9 +117,17 @@ async fn what_is_nested_renewed_or_released_is_not_asked_about() {
         replica.pause();
     }
     let nested = lock.lock().await.expect("ours");
+    // Due every 500 ms: nothing else makes its lease longer.
+    let (mut control, mut least) = (primary.control(), i64::MAX);
+    let renewed = || {
+        let left = control.pttl("stock");
+        least = least.min(left);
+        left > least + 200
+    };
+    eventually("it is renewed", ms(5_000), renewed).await;
     nested.unlock().await.expect("held");
     outer.unlock().await.expect("held");
-    assert_eq!(primary.control().calls("wait"), waits);
+    assert_eq!(control.calls("wait"), waits);
     for replica in &replicas {
         replica.resume();
     }
@@ -190,6 +204,338 @@ async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
     // They share what they wait for: one after the other would take half a minute.
     assert!(all < ms(6_000), "{all:?}");
     replicas[0].resume();
+    client.close(Duration::ZERO).await;
+}
+
+type Taker = tokio::task::JoinHandle<Result<LockGuard, Error>>;
+
+fn taker(lock: &Lock) -> Taker {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.lock().await })
+}
+
+async fn ended(taker: Taker) -> Result<LockGuard, Error> {
+    let ended = tokio::time::timeout(ms(10_000), taker).await;
+    ended.expect("it ends").expect("no panic")
+}
+
+/// Somebody is waited for at this moment.
+fn is_waiting(control: &mut Control) -> bool {
+    let clients = control.run(&["CLIENT", "LIST"]);
+    clients
+        .lines()
+        .any(|line| line.contains("cmd=wait") && line.contains("flags=b"))
+}
+
+fn acknowledged(refused: &Error) -> u32 {
+    match refused {
+        Error::TooFewReplicas { acknowledged, .. } => *acknowledged,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As after a restart without data, when another lock was taken at the server that has come back.
+#[tokio::test]
+async fn a_lock_that_the_server_does_not_have_is_not_confirmed_by_another() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let mut control = primary.control();
+    let lock = |name: &str| client.lock(name).sync_replicas(2, ms(2_500));
+    replicas[0].pause();
+    let first = taker(&lock("first"));
+    eventually("somebody waits", ms(5_000), || is_waiting(&mut control)).await;
+    // These are asked about together, the one that is there before the other.
+    let there = taker(&lock("there"));
+    eventually("taken", ms(2_000), || holds(&mut control, "there")).await;
+    let gone = taker(&lock("gone"));
+    eventually("taken", ms(2_000), || holds(&mut control, "gone")).await;
+    control.run(&["DEL", "gone"]);
+    replicas[0].resume();
+    for confirmed in [first, there] {
+        let guard = ended(confirmed).await.expect("both have it");
+        guard.unlock().await.expect("held");
+    }
+    let refused = ended(gone).await.expect_err("nobody has it");
+    assert_eq!(acknowledged(&refused), 0);
+    client.close(Duration::ZERO).await;
+}
+
+/// The server may have been started again meanwhile, or be another one.
+#[tokio::test]
+async fn a_connection_that_was_opened_behind_a_taking_confirms_nothing_of_it() {
+    let (primary, _replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let mut control = primary.control();
+    let synced = client.lock("stock").sync_replicas(2, ms(2_500));
+    let warm = synced.lock().await.expect("both have it");
+    warm.unlock().await.expect("held");
+    let giver = client.lock("stock").owned_by(&client.owner());
+    let giver = giver.lock().await.expect("free");
+    let mut call = pin!(synced.lock());
+    while client.stats().waiting == 0 {
+        let polled = tokio::time::timeout(ms(20), call.as_mut()).await;
+        assert!(polled.is_err(), "it is held");
+    }
+    // Handed over, which the call does not see: it is not polled.
+    giver.unlock().await.expect("held");
+    assert_eq!(client.stats().passes_total, 1);
+    let clients = control.run(&["CLIENT", "LIST"]);
+    let asked = clients.lines().find(|line| line.contains("cmd=wait"));
+    let id = asked.and_then(|line| {
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix("id="))
+    });
+    control.run(&["CLIENT", "KILL", "ID", id.expect("it is there")]);
+    let replaced = || client.stats().reconnects_total == 1;
+    eventually("it is replaced", ms(5_000), replaced).await;
+    let refused = call.await.expect_err("nobody can say where it is");
+    assert_eq!(acknowledged(&refused), 0);
+    assert!(!holds(&mut control, "stock"), "it was released");
+    // A call that waits for longer than a connection lives is not refused for that.
+    let giver = client.lock("stock").owned_by(&client.owner());
+    let giver = giver.lock().await.expect("free");
+    let call = taker(&synced);
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    let clients = control.run(&["CLIENT", "LIST"]);
+    let lines = clients
+        .lines()
+        .filter(|line| !line.contains("cmd=client|list") && line.contains("flags=N"));
+    let waiting = lines.filter(|line| line.contains("cmd=client|kill"));
+    for line in waiting {
+        let id = line
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("id="));
+        control.run(&["CLIENT", "KILL", "ID", id.expect("it is there")]);
+    }
+    let replaced = || client.stats().reconnects_total == 2;
+    eventually("it is replaced again", ms(5_000), replaced).await;
+    giver.unlock().await.expect("held");
+    let guard = ended(call).await.expect("both have it");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_call_that_may_try_again_outlasts_a_silent_replica() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let mut control = primary.control();
+    for way in 0..3 {
+        replicas[0].pause();
+        let waits = control.calls("wait");
+        let lock = client.lock("stock").sync_replicas(2, ms(100));
+        let count = primary.control();
+        let call = tokio::spawn(async move {
+            let mut count = count;
+            // Nothing of the attempts that failed is left.
+            let mut once = || assert_eq!(count.count("stock"), 1);
+            match way {
+                0 => lock.retry_for(ms(20_000)).lock().await.map(|_guard| once()),
+                1 => {
+                    let taken = lock.try_lock_for(ms(20_000)).await?;
+                    drop(taken.expect("free"));
+                    Ok(())
+                }
+                _ => {
+                    let led = |_held| {
+                        once();
+                        std::future::ready(Ok::<_, Error>(()))
+                    };
+                    lock.lead(led).await
+                }
+            }
+        });
+        let tried = || control.calls("wait") >= waits + 3;
+        let tried =
+            tokio::time::timeout(ms(10_000), eventually("it tries again", ms(10_000), tried));
+        tried.await.expect("three times");
+        replicas[0].resume();
+        let ended = tokio::time::timeout(ms(10_000), call).await;
+        let taken = ended.expect("it ends").expect("no panic");
+        taken.unwrap_or_else(|error| panic!("way {way}: {error}"));
+        eventually("it is released", ms(5_000), || {
+            !holds(&mut control, "stock")
+        })
+        .await;
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn who_waits_for_less_does_not_wait_for_more() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    // All connections are there.
+    for number in [1, 2] {
+        let lock = client.lock("warm").sync_replicas(number, ms(2_500));
+        let guard = lock.lock().await.expect("both have it");
+        guard.unlock().await.expect("held");
+    }
+    replicas[0].pause();
+    let slow = |nth| {
+        client
+            .lock(format!("slow:{nth}"))
+            .sync_replicas(2, ms(2_500))
+    };
+    let takers: Vec<_> = (0..64).map(|nth| taker(&slow(nth))).collect();
+    let mut control = primary.control();
+    eventually("they wait", ms(5_000), || is_waiting(&mut control)).await;
+    let fewer = client.lock("fewer").sync_replicas(1, ms(500));
+    let start = Instant::now();
+    let guard = fewer.lock().await.expect("the other one has it");
+    let fewer = start.elapsed();
+    let shorter = client.lock("shorter").sync_replicas(2, ms(100));
+    let start = Instant::now();
+    shorter.lock().await.expect_err("one is silent");
+    let shorter = start.elapsed();
+    println!("one replica in {fewer:?}, not two within 100 ms in {shorter:?}");
+    assert!(fewer < ms(150), "{fewer:?}");
+    assert!(shorter < ms(250), "{shorter:?}");
+    guard.unlock().await.expect("held");
+    // And who waits for more is not told too early.
+    replicas[0].resume();
+    for taker in takers {
+        let guard = ended(taker).await.expect("both have it");
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+}
+
+/// A server that is silent itself neither confirms nor releases.
+#[tokio::test]
+async fn an_error_does_not_say_that_a_lock_was_released_if_nobody_knows() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary
+        .client_with(|builder| builder.command_timeout(ms(600)))
+        .await;
+    replicas[0].pause();
+    let lock = client.lock("stock").sync_replicas(2, ms(400));
+    let call = taker(&lock);
+    let mut control = primary.control();
+    eventually("it waits", ms(5_000), || is_waiting(&mut control)).await;
+    primary.pause();
+    let refused = ended(call).await.expect_err("one is silent");
+    let text = refused.to_string();
+    primary.resume();
+    replicas[0].resume();
+    assert_eq!(acknowledged(&refused), 0);
+    assert!(text.contains("has not confirmed its release"), "{text}");
+    eventually("it is released", ms(5_000), || {
+        !holds(&mut control, "stock")
+    })
+    .await;
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_slot_on_its_way_fails_no_taking_in_another() {
+    let mut cluster = Cluster::start(true).await;
+    let client = LockClient::connect(&cluster.url())
+        .await
+        .expect("it answers");
+    let keys = ["first", "moving", "staying"].map(|name| cluster.key_at(0, name));
+    let lock = |key: &String| client.lock(key).sync_replicas(1, ms(2_500));
+    // The replica has only just come.
+    let warm = lock(&keys[0]).retry_for(ms(20_000)).lock().await;
+    warm.expect("it has it").unlock().await.expect("held");
+    cluster.server(3).pause();
+    let first = taker(&lock(&keys[0]));
+    let mut control = cluster.control(0);
+    eventually("somebody waits", ms(5_000), || is_waiting(&mut control)).await;
+    let moving = slot(&keys[1]);
+    cluster.begin_to_move(moving, 0, 1);
+    // These are asked about together, the one that is refused before the other.
+    let refused = taker(&lock(&keys[1]));
+    let mut target = cluster.control(1);
+    let taken = || client.stats().redirects_total > 0 && target.run(&["DBSIZE"]) != "0";
+    eventually("taken where it goes", ms(2_000), taken).await;
+    let confirmed = taker(&lock(&keys[2]));
+    eventually("taken", ms(2_000), || holds(&mut control, &keys[2])).await;
+    cluster.server(3).resume();
+    for taker in [first, confirmed] {
+        let guard = ended(taker).await.expect("its replica has it");
+        guard.unlock().await.expect("held");
+    }
+    let refused = ended(refused).await.expect_err("its slot is on its way");
+    assert_eq!(acknowledged(&refused), 0);
+    cluster.end_move(moving, 0, 1);
+    client.close(Duration::ZERO).await;
+}
+
+/// What a WAIT overtakes it does not confirm.
+#[tokio::test]
+async fn every_lock_is_written_to_before_it_is_asked_about() {
+    const MORE: usize = 300;
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let mut control = primary.control();
+    replicas[0].pause();
+    let lock = |nth| {
+        client
+            .lock(format!("all:{nth}"))
+            .sync_replicas(2, ms(2_500))
+    };
+    let mut takers = vec![taker(&lock(0))];
+    eventually("somebody waits", ms(5_000), || is_waiting(&mut control)).await;
+    // More than tokio lets a task do at once.
+    takers.extend((1..=MORE).map(|nth| taker(&lock(nth))));
+    let all = || control.number(&["DBSIZE"]) == 1 + MORE as i64;
+    eventually("all are taken", ms(2_000), all).await;
+    let monitor = Monitor::start(primary.port);
+    replicas[0].resume();
+    let mut guards = Vec::new();
+    for taker in takers {
+        guards.push(ended(taker).await.expect("both have it"));
+    }
+    let said = monitor.take(&mut control);
+    let written: Vec<_> = said
+        .iter()
+        .map(|line| line.to_lowercase())
+        .filter(|line| !line.contains(" lua]"))
+        .filter_map(
+            |line| match (line.contains("\"eval\""), line.contains("\"wait\"")) {
+                (true, _) => Some(1),
+                (_, true) => Some(0),
+                _ => None,
+            },
+        )
+        .collect();
+    assert_eq!(written.iter().sum::<usize>(), MORE);
+    assert_eq!(written.len(), MORE + 1, "one WAIT for all of them");
+    assert_eq!(written.last(), Some(&0), "behind them");
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+}
+
+/// Where a lock may be handed over, a connection is there before.
+#[tokio::test]
+async fn who_waits_while_a_slot_moves_is_confirmed_at_its_new_owner() {
+    let cluster = Cluster::start(true).await;
+    let client = LockClient::connect(&cluster.url())
+        .await
+        .expect("it answers");
+    let key = cluster.key_at(0, "moving");
+    let synced = client.lock(&key).sync_replicas(1, ms(2_500));
+    // The replica has only just come.
+    let warm = synced.retry_for(ms(20_000)).lock().await;
+    warm.expect("it has it").unlock().await.expect("held");
+    let giver = client.lock(&key).owned_by(&client.owner());
+    let giver = giver.lock().await.expect("free");
+    let call = taker(&synced);
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    let mut target = cluster.control(1);
+    let before = target.connections();
+    cluster.move_slot(slot(&key), 0, 1);
+    assert!(client.lock(&key).is_locked().await.expect("answered"));
+    // For commands, and to ask about replicas.
+    let opened = || target.connections() >= before + 2;
+    eventually("they are opened", ms(5_000), opened).await;
+    tokio::time::sleep(ms(100)).await;
+    giver.unlock().await.expect("held");
+    let guard = ended(call).await.expect("its replica has it");
+    guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
 }
 

@@ -59,3 +59,13 @@ impl fmt::Display for RefusedKind {
         })
     }
 }
+
+/// What became of a lock that too few replicas had, and what to do.
+pub(super) fn said(released: bool) -> &'static str {
+    match released {
+        true => "it was released again; try again, or look at the replicas",
+        false => {
+            "Redis has not confirmed its release, and its lease frees it at the latest; try again, or look at the replicas"
+        }
+    }
+}

@@ -50,27 +50,28 @@ impl Lock {
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
             let (mut retries, mut course) = (None, Course::new(self.confirming()?));
-            let taken = loop {
-                match acquire(&entry, &owner, terms, wait, &mut course).await {
-                    Ok(taken) => break taken,
-                    Err(error) => {
-                        let retries =
-                            retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
-                        let server = std::mem::take(&mut course.server);
-                        let again = retries.again(self.client.shared(), error, server);
-                        Box::pin(again).await?;
+            loop {
+                let failed = match acquire(&entry, &owner, &terms, wait, &mut course).await {
+                    Ok(Ok(taken)) => {
+                        let (client, owner) = (Arc::clone(&self.client), owner.clone());
+                        let entry = Arc::clone(&entry);
+                        let guard = LockGuard::new(client, entry, owner, taken, self.class);
+                        let Some(confirming) = &mut course.confirming else {
+                            return Ok(Ok(guard));
+                        };
+                        match Box::pin(confirming.confirm(guard)).await {
+                            Ok(guard) => return Ok(Ok(guard)),
+                            Err(error) => error,
+                        }
                     }
-                }
-            };
-            let client = Arc::clone(&self.client);
-            let class = self.class;
-            if let (Ok(taken), Some(confirming), true) =
-                (&taken, course.confirming.take(), course.is_first)
-            {
-                let guard = LockGuard::new(client, entry, owner.clone(), taken.clone(), class);
-                return Box::pin(confirming.confirm(guard)).await.map(Ok);
+                    Ok(Err(busy)) => return Ok(Err(busy)),
+                    Err(error) => error,
+                };
+                let retries = retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
+                let server = std::mem::take(&mut course.server);
+                let again = retries.again(self.client.shared(), failed, server);
+                Box::pin(again).await?;
             }
-            Ok(taken.map(|taken| LockGuard::new(client, entry, owner.clone(), taken, class)))
         });
         measured.waits();
         let acquired = self.client.shared().on_client_runtime(acquiring.as_mut());
@@ -109,8 +110,6 @@ impl Lock {
 pub(crate) struct Course {
     /// Of the server, since the last failure.
     server: Heard,
-    /// What was taken is not nested.
-    is_first: bool,
     /// Boxed: nearly nobody asks.
     confirming: Option<Box<Confirming>>,
 }
@@ -119,7 +118,6 @@ impl Course {
     fn new(confirming: Option<Box<Confirming>>) -> Self {
         Self {
             server: Heard::Nothing,
-            is_first: false,
             confirming,
         }
     }
@@ -131,6 +129,13 @@ impl Course {
             Some(confirming) => Box::pin(confirming.prepare(entry)).await,
         }
     }
+
+    /// Behind a taking that was sent then.
+    fn taken(&mut self, permit: &Permit, sent_at: Instant) {
+        if let Some(confirming) = &mut self.confirming {
+            confirming.taken(permit.target == 1, sent_at);
+        }
+    }
 }
 
 /// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
@@ -138,23 +143,27 @@ impl Course {
 pub(crate) async fn acquire(
     entry: &Arc<Entry>,
     owner: &Owner,
-    terms: Terms,
+    terms: &Terms,
     wait: Wait,
     course: &mut Course,
 ) -> Result<Result<Taken, Option<Box<Busy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
+    course.prepare(entry).await?;
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
-    let mut waiter = Waiter::new(entry, owner, terms, wait.order());
+    let mut waiter = Waiter::new(entry, owner, *terms, wait.order());
     let mut subscription: Option<Box<Subscription>> = None;
     loop {
-        course.prepare(entry).await?;
-        let permit = match waiter.next(deadline).await? {
+        // Not bound to a name, under which every later wait would keep room for it.
+        let permit = match match &mut course.confirming {
+            None => waiter.next(deadline).await?,
+            Some(confirming) => Box::pin(confirming.next(&mut waiter, deadline)).await?,
+        } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-                course.is_first = permit.permit.target == 1;
+                course.taken(&permit.permit, shared.clock.instant(sent_at));
                 let taken = permit.taken(sent_at)?;
                 waiter.note_left();
                 return Ok(Ok(taken));
@@ -260,7 +269,6 @@ impl AcquirePermit {
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
     async fn attempt(&mut self, owner: &Owner, course: &mut Course) -> Result<Attempt, Error> {
         let entry = Arc::clone(&self.entry);
-        course.is_first = self.permit.target == 1;
         course.prepare(&entry).await?;
         let shared = entry.shared();
         if self.permit.target > 1 && owner.origin() == Origin::Task {
@@ -301,6 +309,7 @@ impl AcquirePermit {
             };
             match &answer.value {
                 Acquired::Taken => {
+                    course.taken(&self.permit, answer.sent_at);
                     let taken = self.taken(shared.clock.time(answer.sent_at));
                     return taken.map(Attempt::Taken);
                 }

@@ -1,28 +1,36 @@
 //! A lock that replicas are to have before its caller does.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Lock;
+use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
-use crate::redis::{Confirmer, Wanted};
+use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;
 use crate::shared::check_replicas;
 
 impl Lock {
     /// The same lock, which at least so many replicas must have before its caller gets it: 1 to 8, within 10 ms
-    /// to the command timeout. Otherwise it is released again, and the call fails with
-    /// [`Error::TooFewReplicas`]. Default: the client's
+    /// to the command timeout. Otherwise it is released again, and the call tries again as after an attempt
+    /// without an answer ([`retry_for`](Self::retry_for), [`try_lock_for`](Self::try_lock_for),
+    /// [`lead`](Self::lead)), or fails with [`Error::TooFewReplicas`]. Default: the client's
     /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
     ///
     /// A primary that dies takes with it what its replicas do not have yet. Only a lock that *all* replicas have
     /// survives every promotion. What is asked about is the first taking of a lock, handed over inside of this
-    /// client or not; nested takings, renewals and unlocks are not. It costs a round trip more, and Redis notices
-    /// the end of `within` up to 100 ms late. Redisson waits for all replicas by default and is content with one.
+    /// client or not; nested takings, renewals and unlocks are not. It costs a round trip more, and one more
+    /// connection for each number of replicas. Redisson waits for all replicas by default and is content with one.
+    ///
+    /// Calls that need as many replicas are asked about one after the other, those that come meanwhile
+    /// together: let `within` be at least twice what replicas need. It is not exceeded by more than 100 ms, as
+    /// late as Redis may notice its end, and the way there and back; a lock that `try_lock_for` took just
+    /// before its deadline is asked about beyond it.
     ///
     /// # Examples
     ///
@@ -50,6 +58,7 @@ impl Lock {
         Ok(Some(Box::new(Confirming {
             wanted,
             confirmer: None,
+            taken_at: None,
         })))
     }
 }
@@ -58,37 +67,77 @@ impl Lock {
 pub(crate) struct Confirming {
     wanted: Wanted,
     confirmer: Option<Confirmer>,
+    /// When what was taken was sent. `None`: it is nested.
+    taken_at: Option<Instant>,
 }
 
 impl Confirming {
+    fn site<'a>(&self, entry: &'a Entry) -> Site<'a> {
+        entry.route().waiting_for(self.wanted.replicas)
+    }
+
     /// Before an attempt: a connection that is opened behind a taking may lead to another server.
     pub(super) async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
-        let route = entry.route();
+        let site = self.site(entry);
         let usable = self.confirmer.as_ref();
-        if usable.is_some_and(|confirmer| confirmer.is_current(route)) {
+        if usable.is_some_and(|confirmer| confirmer.is_current(site)) {
             return Ok(());
         }
         let limit = Instant::now() + entry.shared().command_timeout();
-        let confirmer = route.confirmer(limit).await;
+        let confirmer = site.confirmer(limit).await;
         let unsent = |error| script::unsent(error, Operation::Acquiring);
         self.confirmer = Some(confirmer.map_err(unsent)?);
         Ok(())
     }
 
-    /// Behind a taking: the guard, if there are enough replicas that have it.
+    /// What a call may do next, which may be to take what was handed over.
+    pub(super) async fn next(
+        &mut self,
+        waiter: &mut Waiter,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Next>, Error> {
+        let entry = Arc::clone(waiter.entry());
+        self.prepare(&entry).await?;
+        tokio::select! {
+            biased;
+            next = waiter.next(deadline) => next,
+            never = self.follow(&entry) => match never {},
+        }
+    }
+
+    /// While a call waits: has a connection opened to each server that takes over, where the lock may be
+    /// handed over. What is wrong with it the next attempt says.
+    async fn follow(&mut self, entry: &Entry) -> Infallible {
+        let mut backoff = entry.shared().redis.backoff();
+        loop {
+            if let Some(confirmer) = &self.confirmer {
+                confirmer.outdated(self.site(entry)).await;
+            }
+            if self.prepare(entry).await.is_err() {
+                backoff.wait().await;
+            }
+        }
+    }
+
+    pub(super) fn taken(&mut self, is_first: bool, sent_at: Instant) {
+        self.taken_at = is_first.then_some(sent_at);
+    }
+
+    /// Behind a taking: the guard, if it is nested or there are enough replicas that have it.
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
-    pub(super) async fn confirm(mut self: Box<Self>, guard: LockGuard) -> Result<LockGuard, Error> {
-        let Wanted { replicas, .. } = self.wanted;
+    pub(super) async fn confirm(&mut self, guard: LockGuard) -> Result<LockGuard, Error> {
+        let Some(taken_at) = self.taken_at else {
+            return Ok(guard);
+        };
+        let Wanted { replicas, within } = self.wanted;
         let (entry, owner) = (Arc::clone(guard.entry()), guard.owner().clone());
-        // A wait in the queue may have outlived the connection. Another server is asked for the lock too.
-        self.prepare(&entry).await?;
         let field = entry.peek(|core| core.field(owner.id()));
         let acknowledged = match (&self.confirmer, field) {
             (Some(confirmer), Some(field)) => {
                 let touch = script::touch(&entry.name, &field);
                 confirmer
-                    .acknowledged(entry.route(), touch, self.wanted)
+                    .acknowledged(self.site(&entry), touch, taken_at, within)
                     .await
             }
             _ => 0,
@@ -96,12 +145,13 @@ impl Confirming {
         if acknowledged >= replicas {
             return Ok(guard);
         }
-        // It goes on in the background if it has no answer; a loss is no worse than the release.
-        let _ = guard.unlock().await;
+        // Before another attempt. Without an answer it goes on in the background; a loss is no worse than it.
+        let released = guard.unlock().await;
         Err(Error::TooFewReplicas {
             lock: entry.name.given().to_string(),
             wanted: replicas,
             acknowledged,
+            released: matches!(released, Ok(()) | Err(Error::Lost { .. })),
         })
     }
 }

@@ -50,6 +50,10 @@ impl Waiter {
         }
     }
 
+    pub(super) fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
     /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
         let mut behind_since = None;

@@ -150,7 +150,12 @@ impl Lane {
 
     /// Whether scripts can be sent now.
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.current.now(), Some(Ok(_)))
+        self.now().is_some()
+    }
+
+    /// The connection over which scripts can be sent now.
+    pub(super) fn now(&self) -> Option<Arc<Link>> {
+        self.current.now()?.ok()
     }
 
     /// The current connection, waiting for one until `limit`.

@@ -281,16 +281,16 @@ impl Link {
         replicas: u32,
         within: Duration,
         limit: Limit,
-    ) -> u32 {
+    ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = [Arg::Number(replicas.into()), Arg::Number(within)];
         let answer = |timeout| self.connection.command("WAIT", &words, timeout);
         match self.exchange(answer, Instant::now(), limit).await {
-            Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).unwrap_or(0),
-            Ok(_) => 0,
+            Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
+            Ok(_) => None,
             Err(problem) => {
                 event!(WARN, %problem, "replicas could not be waited for");
-                0
+                None
             }
         }
     }

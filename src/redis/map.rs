@@ -235,7 +235,7 @@ impl Map {
     }
 
     /// Waits until the server of this way does not have the route any more.
-    async fn lost(&self, route: u16, way: &RoutedLink) {
+    pub(super) async fn lost(&self, route: u16, way: &RoutedLink) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();

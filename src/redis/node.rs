@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::address::Address;
 use super::lane::{Lane, Surroundings};
 use super::link::{Limit, SendError};
-use super::replicas::Replicas;
+use super::replicas::{REPLICAS_MAX, Replicas};
 use super::settings::Settings;
 use crate::error::Error;
 use crate::wire::Announce;
@@ -17,11 +17,11 @@ use crate::wire::Announce;
 pub(super) struct Node {
     pub(super) address: Address,
     settings: Arc<Settings>,
-    /// Those for commands, and behind them the one on which replicas are waited for.
+    /// Those for commands, and behind them one for each number of replicas that may be waited for.
     lanes: Box<[OnceLock<Lane>]>,
     /// Whether there are to be connections.
     wanted: Mutex<bool>,
-    pub(super) replicas: Arc<Replicas>,
+    replicas: [Arc<Replicas>; REPLICAS_MAX as usize],
     /// For each lane, the permits for bulk calls.
     bulk: Box<[[Arc<Semaphore>; 2]]>,
 }
@@ -46,17 +46,17 @@ impl Node {
             address,
             settings,
             lanes: std::iter::repeat_with(OnceLock::new)
-                .take(lanes + 1)
+                .take(lanes + REPLICAS_MAX as usize)
                 .collect(),
             wanted: Mutex::new(true),
-            replicas: Arc::default(),
+            replicas: Default::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
         }
     }
 
     /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
     pub(super) async fn open(&self, around: &Surroundings) -> Result<(), Error> {
-        for (nth, lane) in self.lanes.iter().enumerate().take(self.waiting()) {
+        for (nth, lane) in self.lanes.iter().enumerate().take(self.commands()) {
             let opened = Lane::open(&self.settings, nth, around).await?;
             // It is empty: the node is not shared yet.
             let _ = lane.set(opened);
@@ -81,9 +81,14 @@ impl Node {
         })
     }
 
-    /// The number of the lane on which replicas are waited for.
-    pub(super) fn waiting(&self) -> usize {
-        self.lanes.len() - 1
+    /// How many lanes are for commands.
+    fn commands(&self) -> usize {
+        self.lanes.len() - REPLICAS_MAX as usize
+    }
+
+    /// What is asked about so many replicas.
+    pub(super) fn replicas(&self, number: u32) -> Arc<Replicas> {
+        Arc::clone(&self.replicas[number as usize - 1])
     }
 
     /// Publishes, in the background, what was published at the node that takes over a slot: that is not heard here,
@@ -117,7 +122,7 @@ impl Node {
 
     /// Asks for an answer on every lane, one after the other.
     pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
-        for nth in 0..self.waiting() {
+        for nth in 0..self.commands() {
             let lane = self.lane(nth, around);
             lane.ready(limit.until).await?.ping(limit).await?;
         }

@@ -1,22 +1,43 @@
 //! Whether enough replicas have what was taken: `sync_replicas`.
 //!
-//! WAIT stops everything behind it on its connection, so it has a connection of its own at each primary. It
-//! waits for what its connection has written, and for everything that was executed before that: one write and
-//! one WAIT confirm every lock that was taken before, however many callers there are.
+//! WAIT stops everything behind it on its connection, so it has connections of its own at each primary: one
+//! for each number of replicas that is asked for, or whoever needs one would wait for the second. It waits
+//! for what its connection has written, and for everything that was executed before that: one WAIT behind a
+//! write to each lock confirms all of them, however many callers there are. Who comes meanwhile needs what
+//! is waited for already, and more: waiting for it costs nobody an answer that would have come earlier.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::lane::Surroundings;
 use super::link::{Limit, Link};
-use super::transport::Reply;
+use super::transport::{BoxFuture, Reply};
 use crate::script::Call;
 
-/// The questions at one primary that have no answer yet.
+/// How many replicas are to have a lock, and for how long they are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
+pub(crate) struct Wanted {
+    pub(crate) replicas: u32,
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub(crate) within: Duration,
+}
+
+/// At most so many replicas are waited for.
+pub(crate) const REPLICAS_MAX: u32 = 8;
+
+/// The questions for one number of replicas at one primary that have no answer yet.
 #[derive(Default)]
 pub(super) struct Replicas {
     pending: Mutex<Pending>,
@@ -33,44 +54,31 @@ struct Pending {
 
 /// How many replicas have a lock that was taken.
 struct Question {
-    /// Opened before the lock was taken: a server that has taken over meanwhile knows nothing of it.
     link: Arc<Link>,
     touch: Call<bool>,
-    wanted: Wanted,
+    until: Instant,
+    /// Dropped, the answer is that none has it.
     answer: oneshot::Sender<u32>,
 }
 
-/// How many replicas are to have a lock, and for how long they are waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
-pub(crate) struct Wanted {
-    pub(crate) replicas: u32,
-    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
-    pub(crate) within: Duration,
-}
-
 impl Replicas {
-    /// Asks how many replicas have the lock that `touch` writes to. Without an answer it is none.
+    /// Asks how many replicas have the lock that `touch` writes to, until then. Without an answer it is
+    /// none.
     ///
     /// Dropped, the question may still be asked; nothing else is left of it.
     pub(super) async fn acknowledged(
         self: &Arc<Self>,
         around: &Surroundings,
-        link: Arc<Link>,
-        touch: Call<bool>,
-        wanted: Wanted,
+        replicas: u32,
+        (link, touch, until): (Arc<Link>, Call<bool>, Instant),
     ) -> u32 {
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let begun = {
             let mut pending = self.pending.lock();
             pending.questions.push(Question {
                 link,
                 touch,
-                wanted,
+                until,
                 answer,
             });
             let is_served = std::mem::replace(&mut pending.is_served, true);
@@ -83,34 +91,44 @@ impl Replicas {
                 replicas: Arc::clone(self),
                 nth,
             };
-            around.spawn(async move { serving.replicas.serve().await });
+            around.spawn(async move { serving.replicas.serve(replicas).await });
         }
-        answered.await.unwrap_or(0)
+        let answer = match tokio::time::timeout_at(until, &mut answered).await {
+            Ok(answer) => Ok(answer),
+            Err(_) => {
+                // Who has not had a turn by now is not asked about any more: others before it have more time.
+                let is_in_time = |question: &Question| question.until > Instant::now();
+                self.pending.lock().questions.retain(is_in_time);
+                tokio::time::timeout_at(until + LATE, answered).await
+            }
+        };
+        answer.ok().and_then(Result::ok).unwrap_or(0)
     }
 
     /// Asks until there are no questions left: those over one connection together, and then those that have
     /// come meanwhile.
-    async fn serve(&self) {
-        loop {
-            let questions = {
-                let mut pending = self.pending.lock();
-                let Some(first) = pending.questions.first() else {
-                    // Under the same lock: whoever asks from here on starts another task.
-                    pending.is_served = false;
-                    return;
-                };
-                let (link, wanted) = (Arc::clone(&first.link), first.wanted);
-                let all = std::mem::take(&mut pending.questions);
-                // Whoever waits for less does not wait for more.
-                let is_same = |question: &Question| {
-                    Arc::ptr_eq(&question.link, &link) && question.wanted == wanted
-                };
-                let (same, others) = all.into_iter().partition(is_same);
-                pending.questions = others;
-                same
-            };
-            answer(questions).await;
+    async fn serve(&self, replicas: u32) {
+        while let Some(questions) = self.next() {
+            // However many there are, each is to be handed over by its first poll.
+            unconstrained(answer(questions, replicas)).await;
         }
+    }
+
+    /// Those over one connection that somebody still waits for.
+    fn next(&self) -> Option<Vec<Question>> {
+        let (mut pending, now) = (self.pending.lock(), Instant::now());
+        let mut all = std::mem::take(&mut pending.questions);
+        all.retain(|question| question.until > now && !question.answer.is_closed());
+        let Some(first) = all.first() else {
+            // Under the same lock: whoever asks from here on starts another task.
+            pending.is_served = false;
+            return None;
+        };
+        let link = Arc::clone(&first.link);
+        let is_same = |question: &Question| Arc::ptr_eq(&question.link, &link);
+        let (same, others) = all.into_iter().partition(is_same);
+        pending.questions = others;
+        Some(same)
     }
 }
 
@@ -131,40 +149,100 @@ impl Drop for Serving {
     }
 }
 
-/// Has one of the locks written to, and waits for replicas on behalf of all.
-async fn answer(mut questions: Vec<Question>) {
-    while let Some(first) = questions.first() {
-        let Wanted { replicas, within } = first.wanted;
-        if first.answer.is_closed() {
-            questions.remove(0);
-            continue;
+/// Has each of the locks written to, and waits for replicas on behalf of all.
+async fn answer(questions: Vec<Question>, replicas: u32) {
+    let Some((link, until)) = soonest(&questions) else {
+        return;
+    };
+    // Handed over in this order by their first polls.
+    let (mut written, mut acknowledged) =
+        tokio::join!(write(questions, limit(until)), wait(&link, replicas, until));
+    while let Some(number) = acknowledged {
+        let now = Instant::now();
+        let is_answered = |question: &mut Question| number >= replicas || question.until <= now;
+        for question in written.extract_if(.., is_answered) {
+            let _ = question.answer.send(number);
         }
-        // WAIT looks at its clock now and then only.
-        let timeout = within * 2 + MARGIN;
-        let limit = Limit {
-            until: Instant::now() + timeout,
-            silence: timeout,
+        let Some((_, until)) = soonest(&written) else {
+            return;
         };
-        // Both are handed over in this order by their first polls.
-        let (touched, acknowledged) = tokio::join!(
-            first.link.run_text(&first.touch, limit),
-            first.link.wait_for_replicas(replicas, within, limit)
-        );
-        match touched {
-            Ok(Reply::Number(1)) => {
-                for question in questions {
-                    let _ = question.answer.send(acknowledged);
-                }
-                return;
-            }
-            // It is not held any more, nothing was written, and WAIT has waited for nothing: the next lock
-            // is written to.
-            Ok(_) => _ = questions.remove(0).answer.send(0),
-            // Neither will the others be answered.
-            Err(_) => return,
+        // For those who have more time, and for what was written: who has come meanwhile comes later.
+        acknowledged = wait(&link, replicas, until).await;
+    }
+}
+
+/// The connection of these questions, and when the time of the first of them is over.
+fn soonest(questions: &[Question]) -> Option<(Arc<Link>, Instant)> {
+    let first = questions.iter().min_by_key(|question| question.until)?;
+    Some((Arc::clone(&first.link), first.until))
+}
+
+/// How many replicas have what was written, once they are enough or the time is over.
+async fn wait(link: &Link, replicas: u32, until: Instant) -> Option<u32> {
+    let left = until.saturating_duration_since(Instant::now());
+    // Zero would be for ever.
+    let left = left + Duration::from_millis(1);
+    link.wait_for_replicas(replicas, left, limit(until)).await
+}
+
+/// Writes to each lock. One that is not held there any more, or whose slot is on its way, is answered at
+/// once; it says nothing about the others.
+async fn write(questions: Vec<Question>, limit: Limit) -> Vec<Question> {
+    let writing = |question| Writing::Sent(Box::pin(written(question, limit)));
+    let mut all: Vec<_> = questions.into_iter().map(writing).collect();
+    poll_fn(|context| {
+        all.iter_mut().for_each(|one| one.send(context));
+        Poll::Ready(())
+    })
+    .await;
+    let mut held = Vec::new();
+    // They are answered in this order.
+    for one in all {
+        held.extend(one.answered().await);
+    }
+    held
+}
+
+async fn written(question: Question, limit: Limit) -> Option<Question> {
+    let written = question.link.run_text(&question.touch, limit).await;
+    matches!(written, Ok(Reply::Number(1))).then_some(question)
+}
+
+/// A write under way, or what came of it.
+enum Writing {
+    Sent(BoxFuture<'static, Option<Question>>),
+    Answered(Option<Question>),
+}
+
+impl Writing {
+    fn send(&mut self, context: &mut Context<'_>) {
+        if let Self::Sent(writing) = self
+            && let Poll::Ready(answered) = writing.as_mut().poll(context)
+        {
+            *self = Self::Answered(answered);
+        }
+    }
+
+    async fn answered(self) -> Option<Question> {
+        match self {
+            Self::Sent(writing) => writing.await,
+            Self::Answered(answered) => answered,
         }
     }
 }
 
-/// For the way there and back.
+fn limit(until: Instant) -> Limit {
+    let left = until.saturating_duration_since(Instant::now());
+    // WAIT looks at its clock now and then only.
+    let timeout = left * 2 + MARGIN;
+    Limit {
+        until: Instant::now() + timeout,
+        silence: timeout,
+    }
+}
+
+/// Before a connection is doubted.
 const MARGIN: Duration = Duration::from_millis(500);
+
+/// WAIT is up to 100 ms late, and there is the way there and back.
+const LATE: Duration = Duration::from_millis(200);

@@ -1,0 +1,106 @@
+//! Who may say that replicas have a lock: the server that took it, over a connection that was opened before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::lane::Surroundings;
+use super::link::{Link, SendError};
+use super::map::RoutedLink;
+use super::node::Node;
+use super::replicas::Replicas;
+use super::topology::Topology;
+use crate::script::Call;
+
+/// Where so many replicas are waited for, for one lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) around: &'a Surroundings,
+    pub(super) group: u16,
+    pub(super) lane: usize,
+    pub(super) replicas: u32,
+}
+
+impl Site<'_> {
+    /// Waits until `limit` for the connection.
+    pub(crate) async fn confirmer(self, limit: Instant) -> Result<Confirmer, SendError> {
+        let way = match self.topology {
+            Topology::One(node) => {
+                let link = node.lane(self.lane, self.around).ready(limit).await?;
+                RoutedLink::only(link)
+            }
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                map.ready(self.group, self.lane, limit).await?
+            }
+        };
+        Ok(Confirmer {
+            way,
+            since: Instant::now(),
+        })
+    }
+
+    /// The connection at the server that has the lock now, if it is the one with this number.
+    fn at(self, number: u16) -> Option<(Arc<Link>, Arc<Replicas>)> {
+        let at = |node: &Node| {
+            let link = node.lane(self.lane, self.around).now()?;
+            Some((link, node.replicas(self.replicas)))
+        };
+        match self.topology {
+            Topology::One(node) => at(node),
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                let (owner, node) = map.owner(self.group)?;
+                at(&node).filter(|_| owner == number)
+            }
+        }
+    }
+}
+
+/// Asks whether replicas have a lock that was taken after this was made.
+pub(crate) struct Confirmer {
+    /// To the server that has the lock.
+    way: RoutedLink,
+    since: Instant,
+}
+
+impl Confirmer {
+    /// Whether it can be asked about what is taken from now on: its server has the lock, and there is a
+    /// connection.
+    pub(crate) fn is_current(&self, site: Site<'_>) -> bool {
+        site.at(self.way.node).is_some()
+    }
+
+    /// Waits until another server has the lock.
+    pub(crate) async fn outdated(&self, site: Site<'_>) {
+        match site.topology.map() {
+            None => std::future::pending().await,
+            Some(map) => map.lost(site.group, &self.way).await,
+        }
+    }
+
+    /// How many replicas have the lock that `touch` writes to. None, if that cannot be told.
+    pub(crate) async fn acknowledged(
+        &self,
+        site: Site<'_>,
+        touch: Call<bool>,
+        taken_at: Instant,
+        within: Duration,
+    ) -> u32 {
+        let Some((link, replicas)) = site.at(self.way.node) else {
+            return 0;
+        };
+        // What was found or opened behind the taking may lead to a server that never had it: one that was
+        // started again, or another one, which may even have an older lock of the same owner to write to.
+        if self.since.max(link.opened_at) > taken_at {
+            return 0;
+        }
+        let question = (Arc::clone(&link), touch, Instant::now() + within);
+        let acknowledged = replicas.acknowledged(site.around, site.replicas, question);
+        let acknowledged = acknowledged.await;
+        match site.at(self.way.node) {
+            Some((now, _)) if Arc::ptr_eq(&now, &link) => acknowledged,
+            _ => 0,
+        }
+    }
+}
