@@ -211,7 +211,6 @@ impl Worker {
             |oracle: &mut Oracle, now| oracle.begins(self.nth, owner, leased, valid_until, now);
         let id = self.judge.report(begins);
         let (nests, drops) = (self.rng.u32(..5) == 0, self.rng.u32(..6) == 0);
-        let mut stopped = self.stopped.clone();
         let ended = {
             let body = async {
                 if nests {
@@ -219,14 +218,11 @@ impl Worker {
                     let nested = self.lock.lock().await;
                     drop(pending);
                     match nested {
-                        Ok(_nested) => tokio::time::sleep(length / 2).await,
+                        Ok(_nested) => self.stays(length / 2).await,
                         Err(error) => self.failed(&error, Some(id)),
                     }
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(length) => {}
-                    _ = stopped.changed() => {}
-                }
+                self.stays(length).await;
             };
             let (mut body, mut lost) = (std::pin::pin!(body), guard.lost());
             loop {
@@ -265,6 +261,12 @@ impl Worker {
             }
             Ok(()) => self.released(id, Release::Clean),
         }
+    }
+
+    /// Until it is stopped.
+    async fn stays(&self, length: Duration) {
+        let mut stopped = self.stopped.clone();
+        let _ = tokio::time::timeout(length, stopped.changed()).await;
     }
 
     fn released(&self, id: u64, release: Release) {

@@ -149,17 +149,24 @@ async fn chaos(options: &Options) -> Result<bool, String> {
         run.left()
     });
     problems.extend(left.await?.err());
+    let needed = Needed {
+        redirections: is_cluster.then_some(redirections),
+        ..needed
+    };
     let mut oracle = judge.oracle();
+    judge_all(&mut oracle, problems, &needed);
+    println!(
+        "{topology}: {}",
+        line(&oracle, options.seed, start.elapsed(), redirections)
+    );
+    Ok(oracle.violations().is_empty())
+}
+
+fn judge_all(oracle: &mut Oracle, mut problems: Vec<String>, needed: &Needed) {
     let now = Instant::now();
     oracle.judge(now);
     if problems.is_empty() && oracle.violations().is_empty() {
-        problems = oracle.too_little(
-            &Needed {
-                redirections: is_cluster.then_some(redirections),
-                ..needed
-            },
-            now,
-        );
+        problems = oracle.too_little(needed, now);
     }
     for problem in problems {
         oracle.violated(None, now, &problem);
@@ -167,11 +174,6 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     for violation in oracle.violations() {
         println!("\n{violation}");
     }
-    println!(
-        "{topology}: {}",
-        line(&oracle, options.seed, now - start, redirections)
-    );
-    Ok(oracle.violations().is_empty())
 }
 
 /// Ends the load; answers how often the clients were sent on.
@@ -194,8 +196,9 @@ fn line(oracle: &Oracle, seed: u64, took: Duration, redirections: u64) -> String
     format!(
         "{:.0} s, seed {seed}, {} sections, {} compared with the servers, overlaps {} allowed ({} with a loss, \
          {} released at the former primary) and {} not, {redirections} redirections, {} failovers, \
-         {} calls failed in outages, {} holds lost and told (at most {:.2} s behind the switch), \
-         {} at their deadline, {:.2} s credited at most, {} violations",
+         {} holds lost and told (at most {:.2} s behind the switch), \
+         {} at their deadline, calls failed in outages: {} without an answer, {} refused, {} for their replicas \
+         (at most {:.2} s behind one), {:.2} s credited at most, {} violations",
         took.as_secs_f64(),
         sums.sections,
         sums.compared,
@@ -204,10 +207,13 @@ fn line(oracle: &Oracle, seed: u64, took: Duration, redirections: u64) -> String
         sums.released_before,
         sums.overlaps_not_allowed,
         sums.failovers,
-        sums.failed,
         sums.lost,
         sums.longest.as_secs_f64(),
         sums.not_renewed,
+        sums.no_answer,
+        sums.refused,
+        sums.too_few_replicas,
+        sums.failed_behind.as_secs_f64(),
         sums.credit.as_secs_f64(),
         oracle.violations().len()
     )

@@ -76,10 +76,14 @@ impl Oracle {
                         continue;
                     }
                 },
-                reason => self.explains(one.lock, reason, one.at),
+                reason => self
+                    .explains(one.lock, reason, one.at)
+                    .is_some_and(|behind| {
+                        self.count(reason, behind);
+                        true
+                    }),
             };
             if is_right {
-                self.sums.failed += 1;
                 continue;
             }
             let what = format!(
@@ -102,6 +106,16 @@ impl Oracle {
             );
             self.violated_since(Some(lock), since, now, &what);
         }
+    }
+
+    fn count(&mut self, reason: Reason, behind: Duration) {
+        let sums = &mut self.sums;
+        match reason {
+            Reason::NoAnswer => sums.no_answer += 1,
+            Reason::Refused(_) => sums.refused += 1,
+            _ => sums.too_few_replicas += 1,
+        }
+        sums.failed_behind = sums.failed_behind.max(behind);
     }
 
     /// Nobody but the caller was inside since then.

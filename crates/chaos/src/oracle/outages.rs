@@ -44,24 +44,28 @@ impl Oracle {
         sum.min(STALLS_MAX)
     }
 
-    /// A call that failed then would have needed one of these shortly before.
-    pub(super) fn explains(&self, lock: usize, reason: Reason, at: Instant) -> bool {
+    /// A call that failed then needs one of these shortly before: how long before, at least.
+    pub(super) fn explains(&self, lock: usize, reason: Reason, at: Instant) -> Option<Duration> {
         let could = |broken| match reason {
-            Reason::NoAnswer => broken != Broken::Replicas,
-            Reason::Refused(RefusedKind::ClusterDown) => broken != Broken::Replicas,
+            Reason::NoAnswer | Reason::Refused(RefusedKind::ClusterDown) => {
+                broken != Broken::Replicas
+            }
             Reason::Refused(
                 RefusedKind::ReadOnly | RefusedKind::Loading | RefusedKind::MasterDown,
             ) => broken == Broken::Primary,
             Reason::TooFewReplicas => self.locks[lock].synced,
             Reason::Refused(_) | Reason::Lost(_) | Reason::Other => false,
         };
-        self.outages_of(lock).any(|outage| {
+        let outages = self.outages_of(lock);
+        let outages = outages.filter(|one| could(one.broken) && at >= one.from);
+        let behind = outages.filter_map(|outage| {
             let until = outage.until.unwrap_or(at);
             // The call waited for one before it, and for its own answer.
             let over = until + self.terms.reported_within + self.terms.command_timeout * 2;
             let over = over + self.stood_still(until, at);
-            could(outage.broken) && at >= outage.from && at <= over
-        })
+            (at <= over).then(|| at.saturating_duration_since(until))
+        });
+        behind.min()
     }
 
     /// For how long nobody could renew a lock in between.

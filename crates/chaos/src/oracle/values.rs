@@ -138,8 +138,12 @@ pub struct Sums {
     pub longest: Duration,
     /// Holds that an outage outlasted: reported at their local deadline.
     pub not_renewed: u64,
-    /// Calls that failed, each explained by an outage.
-    pub failed: u64,
+    /// Calls that failed, each explained by an outage: without an answer, refused, without their replicas.
+    pub no_answer: u64,
+    pub refused: u64,
+    pub too_few_replicas: u64,
+    /// The longest time from the end of such an outage to the error.
+    pub failed_behind: Duration,
     /// Open sections that were compared with the servers.
     pub compared: u64,
     /// The longest time that something was late for which the machine was blamed.
