@@ -1,5 +1,6 @@
 //! Clients and their workers: contended locks, and many that are held for long.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,11 @@ impl Load {
                 let worker = Worker {
                     nth,
                     lock,
+                    // A lease that is over before all replicas have it has been waited for in vain.
+                    leases: match judged.synced {
+                        true => 1_500..2_500,
+                        false => 50..600,
+                    },
                     judge: judge.clone(),
                     rng: rng.fork(),
                     stopped: stopped.clone(),
@@ -140,6 +146,7 @@ struct Worker {
     lock: Lock,
     judge: Judge,
     rng: Rng,
+    leases: Range<u64>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -176,7 +183,7 @@ impl Worker {
             1 => self.lock.try_lock().await?,
             2 | 3 => self.lock.try_lock_for(wait).await?,
             4 => {
-                let leased = self.lock.lease(ms(self.rng.u64(50..600)));
+                let leased = self.lock.lease(ms(self.rng.u64(self.leases.clone())));
                 return leased.lock().await.map(|guard| Some((guard, true)));
             }
             _ => Some(self.lock.lock().await?),
