@@ -283,12 +283,16 @@ impl Report {
         self.ran("demo fails without its lock", failed_as_it_should);
     }
 
-    /// In a cluster it must go wrong when nobody waits for the replicas.
+    /// Beyond one server it must go wrong when nobody waits for the replicas.
     fn demo_without_its_replicas(&mut self, server: &Path) {
         let failed_as_it_should = || {
-            let mut demo = Command::new(demo::build()?);
-            demo.env("REDIS_SERVER_BIN", server);
-            is_not_exact(demo.args(["--cluster", "--take-out-the-replicas"]))
+            let program = demo::build()?;
+            for topology in ["--cluster", "--sentinel"] {
+                let mut demo = Command::new(&program);
+                demo.env("REDIS_SERVER_BIN", server);
+                is_not_exact(demo.args([topology, "--take-out-the-replicas"]))?;
+            }
+            Ok(())
         };
         self.ran("demo fails without its replicas", failed_as_it_should);
     }

@@ -1,18 +1,21 @@
 //! Three primaries with a replica each, and what befalls them.
 
 use std::ops::RangeInclusive;
+use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use test_support::{Cluster, ms};
 
-use crate::faults::{Done, Fault, Kind, Servers, primaries, promoted};
-use crate::oracle::Takeover;
+use crate::faults::{Dead, Done, Fault, Kind, Said, Servers, Switch, primaries};
+use crate::oracle::{Broken, Outage, Slots};
 use crate::plain::{self, order, query};
+use crate::watch::{self, Ear};
 
 pub struct Nodes {
     cluster: Cluster,
     ids: Vec<String>,
+    ear: Ear,
 }
 
 /// A node as another one sees it.
@@ -21,7 +24,7 @@ struct Seen {
     id: String,
     /// `None`: a primary.
     replica_of: Option<String>,
-    slots: Vec<RangeInclusive<u16>>,
+    slots: Slots,
     problem: Option<String>,
 }
 
@@ -30,7 +33,14 @@ impl Nodes {
         let cluster = runtime.block_on(Cluster::start(true));
         let ids = (0..cluster.len()).map(|nth| query(cluster.port(nth), &["CLUSTER", "MYID"]));
         let ids = ids.collect::<Result<_, _>>()?;
-        Ok(Self { cluster, ids })
+        let (say, said) = mpsc::channel();
+        let ports: Vec<u16> = (0..cluster.len()).map(|nth| cluster.port(nth)).collect();
+        watch::roles(&ports, true, &say);
+        Ok(Self {
+            cluster,
+            ids,
+            ear: Ear::new(said),
+        })
     }
 
     /// The cluster as a node sees it.
@@ -61,11 +71,7 @@ impl Nodes {
                 problem = Some(format!("{range} has not arrived"));
                 continue;
             }
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
-                return Err(unclear());
-            };
-            slots.push(first..=last);
+            slots.push(watch::range(range).ok_or_else(unclear)?);
         }
         Ok(Seen {
             nth,
@@ -108,7 +114,7 @@ impl Nodes {
     }
 
     fn what_is_wrong(&self) -> Result<Option<String>, String> {
-        let mut first: Option<Vec<(String, Vec<RangeInclusive<u16>>)>> = None;
+        let mut first: Option<Vec<(String, Slots)>> = None;
         for nth in 0..self.cluster.len() {
             let port = self.cluster.port(nth);
             if !query(port, &["CLUSTER", "INFO"])?.contains("cluster_state:ok") {
@@ -150,14 +156,9 @@ impl Nodes {
         Ok(None)
     }
 
-    fn take_over(&self, shard: &Shard, from: Instant, limit: Instant) -> Option<Takeover> {
-        let (_, at) = promoted(&[self.cluster.port(shard.replica)], limit)?;
-        Some(Takeover {
-            from,
-            at,
-            slots: shard.slots.clone(),
-            may_lose: true,
-        })
+    fn take_over(&mut self, shard: &Shard, from: Instant, limit: Instant) -> Option<Switch> {
+        let replica = self.cluster.port(shard.replica);
+        self.ear.switched(from, limit, |port| port == replica)
     }
 
     fn kill(&mut self, shard: &Shard, unreplicated: Option<Duration>) -> Result<Done, String> {
@@ -168,21 +169,24 @@ impl Nodes {
             order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
             sleep(length);
         }
+        let killed = Instant::now();
         self.cluster.server(shard.primary).kill();
         if unreplicated.is_some() {
             self.cluster.server(shard.replica).resume();
         }
-        let takeover = self.take_over(shard, from, Instant::now() + TAKEN_OVER_WITHIN);
-        let takeover = takeover.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
-        let how = if unreplicated.is_some() {
-            ", the last holds unreplicated"
-        } else {
-            ""
-        };
+        let switch = self.take_over(shard, from, Instant::now() + TAKEN_OVER_WITHIN);
+        let switch = switch.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
+        let how = unreplicated.map_or("", |_| ", the last holds unreplicated");
+        let nth = shard.primary;
         Ok(Done {
             what: format!("port {port} killed{how}"),
-            takeover: Some(takeover),
-            dead: Some(shard.primary),
+            switch: Some(switch),
+            dead: Some(Dead { nth, port }),
+            outages: vec![
+                shard.lacks(Broken::Primary, killed, Some(switch.at)),
+                shard.lacks(Broken::Replicas, from, None),
+            ],
+            ..Done::default()
         })
     }
 
@@ -190,38 +194,70 @@ impl Nodes {
         let port = self.cluster.port(shard.primary);
         let from = Instant::now();
         self.cluster.server(shard.primary).pause();
-        let mut takeover = self.take_over(shard, from, from + length);
+        let mut switch = self.take_over(shard, from, from + length);
         sleep((from + length).saturating_duration_since(Instant::now()));
         self.cluster.server(shard.primary).resume();
-        if takeover.is_none() && length > ms(600) {
+        let resumed = Instant::now();
+        if switch.is_none() && length > ms(600) {
             // An election may be under way.
-            takeover = self.take_over(shard, from, Instant::now() + ms(2_000));
+            switch = self.take_over(shard, from, resumed + ms(2_000));
         }
+        let until = switch.map_or(resumed, |switch| switch.at);
         Done {
             what: format!("port {port} stopped for {length:?}"),
-            takeover,
-            dead: None,
+            switch,
+            outages: vec![shard.lacks(Broken::Primary, from, Some(until))],
+            ..Done::default()
         }
     }
 
-    fn fail_over(&self, shard: &Shard) -> Result<Done, String> {
+    fn fail_over(&mut self, shard: &Shard) -> Result<Done, String> {
         let from = Instant::now();
         let port = self.cluster.port(shard.replica);
         order(port, &["CLUSTER", "FAILOVER"])?;
-        let takeover = self.take_over(shard, from, from + TAKEN_OVER_WITHIN);
-        let takeover =
-            takeover.ok_or_else(|| format!("port {port} has not taken over as ordered"))?;
+        let switch = self.take_over(shard, from, from + TAKEN_OVER_WITHIN);
+        let switch = switch.ok_or_else(|| format!("port {port} has not taken over as ordered"))?;
         Ok(Done {
             what: format!("planned failover to port {port}"),
-            takeover: Some(Takeover {
-                may_lose: false,
-                ..takeover
-            }),
-            dead: None,
+            switch: Some(switch),
+            loses_nothing: true,
+            outages: vec![shard.lacks(Broken::Primary, from, Some(switch.at))],
+            ..Done::default()
         })
     }
 
+    fn cut_replicas(&self) -> Result<Done, String> {
+        let from = Instant::now();
+        for port in primaries(&self.routes()?) {
+            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
+        }
+        Ok(Done {
+            what: "every primary cuts its replicas".to_owned(),
+            outages: vec![Outage {
+                broken: Broken::Replicas,
+                slots: vec![0..=u16::MAX],
+                from,
+                until: None,
+            }],
+            ..Done::default()
+        })
+    }
+
+    fn stop_replica(&mut self, shard: &Shard, length: Duration) -> Done {
+        let port = self.cluster.port(shard.replica);
+        let from = Instant::now();
+        self.cluster.server(shard.replica).pause();
+        sleep(length);
+        self.cluster.server(shard.replica).resume();
+        Done {
+            what: format!("the replica at port {port} stopped for {length:?}"),
+            outages: vec![shard.lacks(Broken::Replicas, from, None)],
+            ..Done::default()
+        }
+    }
+
     fn move_slot(&self, slot: u16, other: usize, by_key: Option<Duration>) -> Result<Done, String> {
+        let begun = Instant::now();
         let seen = self.seen()?;
         let has = |one: &&Seen| one.slots.iter().any(|slots| slots.contains(&slot));
         let from = seen.iter().find(has).ok_or("nobody has the slot")?;
@@ -232,14 +268,9 @@ impl Nodes {
         let to = others[other % others.len()];
         let (source, target) = (self.cluster.port(from.nth), self.cluster.port(to.nth));
         let number = slot.to_string();
-        order(
-            target,
-            &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from.id],
-        )?;
-        order(
-            source,
-            &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to.id],
-        )?;
+        let set = |port, what, id: &str| order(port, &["CLUSTER", "SETSLOT", &number, what, id]);
+        set(target, "IMPORTING", &from.id)?;
+        set(source, "MIGRATING", &to.id)?;
         let step = by_key.unwrap_or_default() / 40;
         sleep(step * 4);
         // What is released and taken anew meanwhile is made at the target.
@@ -256,19 +287,20 @@ impl Nodes {
             }
         }
         for port in [target, source] {
-            order(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id])?;
+            set(port, "NODE", &to.id)?;
         }
         for one in seen.iter().filter(|one| !one.slots.is_empty()) {
-            let port = self.cluster.port(one.nth);
-            let _ = order(port, &["CLUSTER", "SETSLOT", &number, "NODE", &to.id]);
+            let _ = set(self.cluster.port(one.nth), "NODE", &to.id);
         }
-        let how = if by_key.is_some() {
-            "key by key"
-        } else {
-            "at once"
-        };
+        let how = by_key.map_or("at once", |_| "key by key");
         Ok(Done {
             what: format!("slot {slot} from port {source} to port {target} {how}"),
+            outages: vec![Outage {
+                broken: Broken::Move,
+                slots: vec![slot..=slot],
+                from: begun,
+                until: Some(Instant::now()),
+            }],
             ..Done::default()
         })
     }
@@ -278,7 +310,18 @@ impl Nodes {
 struct Shard {
     primary: usize,
     replica: usize,
-    slots: Vec<RangeInclusive<u16>>,
+    slots: Slots,
+}
+
+impl Shard {
+    fn lacks(&self, broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
+        Outage {
+            broken,
+            slots: self.slots.clone(),
+            from,
+            until,
+        }
+    }
 }
 
 impl Servers for Nodes {
@@ -311,26 +354,8 @@ impl Servers for Nodes {
             Kind::PlannedFailover => self.fail_over(&shard),
             Kind::MoveAtOnce => self.move_slot(slot, fault.other, None),
             Kind::MoveByKey => self.move_slot(slot, fault.other, Some(fault.length)),
-            Kind::CutReplicas => {
-                for port in primaries(&self.routes()?) {
-                    order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
-                }
-                let what = "every primary cuts its replicas".to_owned();
-                Ok(Done {
-                    what,
-                    ..Done::default()
-                })
-            }
-            Kind::StopReplica | Kind::StopSentinel => {
-                let port = self.cluster.port(shard.replica);
-                self.cluster.server(shard.replica).pause();
-                sleep(fault.length);
-                self.cluster.server(shard.replica).resume();
-                Ok(Done {
-                    what: format!("the replica at port {port} stopped for {:?}", fault.length),
-                    ..Done::default()
-                })
-            }
+            Kind::CutReplicas => self.cut_replicas(),
+            Kind::StopReplica | Kind::StopSentinel => Ok(self.stop_replica(&shard, fault.length)),
         }
     }
 
@@ -353,6 +378,10 @@ impl Servers for Nodes {
 
     fn replicas(&self) -> u32 {
         1
+    }
+
+    fn said(&mut self) -> Vec<Said> {
+        self.ear.all()
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use crate::oracle::Takeover;
+use crate::oracle::{Outage, Slots};
 
 /// A kind of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A primary is killed, and started again when another has taken over.
     Kill,
@@ -85,17 +85,48 @@ impl Schedule {
 pub struct Done {
     /// In words.
     pub what: String,
-    pub takeover: Option<Takeover>,
+    /// Who has taken over as was to be expected.
+    pub switch: Option<Switch>,
+    /// Whether that must not lose anything.
+    pub loses_nothing: bool,
     /// A server to be started again when the takeover has been judged.
-    pub dead: Option<usize>,
+    pub dead: Option<Dead>,
+    pub outages: Vec<Outage>,
+}
+
+/// A server has taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switch {
+    pub port: u16,
+    pub at: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Dead {
+    pub nth: usize,
+    pub port: u16,
 }
 
 /// Something that was heard of the servers.
 pub struct Said {
     pub at: Instant,
     pub line: String,
-    /// The port of a server that is the primary from here on.
-    pub switched: Option<u16>,
+    pub news: News,
+}
+
+pub enum News {
+    Nothing,
+    /// From here on a server is the primary, or is announced as such.
+    Switched {
+        port: u16,
+        slots: Slots,
+    },
+    /// From here on a server is none any more.
+    Demoted(u16),
+    /// A primary says that the cluster does not work, until then.
+    Down {
+        until: Instant,
+    },
 }
 
 /// Servers that are made to fail.
@@ -112,26 +143,10 @@ pub trait Servers {
     /// All replicas of a primary, when everything is whole.
     fn replicas(&self) -> u32;
     /// What was heard of the servers since the last question.
-    fn said(&mut self) -> Vec<Said> {
-        Vec::new()
-    }
+    fn said(&mut self) -> Vec<Said>;
 }
 
 /// The ports of all primaries.
 pub fn primaries(routes: &[(RangeInclusive<u16>, u16)]) -> BTreeSet<u16> {
     routes.iter().map(|(_, port)| *port).collect()
-}
-
-/// Waits until one of the servers says that it is a primary.
-pub fn promoted(ports: &[u16], limit: Instant) -> Option<(u16, Instant)> {
-    while Instant::now() < limit {
-        for &port in ports {
-            let role = crate::plain::query(port, &["ROLE"]);
-            if role.is_ok_and(|role| role.starts_with("master")) {
-                return Some((port, Instant::now()));
-            }
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    None
 }

@@ -1,5 +1,6 @@
 //! Clients and their workers: contended locks, and many that are held for long.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use test_support::ms;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::oracle::{Ending, Judged, Oracle};
+use crate::oracle::{Ending, Judged, Oracle, Reason, Release};
 
 /// Whom everybody reports to.
 #[derive(Clone)]
@@ -74,6 +75,11 @@ impl Load {
                 let worker = Worker {
                     nth,
                     lock,
+                    // A lease that is over before all replicas have it has been waited for in vain.
+                    leases: match judged.synced {
+                        true => 1_500..2_500,
+                        false => 50..600,
+                    },
                     judge: judge.clone(),
                     rng: rng.fork(),
                     stopped: stopped.clone(),
@@ -92,22 +98,25 @@ impl Load {
         })
     }
 
-    /// Ends the workers.
-    pub async fn stop(&mut self) -> Result<(), String> {
+    /// Ends the workers. What they have called for returns, now that everything is whole.
+    pub async fn stop(&mut self, judge: &Judge) -> Result<(), String> {
         let _ = self.stop.send(true);
+        let limit = judge.oracle().returns_within();
         let mut panics = 0;
         let ended = async {
             while let Some(ended) = self.workers.join_next().await {
                 panics += u32::from(ended.is_err());
             }
         };
-        let _ = tokio::time::timeout(ENDED_WITHIN, ended).await;
+        let _ = tokio::time::timeout(limit, ended).await;
         let left = self.workers.len();
+        let pending = judge.oracle().pending();
         self.workers.abort_all();
         match (panics, left) {
             (0, 0) => Ok(()),
             (0, _) => Err(format!(
-                "{left} workers have not ended: their calls do not return"
+                "{left} workers have not ended within {limit:?}: calls do not return, {}",
+                pending.join(", ")
             )),
             _ => Err(format!(
                 "{panics} workers have panicked, {left} have not ended"
@@ -137,6 +146,7 @@ struct Worker {
     lock: Lock,
     judge: Judge,
     rng: Rng,
+    leases: Range<u64>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -154,7 +164,7 @@ impl Worker {
                     self.inside(guard, leased, ms(length)).await;
                 }
                 Ok(None) => {}
-                Err(error) => self.failed(&error),
+                Err(error) => self.failed(&error, None),
             }
             tokio::time::sleep(ms(self.rng.u64(1..25))).await;
         }
@@ -162,6 +172,7 @@ impl Worker {
 
     /// The guard, and whether it has a fixed lease.
     async fn take(&mut self) -> Result<Option<(LockGuard, bool)>, Error> {
+        let _pending = self.calls(false);
         let wait = ms(self.rng.u64(1..300));
         let taken = match self.rng.u32(..10) {
             // Dropped wherever it is.
@@ -172,7 +183,7 @@ impl Worker {
             1 => self.lock.try_lock().await?,
             2 | 3 => self.lock.try_lock_for(wait).await?,
             4 => {
-                let leased = self.lock.lease(ms(self.rng.u64(50..600)));
+                let leased = self.lock.lease(ms(self.rng.u64(self.leases.clone())));
                 return leased.lock().await.map(|guard| Some((guard, true)));
             }
             _ => Some(self.lock.lock().await?),
@@ -183,11 +194,9 @@ impl Worker {
     /// Holds a lock for long, again and again.
     async fn hold(mut self) {
         while !*self.stopped.borrow() {
-            let mut stopped = self.stopped.clone();
-            let taken = tokio::select! {
-                taken = self.lock.lock() => taken,
-                _ = stopped.changed() => return,
-            };
+            let pending = self.calls(false);
+            let taken = self.lock.lock().await;
+            drop(pending);
             match taken {
                 Ok(guard) => {
                     let length = match self.nth % 2 {
@@ -196,7 +205,7 @@ impl Worker {
                     };
                     self.inside(guard, false, ms(length)).await;
                 }
-                Err(error) => self.failed(&error),
+                Err(error) => self.failed(&error, None),
             }
             tokio::time::sleep(ms(self.rng.u64(20..200))).await;
         }
@@ -209,19 +218,18 @@ impl Worker {
             |oracle: &mut Oracle, now| oracle.begins(self.nth, owner, leased, valid_until, now);
         let id = self.judge.report(begins);
         let (nests, drops) = (self.rng.u32(..5) == 0, self.rng.u32(..6) == 0);
-        let mut stopped = self.stopped.clone();
         let ended = {
             let body = async {
                 if nests {
-                    match self.lock.lock().await {
-                        Ok(_nested) => tokio::time::sleep(length / 2).await,
-                        Err(error) => self.failed(&error),
+                    let pending = self.calls(true);
+                    let nested = self.lock.lock().await;
+                    drop(pending);
+                    match nested {
+                        Ok(_nested) => self.stays(length / 2).await,
+                        Err(error) => self.failed(&error, Some(id)),
                     }
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(length) => {}
-                    _ = stopped.changed() => {}
-                }
+                self.stays(length).await;
             };
             let (mut body, mut lost) = (std::pin::pin!(body), guard.lost());
             loop {
@@ -240,7 +248,12 @@ impl Worker {
             }
         };
         self.judge.report(|oracle, now| oracle.ends(id, ended, now));
-        if drops || ended != Ending::Released {
+        if ended != Ending::Released {
+            return;
+        }
+        if drops {
+            drop(guard);
+            self.released(id, Release::Unknown);
             return;
         }
         match guard.unlock().await {
@@ -249,30 +262,60 @@ impl Worker {
                     |oracle: &mut Oracle, now| oracle.was_lost(id, self.nth, reason, now);
                 self.judge.report(was_lost);
             }
-            Err(error) => self.failed(&error),
-            Ok(()) => {}
+            Err(error) => {
+                self.released(id, Release::Unknown);
+                self.failed(&error, None);
+            }
+            Ok(()) => self.released(id, Release::Clean),
         }
     }
 
-    /// Errors are expected of servers that are away; others are not.
-    fn failed(&self, error: &Error) {
-        let mut oracle = self.judge.oracle();
-        let now = Instant::now();
-        oracle.note(self.nth, now, format!("a call fails: {error}"));
-        let is_expected = matches!(
-            error,
-            Error::NoAnswer { .. }
-                | Error::Refused { .. }
-                | Error::TooFewReplicas { .. }
-                | Error::Lost { .. }
-        );
-        if !is_expected {
-            oracle.violated(
-                Some(self.nth),
-                now,
-                &format!("a call failed with {error:?}"),
-            );
+    /// Until it is stopped.
+    async fn stays(&self, length: Duration) {
+        let mut stopped = self.stopped.clone();
+        let _ = tokio::time::timeout(length, stopped.changed()).await;
+    }
+
+    fn released(&self, id: u64, release: Release) {
+        self.judge
+            .report(|oracle, now| oracle.released(id, release, now));
+    }
+
+    /// Until it is dropped a call is under way.
+    fn calls(&self, is_nested: bool) -> Pending {
+        let calls = |oracle: &mut Oracle, now| oracle.calls(self.nth, is_nested, now);
+        let call = self.judge.report(calls);
+        Pending {
+            judge: self.judge.clone(),
+            call,
         }
+    }
+
+    /// `section`: in which the call was nested.
+    fn failed(&self, error: &Error, section: Option<u64>) {
+        let reason = match (error, section) {
+            (Error::NoAnswer { .. }, _) => Reason::NoAnswer,
+            (Error::Refused { kind, .. }, _) => Reason::Refused(*kind),
+            (Error::TooFewReplicas { .. }, _) => Reason::TooFewReplicas,
+            (Error::Lost { .. }, Some(id)) => Reason::Lost(id),
+            _ => Reason::Other,
+        };
+        let source = std::error::Error::source(error);
+        let source = source.map_or(String::new(), |source| format!(": {source}"));
+        let text = format!("{error}{source}");
+        self.judge
+            .report(|oracle, now| oracle.failed(self.nth, reason, text, now));
+    }
+}
+
+struct Pending {
+    judge: Judge,
+    call: u64,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.judge.oracle().returned(self.call);
     }
 }
 
@@ -287,5 +330,5 @@ pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(12);
 /// Below the time after which a server counts as failed.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// More than the longest wait for a lease.
+/// By then a client has forgotten what ended.
 const ENDED_WITHIN: Duration = Duration::from_secs(30);

@@ -19,7 +19,9 @@ mod oracle;
 mod plain;
 mod run;
 mod sentinel;
+mod watch;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use faults::{Schedule, Servers};
 use load::{Judge, Load, Plan};
-use oracle::{Judged, Oracle, Terms};
+use oracle::{Judged, Needed, Oracle, Terms};
 use run::Run;
 use test_support::ms;
 
@@ -102,6 +104,7 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     let locks = plan();
     let terms = Terms {
         watchdog_timeout: load::WATCHDOG_TIMEOUT,
+        command_timeout: load::COMMAND_TIMEOUT,
         reported_within: REPORTED_WITHIN,
     };
     let judge = Judge::new(Oracle::new(terms, locks.clone(), start));
@@ -124,6 +127,7 @@ async fn chaos(options: &Options) -> Result<bool, String> {
         start,
         until: start + Duration::from_secs(options.seconds),
         interrupted: interrupted(),
+        made: BTreeSet::new(),
     };
     let run = blocking(move || {
         let mut run = run;
@@ -132,28 +136,49 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     });
     let (run, done) = run.await?;
     let mut problems = Vec::from_iter(done.err());
-    let redirections = end(&mut load, &mut problems).await;
-    let left = blocking(move || run.left()).await?;
-    problems.extend(left.err());
+    let needed = Needed {
+        contended: plan.contended,
+        missing: run.not_made(),
+        is_long: start.elapsed() >= long(is_cluster),
+        redirections: None,
+    };
+    let redirections = end(&mut load, &judge, &mut problems).await;
+    let left = blocking(move || {
+        let mut run = run;
+        run.last_words();
+        run.left()
+    });
+    problems.extend(left.await?.err());
+    let needed = Needed {
+        redirections: is_cluster.then_some(redirections),
+        ..needed
+    };
     let mut oracle = judge.oracle();
+    judge_all(&mut oracle, problems, &needed);
+    println!(
+        "{topology}: {}",
+        line(&oracle, options.seed, start.elapsed(), redirections)
+    );
+    Ok(oracle.violations().is_empty())
+}
+
+fn judge_all(oracle: &mut Oracle, mut problems: Vec<String>, needed: &Needed) {
     let now = Instant::now();
     oracle.judge(now);
+    if problems.is_empty() && oracle.violations().is_empty() {
+        problems = oracle.too_little(needed, now);
+    }
     for problem in problems {
         oracle.violated(None, now, &problem);
     }
     for violation in oracle.violations() {
         println!("\n{violation}");
     }
-    println!(
-        "{topology}: {}",
-        line(&oracle, options.seed, now - start, redirections)
-    );
-    Ok(oracle.violations().is_empty())
 }
 
 /// Ends the load; answers how often the clients were sent on.
-async fn end(load: &mut Load, problems: &mut Vec<String>) -> u64 {
-    problems.extend(load.stop().await.err());
+async fn end(load: &mut Load, judge: &Judge, problems: &mut Vec<String>) -> u64 {
+    problems.extend(load.stop(judge).await.err());
     problems.extend(load.left().await);
     let mut redirections = 0;
     for client in &load.clients {
@@ -169,18 +194,34 @@ async fn end(load: &mut Load, problems: &mut Vec<String>) -> u64 {
 fn line(oracle: &Oracle, seed: u64, took: Duration, redirections: u64) -> String {
     let sums = oracle.sums;
     format!(
-        "{:.0} s, seed {seed}, {} sections, overlaps {} allowed and {} not, {redirections} redirections, \
-         {} failovers, {} holds lost and told (at most {:.2} s behind the switch), {} at their deadline, {} violations",
+        "{:.0} s, seed {seed}, {} sections, {} compared with the servers, overlaps {} allowed ({} with a loss, \
+         {} released at the former primary) and {} not, {redirections} redirections, {} failovers, \
+         {} holds lost and told (at most {:.2} s behind the switch), \
+         {} at their deadline, calls failed in outages: {} without an answer, {} refused, {} for their replicas \
+         (at most {:.2} s behind one), {:.2} s credited at most, {} violations",
         took.as_secs_f64(),
         sums.sections,
+        sums.compared,
         sums.overlaps_allowed,
+        sums.with_a_loss,
+        sums.released_before,
         sums.overlaps_not_allowed,
         sums.failovers,
         sums.lost,
         sums.longest.as_secs_f64(),
         sums.not_renewed,
+        sums.no_answer,
+        sums.refused,
+        sums.too_few_replicas,
+        sums.failed_behind.as_secs_f64(),
+        sums.credit.as_secs_f64(),
         oracle.violations().len()
     )
+}
+
+/// By then every kind of fault has been made, some of them twice.
+fn long(is_cluster: bool) -> Duration {
+    Duration::from_secs(if is_cluster { 90 } else { 180 })
 }
 
 fn start(is_cluster: bool) -> Result<Box<dyn Servers + Send>, String> {

@@ -4,7 +4,10 @@
 //! is informed of the loss: both err on the side of the client, so that an overlap is one. Time comes in from
 //! outside.
 
+mod calls;
 mod history;
+mod outages;
+mod takeovers;
 mod values;
 
 use std::collections::BTreeMap;
@@ -14,8 +17,14 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::LossReason;
 
+use calls::{Call, Failed};
 use history::History;
-pub use values::{Ending, Judged, Section, Sums, Takeover, Terms};
+use takeovers::Allowed;
+
+pub use calls::Needed;
+pub use values::{
+    Broken, Ending, Judged, Outage, Reason, Release, Section, Slots, Sums, Takeover, Terms,
+};
 
 pub struct Oracle {
     terms: Terms,
@@ -29,7 +38,13 @@ pub struct Oracle {
     losses: Vec<(Section, Instant, LossReason)>,
     takeovers: Vec<Takeover>,
     /// From a fault until everything is whole again.
-    outages: Vec<(Instant, Option<Instant>)>,
+    faults: Vec<(Instant, Option<Instant>)>,
+    outages: Vec<Outage>,
+    pending: BTreeMap<u64, Call>,
+    failed: Vec<Failed>,
+    /// Of each lock, how many sections have begun, and when the latest one ended.
+    begun: Vec<u64>,
+    left_at: Vec<Option<Instant>>,
     /// When the machine had stood still, and for how long.
     stalls: Vec<(Instant, Duration)>,
     history: History,
@@ -43,6 +58,8 @@ impl Oracle {
             terms,
             start,
             history: History::new(locks.len(), start),
+            begun: vec![0; locks.len()],
+            left_at: vec![None; locks.len()],
             locks,
             next: 0,
             open: BTreeMap::new(),
@@ -50,7 +67,10 @@ impl Oracle {
             overlaps: Vec::new(),
             losses: Vec::new(),
             takeovers: Vec::new(),
+            faults: Vec::new(),
             outages: Vec::new(),
+            pending: BTreeMap::new(),
+            failed: Vec::new(),
             stalls: Vec::new(),
             sums: Sums::default(),
             violations: Vec::new(),
@@ -67,6 +87,7 @@ impl Oracle {
     ) -> u64 {
         self.next += 1;
         let id = self.next;
+        self.begun[lock] += 1;
         let with = if leased { ", with a lease" } else { "" };
         self.note(lock, now, format!("{owner} is inside (section {id}{with})"));
         let section = Section {
@@ -77,6 +98,7 @@ impl Oracle {
             leased,
             valid_until,
             end: None,
+            release: None,
         };
         let beside = self.open.values().filter(|other| other.lock == lock);
         let beside: Vec<u64> = beside.map(|other| other.id).collect();
@@ -111,10 +133,18 @@ impl Oracle {
         let line = format!("{} {how} (section {id})", section.owner);
         self.note(section.lock, now, line);
         section.end = Some((now, ending));
+        self.left_at[section.lock] = Some(now);
         if let Ending::Lost(reason) = ending {
             self.losses.push((section.clone(), now, reason));
         }
         self.keep(section);
+    }
+
+    /// What became of the release of a section that has ended.
+    pub fn released(&mut self, id: u64, release: Release, now: Instant) {
+        if let Some(section) = self.ended.get_mut(&id) {
+            section.release = Some((now, release));
+        }
     }
 
     /// The release of a section that has ended says that the hold was lost before.
@@ -124,6 +154,7 @@ impl Oracle {
             now,
             format!("the release of section {id} says: lost ({reason:?})"),
         );
+        self.released(id, Release::Lost, now);
         // A lease that was over before the release arrived is no loss.
         let is_over = |section: &&Section| section.leased && section.valid_until <= now;
         if let Some(section) = self.ended.get(&id).filter(|section| !is_over(section)) {
@@ -136,8 +167,11 @@ impl Oracle {
     fn keep(&mut self, section: Section) {
         let ended = section.end.map_or(section.begin, |(at, _)| at);
         let old = ended.checked_sub(KEPT).unwrap_or(self.start);
-        let overlaps = &self.overlaps;
-        let needed = |id: &u64| overlaps.iter().any(|(a, b)| a == id || b == id);
+        let (overlaps, failed) = (&self.overlaps, &self.failed);
+        let needed = |id: &u64| {
+            overlaps.iter().any(|(a, b)| a == id || b == id)
+                || failed.iter().any(|one| one.is_about(*id))
+        };
         while let Some((id, first)) = self.ended.first_key_value()
             && !needed(id)
             && first.end.is_some_and(|(at, _)| at < old)
@@ -145,25 +179,6 @@ impl Oracle {
             self.ended.pop_first();
         }
         self.ended.insert(section.id, section);
-    }
-
-    pub fn took_over(&mut self, takeover: Takeover) {
-        self.sums.failovers += 1;
-        self.takeovers.push(takeover);
-    }
-
-    /// A fault begins, or everything is whole again.
-    pub fn outage(&mut self, now: Instant, begins: bool) {
-        match self.outages.last_mut() {
-            Some((_, until @ None)) if !begins => *until = Some(now),
-            Some((_, None)) => {}
-            _ if begins => self.outages.push((now, None)),
-            _ => {}
-        }
-    }
-
-    pub fn stalled(&mut self, ended: Instant, stall: Duration) {
-        self.stalls.push((ended, stall));
     }
 
     pub fn note(&mut self, lock: usize, now: Instant, line: String) {
@@ -229,121 +244,31 @@ impl Oracle {
             if until <= from {
                 continue;
             }
-            match self.is_allowed(first.lock, from, until) {
-                false => {
+            let span = format!(
+                "sections {} and {} were inside at once for {:?}, from {} to {}",
+                first.id,
+                second.id,
+                until - from,
+                self.clock(from),
+                self.clock(until)
+            );
+            let goes_on = first.end.is_none() && second.end.is_none();
+            match self.allowed(&first, &second, until) {
+                Err(why) => {
                     self.sums.overlaps_not_allowed += 1;
-                    let what = format!(
-                        "sections {} and {} were inside at once for {:?}, from {} to {}",
-                        first.id,
-                        second.id,
-                        until - from,
-                        self.clock(from),
-                        self.clock(until)
-                    );
+                    let what = format!("{span}: {why}");
                     self.violated_since(Some(first.lock), from, now, &what);
                 }
-                // One that goes on is judged again.
-                true if first.end.is_none() && second.end.is_none() => {
-                    self.overlaps.push((first.id, second.id));
+                Ok(Allowed::NotYet) => self.overlaps.push((first.id, second.id)),
+                Ok(_) if goes_on => self.overlaps.push((first.id, second.id)),
+                Ok(how) => {
+                    self.sums.overlaps_allowed += 1;
+                    self.sums.with_a_loss += u64::from(how == Allowed::Loss);
+                    self.sums.released_before += u64::from(how == Allowed::ReleasedBefore);
                 }
-                true => self.sums.overlaps_allowed += 1,
             }
         }
-    }
-
-    /// Two are allowed inside only from what led to a takeover until its losses are reported.
-    fn is_allowed(&self, lock: usize, from: Instant, until: Instant) -> bool {
-        let explains =
-            |takeover: &Takeover| from >= takeover.from && until <= self.limit(takeover.at, until);
-        !self.locks[lock].synced && self.takeovers_of(lock).any(explains)
-    }
-
-    fn takeovers_of(&self, lock: usize) -> impl Iterator<Item = &Takeover> {
-        let slot = self.locks[lock].slot;
-        let has = move |takeover: &&Takeover| {
-            takeover.may_lose && takeover.slots.iter().any(|slots| slots.contains(&slot))
-        };
-        self.takeovers.iter().filter(has)
-    }
-
-    /// By then a loss is reported.
-    pub fn limit(&self, switched: Instant, now: Instant) -> Instant {
-        switched + self.terms.reported_within + self.stood_still(switched, now)
-    }
-
-    /// For how long the machine stood still in between.
-    fn stood_still(&self, from: Instant, until: Instant) -> Duration {
-        let stalls = self.stalls.iter().rev();
-        stalls
-            .take_while(|(ended, _)| *ended >= from)
-            .filter(|(ended, stall)| *ended - *stall <= until)
-            .map(|(_, stall)| *stall)
-            .sum()
-    }
-
-    fn loss(&mut self, section: &Section, at: Instant, reason: LossReason) -> Result<(), String> {
-        match reason {
-            LossReason::LeaseOver if section.leased => self.by_deadline(section, at),
-            LossReason::NotRenewed => {
-                let before = at
-                    .checked_sub(self.terms.watchdog_timeout)
-                    .unwrap_or(self.start);
-                if self.out(before.max(self.start), at) < self.terms.watchdog_timeout / 3 {
-                    return Err(format!(
-                        "lost with NotRenewed at {}, and its server was away for {:?} only of the watchdog timeout before",
-                        self.clock(at),
-                        self.out(before, at)
-                    ));
-                }
-                self.sums.not_renewed += 1;
-                self.by_deadline(section, at)
-            }
-            LossReason::Gone | LossReason::Taken | LossReason::Changed => {
-                if self.locks[section.lock].synced {
-                    return Err(format!("lost ({reason:?}), though all replicas had it"));
-                }
-                let explained = self.takeovers_of(section.lock);
-                let Some(takeover) = explained.filter(|one| one.from <= at).last() else {
-                    return Err(format!("lost ({reason:?}), and no takeover explains it"));
-                };
-                let (switched, limit) = (takeover.at, self.limit(takeover.at, at));
-                if at > limit {
-                    return Err(format!(
-                        "lost ({reason:?}), reported {:?} behind the switch at {}",
-                        at - switched,
-                        self.clock(switched)
-                    ));
-                }
-                self.sums.lost += 1;
-                self.sums.longest = self
-                    .sums
-                    .longest
-                    .max(at.saturating_duration_since(switched));
-                Ok(())
-            }
-            other => Err(format!("lost ({other:?}), for which there is no reason")),
-        }
-    }
-
-    /// A loss that only the clock tells is reported when it comes.
-    fn by_deadline(&self, section: &Section, at: Instant) -> Result<(), String> {
-        let late = at.saturating_duration_since(section.valid_until);
-        if late > WOKEN_WITHIN + self.stood_still(section.valid_until, at) {
-            let deadline = self.clock(section.valid_until);
-            return Err(format!(
-                "reported {late:?} behind its deadline at {deadline}"
-            ));
-        }
-        Ok(())
-    }
-
-    /// For how long something was broken in between.
-    fn out(&self, from: Instant, until: Instant) -> Duration {
-        let inside = |(begin, end): &(Instant, Option<Instant>)| {
-            let end = end.unwrap_or(until).min(until);
-            end.saturating_duration_since((*begin).max(from))
-        };
-        self.outages.iter().map(inside).sum()
+        self.judge_calls(now);
     }
 
     fn clock(&self, at: Instant) -> String {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use test_support::ms;
 
-use crate::faults::{Fault, Schedule, Servers, primaries};
+use crate::faults::{Done, Fault, Kind, News, Said, Schedule, Servers, primaries};
 use crate::load::Judge;
-use crate::oracle::{Section, Takeover};
+use crate::oracle::{Broken, Outage, Section, Slots, Takeover};
 use crate::plain;
 
 pub struct Run {
@@ -22,6 +22,8 @@ pub struct Run {
     pub start: Instant,
     pub until: Instant,
     pub interrupted: Arc<AtomicBool>,
+    /// Kinds of faults that have been made.
+    pub made: BTreeSet<Kind>,
 }
 
 impl Run {
@@ -42,21 +44,32 @@ impl Run {
         let before = primaries(&self.routes()?);
         let from = Instant::now();
         self.begin(from, fault);
-        let done = self.servers.inject(fault, &self.locks)?;
-        let injected = Instant::now();
-        self.judge.oracle().fault(injected, done.what.clone());
+        let mut done = self.servers.inject(fault, &self.locks)?;
+        self.judge.oracle().fault(Instant::now(), done.what.clone());
+        for outage in std::mem::take(&mut done.outages) {
+            self.judge.oracle().broken(outage);
+        }
         let mut line = format!("{:>8.1} s  {}", self.since_start(from), done.what);
-        if let Some(takeover) = &done.takeover {
-            let after = takeover.at - takeover.from;
+        let mut switched = self.listen(from, &done);
+        if let Some(switch) = done.switch {
+            let after = switch.at - from;
             line.push_str(&format!(", taken over after {:.1} s", after.as_secs_f64()));
-            self.judge.oracle().took_over(takeover.clone());
-            self.compare(Some(takeover.at));
+            self.compare(Some(switch.at));
         }
         if let Some(dead) = done.dead {
-            self.servers.start_again(dead);
+            self.servers.start_again(dead.nth);
         }
         self.is_whole()?;
-        self.unwatched(&before, from, done.takeover.as_ref())?;
+        // What a server has become a moment ago may not have been seen.
+        sleep(ms(100));
+        switched.extend(self.listen(from, &done));
+        let now = primaries(&self.routes()?);
+        if let Some(port) = now
+            .difference(&before)
+            .find(|port| !switched.contains(port))
+        {
+            return Err(format!("port {port} has taken over, and nobody saw it"));
+        }
         let whole = Instant::now();
         self.judge.oracle().outage(whole, false);
         self.judge
@@ -64,8 +77,74 @@ impl Run {
             .fault(whole, "everything is whole again".to_owned());
         self.compare(None);
         self.judge.oracle().judge(Instant::now());
+        self.made.insert(fault.kind);
         println!("{line}, whole after {:.1} s", (whole - from).as_secs_f64());
         Ok(())
+    }
+
+    /// Passes on what was heard of the servers; answers who has taken over.
+    fn listen(&mut self, from: Instant, done: &Done) -> BTreeSet<u16> {
+        let mut switched = BTreeSet::new();
+        let mut demoted = Vec::new();
+        for Said { at, line, news } in self.servers.said() {
+            self.judge.oracle().fault(at, line);
+            match news {
+                News::Nothing => {}
+                News::Switched { port, slots } => {
+                    let is_expected = done
+                        .switch
+                        .is_some_and(|one| (one.port, one.at) == (port, at));
+                    self.switched(from, at, slots, is_expected, done.loses_nothing);
+                    switched.insert(port);
+                    if !is_expected {
+                        println!("            port {port} has taken over by itself");
+                    }
+                }
+                News::Demoted(port) if done.dead.is_some_and(|dead| dead.port == port) => {}
+                News::Demoted(_) => demoted.push(at),
+                News::Down { until } => self.judge.oracle().broken(Outage {
+                    broken: Broken::Cluster,
+                    slots: vec![0..=u16::MAX],
+                    // It is seen a little later.
+                    from: at.checked_sub(ms(100)).unwrap_or(at),
+                    until: Some(until),
+                }),
+            }
+        }
+        for at in demoted {
+            self.judge.oracle().former_until(from, at);
+        }
+        switched
+    }
+
+    /// A server has taken over: as expected, or without an order, on a machine that is too busy.
+    fn switched(
+        &self,
+        from: Instant,
+        at: Instant,
+        slots: Slots,
+        is_expected: bool,
+        loses_nothing: bool,
+    ) {
+        let mut oracle = self.judge.oracle();
+        let outage = |broken, from, until| Outage {
+            broken,
+            slots: slots.clone(),
+            from,
+            until,
+        };
+        oracle.broken(outage(Broken::Replicas, from.min(at), None));
+        if !is_expected {
+            let noticed = at.checked_sub(NOTICED_WITHIN).unwrap_or(at);
+            oracle.broken(outage(Broken::Primary, from.min(noticed), Some(at)));
+        }
+        oracle.took_over(Takeover {
+            from: from.min(at),
+            at,
+            former_until: at,
+            slots,
+            may_lose: !(is_expected && loses_nothing),
+        });
     }
 
     /// Of servers that are whole. The machine may be too busy for an answer in time.
@@ -101,44 +180,6 @@ impl Run {
         Ok(())
     }
 
-    /// Servers that have taken over without an order, on a machine that is too busy, or one after the other.
-    fn unwatched(
-        &mut self,
-        before: &BTreeSet<u16>,
-        from: Instant,
-        watched: Option<&Takeover>,
-    ) -> Result<(), String> {
-        let mut unwatched = Vec::new();
-        for said in self.servers.said() {
-            self.judge.oracle().fault(said.at, said.line);
-            let all = 0..=u16::MAX;
-            unwatched.extend(said.switched.map(|port| (port, all, said.at)));
-        }
-        // The first is the one that was waited for.
-        if watched.is_some() && !unwatched.is_empty() {
-            unwatched.remove(0);
-        }
-        let is_known = |first: &u16| {
-            watched.is_some_and(|one| one.slots.iter().any(|slots| slots.contains(first)))
-        };
-        let is_complete = !unwatched.is_empty();
-        for (slots, port) in self.routes()? {
-            if !is_complete && !before.contains(&port) && !is_known(slots.start()) {
-                unwatched.push((port, slots, Instant::now()));
-            }
-        }
-        for (port, slots, at) in unwatched {
-            println!("            port {port} has taken over by itself");
-            self.judge.oracle().took_over(Takeover {
-                from,
-                at,
-                slots: vec![slots],
-                may_lose: true,
-            });
-        }
-        Ok(())
-    }
-
     /// Whoever has not been informed of a loss in time, behind a switch or now, is the holder.
     fn compare(&self, switched: Option<Instant>) {
         let since = switched.unwrap_or_else(Instant::now);
@@ -168,7 +209,13 @@ impl Run {
                 }
             }
             // What is not whole is waited for, and compared then.
-            Err(problem) => oracle.fault(Instant::now(), format!("not compared: {problem}")),
+            Err(problem) if switched.is_some() => {
+                oracle.fault(Instant::now(), format!("not compared: {problem}"));
+            }
+            Err(problem) => {
+                let what = format!("everything is whole, and cannot be compared: {problem}");
+                oracle.violated(None, Instant::now(), &what);
+            }
         }
     }
 
@@ -191,6 +238,7 @@ impl Run {
             let (_, port) = route.ok_or("nobody has a hash slot")?;
             by_port.entry(*port).or_default().push(section);
         }
+        let compared: usize = by_port.values().map(Vec::len).sum();
         let mut missing = Vec::new();
         for (port, sections) in by_port {
             let field = |one: &Section| (locks[one.lock].name.clone(), one.owner.to_string());
@@ -199,9 +247,23 @@ impl Run {
             let absent = sections.into_iter().zip(found).filter(|(_, found)| !found);
             missing.extend(absent.map(|(section, _)| section));
         }
-        let oracle = self.judge.oracle();
+        let mut oracle = self.judge.oracle();
+        oracle.sums.compared += u64::try_from(compared).unwrap_or(u64::MAX);
         missing.retain(|section| oracle.is_open(section.id));
         Ok(missing)
+    }
+
+    /// What nobody has done to the servers yet.
+    pub fn not_made(&self) -> Vec<String> {
+        let kinds: BTreeSet<Kind> = self.servers.kinds().iter().copied().collect();
+        let missing = kinds.difference(&self.made);
+        missing.map(|kind| format!("{kind:?}")).collect()
+    }
+
+    /// What was heard since the last fault.
+    pub fn last_words(&mut self) {
+        self.listen(Instant::now(), &Done::default());
+        self.judge.oracle().outage(Instant::now(), false);
     }
 
     /// At the end everything in Redis has an expiry.
@@ -218,5 +280,8 @@ impl Run {
 
 /// What is not whole by then will not be.
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
+
+/// So long before it takes over a server has noticed that the primary does not answer, at most.
+const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 
 const TRIES: usize = 5;

@@ -1,31 +1,22 @@
 //! A primary and two replicas behind three sentinels, and what befalls them.
 
 use std::ops::RangeInclusive;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use test_support::{SERVICE, Sentinels, ms};
 
-use crate::faults::{Done, Fault, Kind, Said, Servers};
-use crate::oracle::Takeover;
+use crate::faults::{Dead, Done, Fault, Kind, News, Said, Servers};
+use crate::oracle::{Broken, Outage};
 use crate::plain::{self, order, query};
+use crate::watch::{self, Ear};
 
 pub struct Watched {
     sentinels: Sentinels,
     servers: Vec<u16>,
     watchers: Vec<u16>,
-    /// What the sentinels have said since the last question.
-    announced: mpsc::Receiver<Announced>,
-    last: Named,
-}
-
-/// A sentinel names another primary, or another epoch, than before.
-#[derive(Debug, Clone, Copy)]
-struct Announced {
-    at: Instant,
-    by: u16,
-    named: Named,
+    ear: Ear,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,10 +26,10 @@ struct Named {
 }
 
 /// Asks the sentinels for their primary all the time.
-fn observe(watchers: &[u16]) -> mpsc::Receiver<Announced> {
-    let (announce, announced) = mpsc::channel();
+fn observe(watchers: &[u16], first: Named, say: &mpsc::Sender<Said>) {
+    let latest = Arc::new(Mutex::new(first));
     for &by in watchers {
-        let announce = announce.clone();
+        let (say, latest) = (say.clone(), Arc::clone(&latest));
         std::thread::spawn(move || {
             let mut last = Named::default();
             loop {
@@ -46,8 +37,8 @@ fn observe(watchers: &[u16]) -> mpsc::Receiver<Announced> {
                     && named != last
                 {
                     last = named;
-                    let at = Instant::now();
-                    if announce.send(Announced { at, by, named }).is_err() {
+                    let latest = &mut latest.lock().unwrap_or_else(PoisonError::into_inner);
+                    if say.send(announced(by, named, latest)).is_err() {
                         return;
                     }
                 }
@@ -55,7 +46,38 @@ fn observe(watchers: &[u16]) -> mpsc::Receiver<Announced> {
             }
         });
     }
-    announced
+}
+
+/// A sentinel names another primary, or another epoch, than before.
+fn announced(by: u16, named: Named, latest: &mut Named) -> Said {
+    let Named { primary, epoch } = named;
+    // One that lies behind has a lower epoch.
+    let is_news = epoch >= latest.epoch && primary != latest.primary;
+    let news = match is_news {
+        true => {
+            *latest = named;
+            let slots = vec![0..=u16::MAX];
+            News::Switched {
+                port: primary,
+                slots,
+            }
+        }
+        false => News::Nothing,
+    };
+    Said {
+        at: Instant::now(),
+        line: format!("the sentinel at port {by} names port {primary}, in epoch {epoch}"),
+        news,
+    }
+}
+
+fn away(broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
+    Outage {
+        broken,
+        slots: vec![0..=u16::MAX],
+        from,
+        until,
+    }
 }
 
 fn named_by(watcher: u16) -> Result<Named, String> {
@@ -81,18 +103,18 @@ fn epoch(watcher: u16) -> Result<u64, String> {
 impl Watched {
     pub fn start(runtime: &tokio::runtime::Runtime) -> Result<Self, String> {
         let mut sentinels = runtime.block_on(Sentinels::start());
-        let servers = (0..3).map(|nth| sentinels.server(nth).port).collect();
+        let servers: Vec<u16> = (0..3).map(|nth| sentinels.server(nth).port).collect();
         let addresses = sentinels.addresses();
         let port = |address: &str| address.rsplit(':').next()?.parse().ok();
         let watchers: Vec<u16> = addresses.split(' ').filter_map(port).collect();
-        let announced = observe(&watchers);
-        let last = named_by(watchers[0])?;
+        let (say, said) = mpsc::channel();
+        observe(&watchers, named_by(watchers[0])?, &say);
+        watch::roles(&servers, false, &say);
         Ok(Self {
             sentinels,
             servers,
             watchers,
-            announced,
-            last,
+            ear: Ear::new(said),
         })
     }
 
@@ -124,24 +146,6 @@ impl Watched {
             .collect()
     }
 
-    /// Waits until a sentinel says that the primary is another server.
-    fn take_over(&self, before: u16, from: Instant, limit: Instant) -> Option<Takeover> {
-        while Instant::now() < limit {
-            for &watcher in &self.watchers {
-                if Self::primary_by(watcher).is_ok_and(|port| port != before) {
-                    return Some(Takeover {
-                        from,
-                        at: Instant::now(),
-                        slots: vec![0..=u16::MAX],
-                        may_lose: true,
-                    });
-                }
-            }
-            sleep(ms(5));
-        }
-        None
-    }
-
     fn kill(&mut self, unreplicated: Option<Duration>) -> Result<Done, String> {
         let port = self.primary()?;
         let primary = self.number(port)?;
@@ -153,14 +157,16 @@ impl Watched {
             order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
             sleep(length);
         }
+        let killed = Instant::now();
         self.sentinels.server(primary).kill();
         if unreplicated.is_some() {
             for replica in self.replicas_of(primary) {
                 self.sentinels.server(replica).resume();
             }
         }
-        let takeover = self.take_over(port, from, Instant::now() + TAKEN_OVER_WITHIN);
-        let takeover = takeover.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
+        let limit = Instant::now() + TAKEN_OVER_WITHIN;
+        let switch = self.ear.switched(from, limit, |new| new != port);
+        let switch = switch.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
         let how = if unreplicated.is_some() {
             ", the last holds unreplicated"
         } else {
@@ -168,8 +174,13 @@ impl Watched {
         };
         Ok(Done {
             what: format!("port {port} killed{how}"),
-            takeover: Some(takeover),
-            dead: Some(primary),
+            switch: Some(switch),
+            dead: Some(Dead { nth: primary, port }),
+            outages: vec![
+                away(Broken::Primary, killed, Some(switch.at)),
+                away(Broken::Replicas, from, None),
+            ],
+            ..Done::default()
         })
     }
 
@@ -178,17 +189,21 @@ impl Watched {
         let primary = self.number(port)?;
         let from = Instant::now();
         self.sentinels.server(primary).pause();
-        let mut takeover = self.take_over(port, from, from + length);
+        let mut switch = self.ear.switched(from, from + length, |new| new != port);
         sleep((from + length).saturating_duration_since(Instant::now()));
         self.sentinels.server(primary).resume();
-        if takeover.is_none() && length > ms(600) {
+        let resumed = Instant::now();
+        if switch.is_none() && length > ms(600) {
             // The sentinels may have agreed already.
-            takeover = self.take_over(port, from, Instant::now() + ms(3_000));
+            let limit = resumed + ms(3_000);
+            switch = self.ear.switched(from, limit, |new| new != port);
         }
+        let until = switch.map_or(resumed, |switch| switch.at);
         Ok(Done {
             what: format!("port {port} stopped for {length:?}"),
-            takeover,
-            dead: None,
+            switch,
+            outages: vec![away(Broken::Primary, from, Some(until))],
+            ..Done::default()
         })
     }
 
@@ -209,12 +224,13 @@ impl Watched {
                 Ok(_) => break Ok(()),
             }
         };
-        let takeover = self.take_over(port, from, Instant::now() + TAKEN_OVER_WITHIN);
+        let limit = Instant::now() + TAKEN_OVER_WITHIN;
+        let switch = self.ear.switched(from, limit, |new| new != port);
         if behind {
             self.sentinels.signal_sentinel(late, "-CONT");
         }
         taken?;
-        let takeover = takeover.ok_or("no failover came of the order")?;
+        let switch = switch.ok_or("no failover came of the order")?;
         let how = if behind {
             ", one sentinel stopped meanwhile"
         } else {
@@ -222,8 +238,9 @@ impl Watched {
         };
         Ok(Done {
             what: format!("planned failover from port {port}{how}"),
-            takeover: Some(takeover),
-            dead: None,
+            switch: Some(switch),
+            outages: vec![away(Broken::Primary, from, Some(switch.at))],
+            ..Done::default()
         })
     }
 
@@ -309,8 +326,10 @@ impl Servers for Watched {
             Kind::StopSentinel => self.fail_over(fault, true),
             Kind::CutReplicas | Kind::MoveAtOnce | Kind::MoveByKey => {
                 let port = self.primary()?;
+                let from = Instant::now();
                 order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
                 Ok(Done {
+                    outages: vec![away(Broken::Replicas, from, None)],
                     what: format!("port {port} cuts its replicas"),
                     ..Done::default()
                 })
@@ -318,12 +337,14 @@ impl Servers for Watched {
             Kind::StopReplica => {
                 let replicas = self.replicas_of(self.number(self.primary()?)?);
                 let replica = replicas[fault.target % replicas.len()];
+                let from = Instant::now();
                 self.sentinels.server(replica).pause();
                 sleep(fault.length);
                 self.sentinels.server(replica).resume();
                 let port = self.servers[replica];
                 Ok(Done {
                     what: format!("the replica at port {port} stopped for {:?}", fault.length),
+                    outages: vec![away(Broken::Replicas, from, None)],
                     ..Done::default()
                 })
             }
@@ -347,21 +368,7 @@ impl Servers for Watched {
     }
 
     fn said(&mut self) -> Vec<Said> {
-        let mut said = Vec::new();
-        for Announced { at, by, named } in self.announced.try_iter() {
-            let Named { primary, epoch } = named;
-            // One that lies behind has a lower epoch.
-            let is_news = epoch >= self.last.epoch && primary != self.last.primary;
-            if is_news {
-                self.last = named;
-            }
-            said.push(Said {
-                at,
-                line: format!("the sentinel at port {by} names port {primary}, in epoch {epoch}"),
-                switched: is_news.then_some(primary),
-            });
-        }
-        said
+        self.ear.all()
     }
 }
 

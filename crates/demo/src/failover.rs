@@ -4,17 +4,20 @@
 //! Everybody but one buyer stands still while the replicas are stopped and cut off. That buyer takes the lock
 //! for a slow sale, the primary is killed, a replica takes over, and the others go on.
 
+mod servers;
+
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient};
-use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms};
+use test_support::{Server, eventually, ms};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::{PROCESSES, Redis, STOCK, sell};
+use servers::Servers;
 
 /// Where the locks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +89,7 @@ async fn rows(topology: Where, without: bool) -> Result<Vec<String>, String> {
     }
     println!();
     for row in &rows {
-        println!("{}: {}.", row.way.title(replicas), row.slow_sale);
+        println!("{}: {}.", row.way.title(replicas), row.fate());
     }
     Ok(rows.iter().filter_map(Row::problem).collect())
 }
@@ -96,8 +99,9 @@ struct Row {
     sold: i64,
     /// From the kill to the next sale.
     stuck: Duration,
-    /// What became of it.
-    slow_sale: String,
+    slow_sale: Result<(), Error>,
+    /// Whether it has written by then.
+    wrote: bool,
 }
 
 impl Row {
@@ -111,87 +115,32 @@ impl Row {
         )
     }
 
+    fn fate(&self) -> String {
+        let wrote = "the slow sale wrote the stock that it had read before the failover";
+        match (&self.slow_sale, self.wrote) {
+            (Ok(()), _) => wrote.to_owned(),
+            (Err(error), true) => format!("{wrote}, and heard of the loss behind that: {error}"),
+            (Err(error), false) => format!("the slow sale came to nothing: {error}"),
+        }
+    }
+
+    /// A row that shows nothing is one too.
     fn problem(&self) -> Option<String> {
-        (self.way == Way::Synced && self.sold != STOCK).then(|| {
-            format!(
-                "the result with all replicas is not exact: {} sold",
-                self.sold
-            )
-        })
-    }
-}
-
-/// The servers of the locks.
-enum Servers {
-    Cluster(Cluster, usize),
-    Sentinel(Sentinels),
-}
-
-impl Servers {
-    async fn start(topology: Where) -> Self {
-        match topology {
-            Where::Cluster => {
-                let cluster = Cluster::start(true).await;
-                let primary = cluster.owner(LOCK);
-                Self::Cluster(cluster, primary)
-            }
-            Where::Sentinel => Self::Sentinel(Sentinels::start().await),
+        let sold = self.sold;
+        match (self.way, &self.slow_sale) {
+            (Way::Guard, _) if sold <= STOCK => Some(format!(
+                "a guard at which nobody looks has oversold nothing: {sold} sold"
+            )),
+            (Way::Synced, _) if sold != STOCK => Some(format!(
+                "the result with all replicas is not exact: {sold} sold"
+            )),
+            (Way::Synced, Err(Error::TooFewReplicas { .. })) => None,
+            (Way::Synced, _) => Some(format!(
+                "the lock was not refused for its replicas: {}",
+                self.fate()
+            )),
+            (Way::Guard | Way::Run, _) => None,
         }
-    }
-
-    fn url(&self) -> String {
-        match self {
-            Self::Cluster(cluster, _) => cluster.url(),
-            Self::Sentinel(sentinels) => sentinels.url(),
-        }
-    }
-
-    /// The primary of the lock.
-    fn primary(&mut self) -> &mut Server {
-        match self {
-            Self::Cluster(cluster, primary) => cluster.server(*primary),
-            Self::Sentinel(sentinels) => sentinels.server(0),
-        }
-    }
-
-    fn each_replica(&mut self, mut visit: impl FnMut(&mut Server)) {
-        match self {
-            Self::Cluster(cluster, primary) => visit(cluster.server(*primary + 3)),
-            Self::Sentinel(sentinels) => (1..3).for_each(|nth| visit(sentinels.server(nth))),
-        }
-    }
-
-    /// From here on no replica hears anything.
-    fn cut(&mut self) {
-        self.each_replica(|replica| replica.pause());
-        let mut control = self.primary().control();
-        control.run(&["CLIENT", "KILL", "TYPE", "replica"]);
-    }
-
-    /// Kills the primary and has a replica take over. Then it is started again, with nothing in it: not before
-    /// every client has heard of the other one, or some would go on using it.
-    async fn fail_over(&mut self) {
-        self.primary().kill();
-        self.each_replica(|replica| replica.resume());
-        let dead = self.primary().port.to_string();
-        match self {
-            Self::Cluster(cluster, primary) => cluster.is_primary(*primary + 3, TAKEN_OVER).await,
-            Self::Sentinel(sentinels) => {
-                let announced = |nth| {
-                    let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
-                    let address = sentinels
-                        .sentinel(nth)
-                        .and_then(|mut one| one.try_run(&words).ok());
-                    address.is_some_and(|address| !address.ends_with(&dead))
-                };
-                eventually("a failover is announced", TAKEN_OVER, || {
-                    (0..3).all(announced)
-                })
-                .await;
-                tokio::time::sleep(HEARD).await;
-            }
-        }
-        self.primary().start_again();
     }
 }
 
@@ -209,6 +158,7 @@ async fn row(topology: Where, way: Way, replicas: u32, without: bool) -> Result<
         stock: Arc::clone(&stock),
         way,
         inside: AtomicUsize::new(0),
+        slow_wrote: AtomicBool::new(false),
     });
     let mut clients = Vec::new();
     for _ in 0..PROCESSES {
@@ -231,7 +181,7 @@ async fn row(topology: Where, way: Way, replicas: u32, without: bool) -> Result<
         buyers.spawn(async move { shop.buy_until_sold_out(&lock, gate).await });
     }
     let slow = Arc::clone(&shop)
-        .kill_under_a_slow_sale(&mut servers, &open, lock(0))
+        .kill_under_a_slow_sale(&mut servers, &clients, &open, lock(0))
         .await;
     let (stuck, slow_sale) = slow?;
     let ended = async {
@@ -251,6 +201,7 @@ async fn row(topology: Where, way: Way, replicas: u32, without: bool) -> Result<
         sold,
         stuck,
         slow_sale,
+        wrote: shop.slow_wrote.load(Ordering::SeqCst),
     })
 }
 
@@ -270,6 +221,7 @@ struct Shop {
     way: Way,
     /// Buyers between the gate and the end of their sale.
     inside: AtomicUsize,
+    slow_wrote: AtomicBool,
 }
 
 impl Shop {
@@ -277,19 +229,25 @@ impl Shop {
     async fn kill_under_a_slow_sale(
         self: Arc<Self>,
         servers: &mut Servers,
+        clients: &[LockClient],
         open: &watch::Sender<bool>,
         lock: Lock,
-    ) -> Result<(Duration, String), String> {
+    ) -> Result<(Duration, Result<(), Error>), String> {
         let stock = &self.stock;
         let some = async || Ok(stock.number("demo:stock").await? < STOCK * 7 / 10);
         until("the first sales", some).await?;
         let _ = open.send(false);
-        // Whoever is past the gate is counted by then.
-        tokio::time::sleep(ms(50)).await;
-        let nobody = async || Ok(self.inside.load(Ordering::SeqCst) == 0);
+        let is_free = |client: &LockClient| {
+            let stats = client.stats();
+            stats.held + stats.releasing == 0
+        };
+        let nobody =
+            async || Ok(self.inside.load(Ordering::SeqCst) == 0 && clients.iter().all(is_free));
         until("everybody stands still", nobody).await?;
-        // What was released is known to the replicas by then.
-        tokio::time::sleep(ms(200)).await;
+        eventually("the replicas know what was released", SOLD_OUT, || {
+            servers.replicas_know_all()
+        })
+        .await;
         servers.cut();
         let (others_sold, sold_by_others) = oneshot::channel();
         let (took, taken) = oneshot::channel();
@@ -324,6 +282,11 @@ impl Shop {
                 return Ok(());
             }
             self.inside.fetch_add(1, Ordering::SeqCst);
+            // Closed since: whoever is counted behind that does not sell.
+            if !*gate.borrow() {
+                self.inside.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
             let sold = self.locked(lock, self.sale(None)).await;
             self.inside.fetch_sub(1, Ordering::SeqCst);
             match sold {
@@ -335,21 +298,18 @@ impl Shop {
         }
     }
 
-    /// A sale that takes until others have sold too. Answers what became of it.
+    /// A sale that takes until others have sold too.
     async fn sell_slowly(
         &self,
         lock: &Lock,
         took: oneshot::Sender<()>,
         others_sold: oneshot::Receiver<()>,
-    ) -> Result<String, String> {
+    ) -> Result<Result<(), Error>, String> {
         let sale = self.sale(Some((took, others_sold)));
-        Ok(match self.locked(lock, sale).await {
-            Ok(sale) => {
-                sale?;
-                "the slow sale wrote the stock that it had read before the failover".to_owned()
-            }
-            Err(error) => format!("the slow sale came to nothing: {error}"),
-        })
+        match self.locked(lock, sale).await {
+            Ok(sale) => sale.map(|_| Ok(())),
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     async fn locked<T>(&self, lock: &Lock, sale: impl Future<Output = T>) -> Result<T, Error> {
@@ -374,6 +334,7 @@ impl Shop {
         if stock <= 0 {
             return Ok(false);
         }
+        let is_slow = slow.is_some();
         if let Some((took, others_sold)) = slow {
             let _ = took.send(());
             let _ = others_sold.await;
@@ -381,18 +342,13 @@ impl Shop {
         self.stock
             .run(&["SET", "demo:stock", &(stock - 1).to_string()])
             .await?;
+        self.slow_wrote.fetch_or(is_slow, Ordering::SeqCst);
         self.stock.run(&["INCR", "demo:sold"]).await?;
         Ok(true)
     }
 }
 
 const LOCK: &str = "demo:lock";
-
-/// A replica has taken over by then.
-const TAKEN_OVER: Duration = Duration::from_secs(30);
-
-/// So long behind the announcement every client has heard of it.
-const HEARD: Duration = Duration::from_secs(2);
 
 /// By then everything is sold.
 const SOLD_OUT: Duration = Duration::from_secs(90);

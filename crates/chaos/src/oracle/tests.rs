@@ -1,5 +1,8 @@
 //! Planted overlaps, and allowed ones.
 
+mod calls;
+mod takeovers;
+
 use std::ops::RangeInclusive;
 
 use super::*;
@@ -11,6 +14,7 @@ const SYNCED: usize = 1;
 fn oracle(start: Instant) -> Oracle {
     let terms = Terms {
         watchdog_timeout: ms(12_000),
+        command_timeout: ms(800),
         reported_within: ms(2_000),
     };
     let lock = |name: &str, synced| Judged {
@@ -61,9 +65,25 @@ impl Played {
         self.oracle.took_over(Takeover {
             from,
             at,
+            former_until: at,
             slots: vec![slots],
             may_lose,
         });
+    }
+
+    fn broken(&mut self, broken: Broken, slots: RangeInclusive<u16>, from: u64, until: u64) {
+        let (from, until) = (self.at(from), Some(self.at(until)));
+        self.oracle.broken(Outage {
+            broken,
+            slots: vec![slots],
+            from,
+            until,
+        });
+    }
+
+    fn released(&mut self, id: u64, release: Release, time: u64) {
+        let now = self.at(time);
+        self.oracle.released(id, release, now);
     }
 
     /// `a` takes the lock at 500 ms, `b` at 3,200, and `a` is informed of its loss at `reported`.
@@ -147,7 +167,31 @@ fn a_machine_that_stood_still_has_as_much_more_time() {
     played.took_over(1_000, 3_000, 0..=10, true);
     let ended = played.at(4_000);
     played.oracle.stalled(ended, ms(200));
-    assert_eq!(played.lost(PLAIN, 5_100).counts(), (1, 0, 0));
+    let played = played.lost(PLAIN, 5_100);
+    assert_eq!(played.counts(), (1, 0, 0));
+    assert_eq!(played.oracle.sums.credit, ms(100));
+}
+
+#[test]
+fn what_a_busy_machine_does_all_the_time_is_no_credit() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    for nth in 0..100 {
+        let ended = played.at(3_000 + nth * 20);
+        played.oracle.stalled(ended, ms(20));
+    }
+    assert_eq!(played.lost(PLAIN, 5_100).counts(), (0, 1, 2));
+}
+
+#[test]
+fn a_machine_that_stood_still_is_believed_for_a_second() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    for nth in 1..5 {
+        let ended = played.at(3_000 + nth * 400);
+        played.oracle.stalled(ended, ms(390));
+    }
+    assert_eq!(played.lost(PLAIN, 6_100).counts(), (0, 1, 2));
 }
 
 #[test]
@@ -198,19 +242,31 @@ fn a_release_may_come_when_the_lease_is_over_and_not_before() {
 }
 
 #[test]
-fn a_renewal_that_fails_needs_an_outage() {
-    let lost = |outage: Option<(u64, u64)>| {
+fn a_renewal_that_fails_needs_an_outage_of_its_primary() {
+    let lost = |broken: Broken, slots: RangeInclusive<u16>, until: u64| {
         let mut played = Played::new();
-        if let Some((begin, end)) = outage {
-            let (begin, end) = (played.at(begin), played.at(end));
-            played.oracle.outage(begin, true);
-            played.oracle.outage(end, false);
-        }
+        let (fault, whole) = (played.at(1_000), played.at(14_000));
+        played.oracle.outage(fault, true);
+        played.oracle.outage(whole, false);
+        played.broken(broken, slots, 3_000, until);
         let a = played.begins(PLAIN, "a", 100);
         played.ends(a, Ending::Lost(LossReason::NotRenewed), 12_100);
         played.judged(20_000).counts()
     };
-    assert_eq!(lost(None), (0, 0, 1));
-    assert_eq!(lost(Some((3_000, 4_000))), (0, 0, 1));
-    assert_eq!(lost(Some((3_000, 14_000))), (0, 0, 0));
+    assert_eq!(lost(Broken::Primary, 7..=7, 9_000), (0, 0, 0));
+    assert_eq!(lost(Broken::Cluster, 0..=9, 9_000), (0, 0, 0));
+    assert_eq!(lost(Broken::Primary, 7..=7, 8_900), (0, 0, 1), "too short");
+    assert_eq!(lost(Broken::Primary, 8..=9, 14_000), (0, 0, 1), "of others");
+    assert_eq!(lost(Broken::Replicas, 7..=7, 14_000), (0, 0, 1));
+    assert_eq!(lost(Broken::Move, 7..=7, 14_000), (0, 0, 1));
+}
+
+#[test]
+fn outages_at_the_same_time_count_once() {
+    let mut played = Played::new();
+    played.broken(Broken::Primary, 7..=7, 3_000, 6_500);
+    played.broken(Broken::Cluster, 0..=9, 3_500, 6_900);
+    let a = played.begins(PLAIN, "a", 100);
+    played.ends(a, Ending::Lost(LossReason::NotRenewed), 12_100);
+    assert_eq!(played.judged(20_000).counts(), (0, 0, 1));
 }

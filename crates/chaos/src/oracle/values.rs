@@ -4,12 +4,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redisson_lock::LossReason;
+use redisson_lock::{LossReason, RefusedKind};
 
 /// What `docs/guarantees.md` promises, and with which settings the clients run.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     pub watchdog_timeout: Duration,
+    pub command_timeout: Duration,
     /// A loss is reported so long behind the switch.
     pub reported_within: Duration,
 }
@@ -30,6 +31,52 @@ pub enum Ending {
     Lost(LossReason),
 }
 
+/// What became of the release of a section that ended without a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    Clean,
+    Lost,
+    /// No answer, or nobody waited for one.
+    Unknown,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    NoAnswer,
+    Refused(RefusedKind),
+    TooFewReplicas,
+    /// A nested call in this section: its hold was lost.
+    Lost(u64),
+    /// Nothing that servers do leads to it.
+    Other,
+}
+
+/// What does not work for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// The primary is dead, stands still, or is being replaced.
+    Primary,
+    /// A primary says that the cluster is down.
+    Cluster,
+    /// A hash slot is on its way.
+    Move,
+    /// A replica is away, or has not caught up.
+    Replicas,
+}
+
+/// What does not work, and for which hash slots.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    pub broken: Broken,
+    pub slots: Slots,
+    pub from: Instant,
+    /// `None`: until everything is whole.
+    pub until: Option<Instant>,
+}
+
+pub type Slots = Vec<RangeInclusive<u16>>;
+
 /// One stay of an owner inside of a lock.
 #[derive(Debug, Clone)]
 pub struct Section {
@@ -42,6 +89,8 @@ pub struct Section {
     /// As last seen.
     pub valid_until: Instant,
     pub(super) end: Option<(Instant, Ending)>,
+    /// And when its answer came.
+    pub(super) release: Option<(Instant, Release)>,
 }
 
 impl Section {
@@ -65,7 +114,9 @@ pub struct Takeover {
     pub from: Instant,
     /// When it was the primary, or in the case of Sentinel announced as such.
     pub at: Instant,
-    pub slots: Vec<RangeInclusive<u16>>,
+    /// Until when the former primary may have granted and released: `at`, if it was dead by then.
+    pub former_until: Instant,
+    pub slots: Slots,
     /// Whether holds may be lost by it: not by a planned one in a cluster.
     pub may_lose: bool,
 }
@@ -75,6 +126,10 @@ pub struct Takeover {
 pub struct Sums {
     pub sections: u64,
     pub overlaps_allowed: u64,
+    /// Of those, how many had a side that was informed of its loss,
+    pub with_a_loss: u64,
+    /// and a release that the former primary had executed. Of the others it is not known.
+    pub released_before: u64,
     pub overlaps_not_allowed: u64,
     pub failovers: u64,
     /// Holds that a takeover lost.
@@ -83,4 +138,14 @@ pub struct Sums {
     pub longest: Duration,
     /// Holds that an outage outlasted: reported at their local deadline.
     pub not_renewed: u64,
+    /// Calls that failed, each explained by an outage: without an answer, refused, without their replicas.
+    pub no_answer: u64,
+    pub refused: u64,
+    pub too_few_replicas: u64,
+    /// The longest time from the end of such an outage to the error.
+    pub failed_behind: Duration,
+    /// Open sections that were compared with the servers.
+    pub compared: u64,
+    /// The longest time that something was late for which the machine was blamed.
+    pub credit: Duration,
 }
