@@ -54,7 +54,7 @@ impl LockCore {
             let owners: Vec<_> = owners.collect();
             let begin = |owner| {
                 let asked = core.change(now, owner, out, |own, _| {
-                    let asked = own.tenure.renew_now(now, &rules)?;
+                    let asked = own.tenure.recheck(now, &rules)?;
                     let (field, generation) = (Arc::clone(&own.field), own.generation);
                     Some(RenewalRequest {
                         field,

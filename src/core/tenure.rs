@@ -35,6 +35,8 @@ pub(super) struct Tenure {
     renewal: RenewalState,
     /// Renewal is overdue, and that was said.
     warned: bool,
+    /// Another server has taken over, which may have an older expiry than was promised.
+    behind: bool,
 }
 
 impl Tenure {
@@ -49,6 +51,7 @@ impl Tenure {
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,
             warned: false,
+            behind: false,
         }
     }
 
@@ -329,21 +332,31 @@ impl Tenure {
     }
 
     /// Begins a renewal whether one is due or not, and beside one that is under way.
-    pub(super) fn renew_now(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
+    fn renew_now(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
         if !self.is_held() {
             return None;
         }
         self.renewal = RenewalState::InFlight;
-        Some(
-            self.renewal_lease(now, rules)
-                .map_or(RenewalAsk::Check, RenewalAsk::Extend),
-        )
+        let lease = match self.behind {
+            // What a fixed lease was extended to may be lost as the hold itself may be.
+            true => Some(self.promised(now, rules)),
+            false => self.renewal_lease(now, rules),
+        };
+        Some(lease.map_or(RenewalAsk::Check, RenewalAsk::Extend))
+    }
+
+    /// Begins a renewal at a server that has taken over.
+    pub(super) fn recheck(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
+        self.behind = true;
+        self.renew_now(now, rules)
     }
 
     /// The renewal under way found everything as it should be.
     pub(super) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
         self.renewal = RenewalState::Waiting;
         if let RenewalAsk::Extend(lease) = asked {
+            // One that went to the former server may promise less.
+            self.behind &= local_deadline(sent_at, lease) < self.deadline;
             self.promise(sent_at, lease);
         }
         self.in_order_since(sent_at);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redisson_lock::Error;
 use redisson_lock::test_util::Role;
+use redisson_lock::{Error, HoldState};
 use redisson_lock_test::sim::Latency;
 use sim::oracle::Terms;
 use sim::workload::{ClientPlan, World, connect, ms, runtime};
@@ -247,4 +247,42 @@ async fn a_cluster_that_fails_during_a_kill(at: Duration) -> Option<String> {
     }
     world.execute_late_now(0);
     world.oracle.violation()
+}
+
+/// What a replica has not heard of is lost in a failover, and an extension is no less promised than the hold.
+#[test]
+fn a_lease_that_was_extended_is_restored_after_a_failover() {
+    // Of the first primary.
+    let key = "app:stock";
+    for nested in [false, true] {
+        runtime().block_on(async {
+            let latency = Latency {
+                least: 1,
+                usual: 1,
+                seldom: 1,
+                seldom_percent: 0,
+            };
+            let world = World::cluster(1, latency);
+            world.spawn();
+            let plan = ClientPlan::simple(true);
+            let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
+            let lock = client.lock(key).owned_by(&client.owner_with_id(-1));
+            let outer = lock.lease(ms(5_000)).lock().await.expect("free");
+            assert!(world.cut_replica_off(0));
+            let inner = match nested {
+                true => Some(lock.lease(ms(60_000)).lock().await.expect("ours")),
+                false => {
+                    outer.extend(ms(60_000)).await.expect("held");
+                    None
+                }
+            };
+            let promoted = world.promote(Duration::ZERO, &[key]);
+            assert!(promoted.is_some(), "it has another server now");
+            tokio::time::sleep(ms(4_000)).await;
+            let expires = world.with_home(key, |keyspace| keyspace.expires_at(key));
+            assert!(expires > Some(50_000), "{expires:?}");
+            let guard = inner.as_ref().unwrap_or(&outer);
+            assert_eq!(guard.state(), HoldState::Held);
+        });
+    }
 }
