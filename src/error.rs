@@ -34,8 +34,9 @@ use connecting::at;
 /// # Ok(()) }
 /// ```
 ///
-/// The text of an error does not repeat its cause, such as the words of the server or of the operating
-/// system. For logs, both in one line:
+/// "Nothing changed" and "Nothing was sent" are about the last attempt of a call: one before it whose answer was lost
+/// with its connection may have been executed. The text of an error does not repeat its cause, such as the words of the
+/// server or of the operating system. For logs, both in one line:
 ///
 /// ```
 /// fn with_causes(error: &dyn std::error::Error) -> String {

@@ -7,9 +7,10 @@
 //! When another server takes over some locks, all of them are looked at at once: what was not replicated
 //! is lost, and its holders are told.
 
+mod batch;
 mod extend;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -18,15 +19,16 @@ use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Generation, Life, LossReason, RenewOutcome, RenewalRequest, ThreadId};
+use crate::core::{Life, LossReason, RenewOutcome};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusedKind};
 use crate::redis::{Bulk, Switches, slot_of};
 use crate::runtime::event;
-use crate::script::{self, Answer, CallError, RenewReply, RenewalKey, RetryPolicy};
+use crate::script::{self, Answer, CallError, RenewReply, RetryPolicy};
 use crate::shared::{Shared, Totals};
 use crate::timers::FiredTimer;
 
+use batch::{Batch, BatchItem, Recheck, Renewals, batches, cut};
 pub(crate) use extend::extend;
 
 /// Dropped with the renewal task, when the client ends or its runtime does: nobody renews the holds
@@ -80,6 +82,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
             .upgrade()
             .and_then(|locks| locks.shared.redis.switches());
         let mut calls = JoinSet::new();
+        let mut recheck = Recheck::default();
         loop {
             let batches = tokio::select! {
                 biased;
@@ -89,10 +92,15 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     None => return,
                 },
                 routes = next_switch(switches.as_deref()) => match locks.upgrade() {
-                    Some(locks) => recheck(&locks, &routes),
+                    Some(locks) => {
+                        recheck.begin(&locks, &routes);
+                        Vec::new()
+                    }
                     None => return,
                 },
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
+                // What was begun goes on in between.
+                () = tokio::task::yield_now(), if recheck.is_under_way() => recheck.go_on(),
             };
             for batch in batches {
                 calls.spawn(renew(batch, Arc::clone(&by_slot)));
@@ -125,51 +133,6 @@ async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
     }
 }
 
-/// Looks at every hold of these routes, whether its renewal is due or not, and has their waiters attempt
-/// again: the new server may know nothing of a hold, and a message of the old one may be lost.
-fn recheck(locks: &Locks, routes: &BTreeSet<u16>) -> Vec<Batch> {
-    // The channel of a lock is in the slot of its key.
-    let is_cluster = locks.shared.redis.is_cluster();
-    let channels = &locks.shared.channels;
-    channels.missed_of(|name| !is_cluster || routes.contains(&slot_of(name)));
-    let mut rechecked = Renewals::default();
-    let limit = Instant::now() + locks.shared.command_timeout() * 2;
-    for entry in locks.all() {
-        if !routes.contains(&entry.route().group()) {
-            continue;
-        }
-        let requests = entry.step(|core, now, out| core.recheck(now, out));
-        for (owner, request) in requests {
-            rechecked.add(&entry, owner, request);
-        }
-    }
-    let holds = rechecked.len();
-    event!(
-        WARN,
-        holds,
-        "other servers have taken over: their holds are looked at"
-    );
-    rechecked.batches(false, limit)
-}
-
-/// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
-/// core.
-struct BatchItem {
-    entry: Arc<Entry>,
-    owner: ThreadId,
-    generation: Generation,
-    renewal: RenewalKey,
-    answered: bool,
-}
-
-/// The locks of one call, all of one connection.
-struct Batch {
-    items: Vec<BatchItem>,
-    /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is
-    /// under way.
-    limit: Instant,
-}
-
 /// What is due of the fired timers, in batches that each go over one connection.
 fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch> {
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
@@ -184,67 +147,6 @@ fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch
         }
     }
     due.batches(by_slot, limit)
-}
-
-/// Holds to look at, by what can be sent together.
-#[derive(Default)]
-struct Renewals {
-    routes: BTreeMap<usize, Vec<BatchItem>>,
-}
-
-impl Renewals {
-    fn add(&mut self, entry: &Arc<Entry>, owner: ThreadId, request: RenewalRequest) {
-        let renewal = RenewalKey {
-            key: Arc::clone(entry.name.key()),
-            field: request.field,
-            asked: request.asked,
-        };
-        let items = self.routes.entry(entry.route().number()).or_default();
-        items.push(BatchItem {
-            entry: Arc::clone(entry),
-            owner,
-            generation: request.generation,
-            renewal,
-            answered: false,
-        });
-    }
-
-    fn len(&self) -> usize {
-        self.routes.values().map(Vec::len).sum()
-    }
-
-    fn batches(self, by_slot: bool, limit: Instant) -> Vec<Batch> {
-        let routes = self.routes.into_values();
-        routes
-            .flat_map(|items| batches(items, by_slot, limit))
-            .collect()
-    }
-}
-
-/// Cuts what goes over one connection into calls.
-fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
-    let mut groups: BTreeMap<u16, Vec<BatchItem>> = BTreeMap::new();
-    for item in items {
-        let group = if by_slot {
-            slot_of(&item.renewal.key)
-        } else {
-            0
-        };
-        groups.entry(group).or_default().push(item);
-    }
-    let parts = groups.into_values().flat_map(|items| cut(items, BATCH_MAX));
-    parts.map(|items| Batch { items, limit }).collect()
-}
-
-/// Parts of at most that length, each with room for what it has and no more; every item is moved once.
-/// Of a cluster there may be a part for each slot, of a few locks.
-fn cut<T>(items: Vec<T>, length: usize) -> impl Iterator<Item = Vec<T>> {
-    let mut items = items.into_iter();
-    std::iter::from_fn(move || {
-        let mut part = Vec::with_capacity(length.min(items.len()));
-        part.extend(items.by_ref().take(length));
-        Some(part).filter(|part| !part.is_empty())
-    })
 }
 
 /// Renews one batch. What was refused for the company it was in comes back, in smaller batches that
@@ -359,39 +261,4 @@ fn is_about_a_key(error: &Error) -> bool {
         error,
         Error::PermissionDenied { .. } | Error::NotALock { .. }
     )
-}
-
-impl BatchItem {
-    fn report(&mut self, outcome: RenewOutcome) {
-        self.answered = true;
-        let (owner, generation) = (self.owner, self.generation);
-        self.entry
-            .step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
-    }
-}
-
-impl Drop for BatchItem {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.report(RenewOutcome::Unknown);
-        }
-    }
-}
-
-/// Locks in one script call.
-const BATCH_MAX: usize = 100;
-
-#[cfg(test)]
-mod tests {
-    use super::cut;
-
-    #[test]
-    fn parts_have_room_for_what_they_have_and_no_more() {
-        let all: Vec<_> = (0..1_050).collect();
-        let parts: Vec<_> = cut(all.clone(), 100).collect();
-        assert_eq!((parts.len(), parts.concat()), (11, all));
-        let room: usize = parts.iter().map(Vec::capacity).sum();
-        assert_eq!(room, 1_050);
-        assert_eq!(cut(Vec::<u8>::new(), 100).count(), 0);
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Announce, Error, HoldState, LockClient, LockClientBuilder, LossReason, RefusedKind,
+    Announce, Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason, RefusedKind,
 };
 use test_support::{Cluster, eventually, ms, slot, stalls};
 
@@ -224,6 +224,67 @@ async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
     drop(lost_guard);
     kept_guard.unlock().await.expect("held");
     elsewhere_guard.unlock().await.expect("held");
+    nothing_is_left(&cluster, [client]).await;
+}
+
+/// All of them at the primary that is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_ten_thousand_holds_those_that_are_lost_are_told_of_in_time() {
+    const KEPT: usize = 9_700;
+    const LOST: usize = 300;
+    let mut cluster = Cluster::start(true).await;
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(60_000))
+        .command_timeout(ms(900))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
+    let mut names = (0..)
+        .map(|nth| format!("held:{nth}"))
+        .filter(|name| slot(name) <= 5_460);
+    let mut take = async |count: usize| {
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut guards = Vec::new();
+        for name in names.by_ref().take(count) {
+            let lock = client.lock(name);
+            tasks.spawn(async move { lock.lock().await.expect("free") });
+            if tasks.len() == 100 {
+                guards.extend(
+                    tasks
+                        .join_next()
+                        .await
+                        .map(|guard| guard.expect("no panic")),
+                );
+            }
+        }
+        guards.extend(tasks.join_all().await);
+        guards
+    };
+    let kept = take(KEPT).await;
+    let replicated = || cluster.control(3).run(&["DBSIZE"]) == KEPT.to_string();
+    eventually("they are replicated", ms(10_000), replicated).await;
+    // From here on the replica hears nothing.
+    cluster.server(3).pause();
+    let cut_off = ["CLIENT", "KILL", "TYPE", "replica"];
+    cluster.control(0).run(&cut_off);
+    let lost = take(LOST).await;
+    cluster.server(0).kill();
+    cluster.server(3).resume();
+    cluster.is_primary(3, ms(15_000)).await;
+    let promoted = Instant::now();
+    let all_are_told = || {
+        let told = |guard: &LockGuard| guard.state() == HoldState::Lost(LossReason::Gone);
+        lost.iter().all(told)
+    };
+    eventually("the losses are told", ms(10_000), all_are_told).await;
+    let took = promoted.elapsed().saturating_sub(stalls(promoted));
+    println!("the last was told {took:?} after the promotion");
+    assert!(took <= ms(2_000), "{took:?}");
+    let others = kept.iter().filter(|guard| guard.state() != HoldState::Held);
+    assert_eq!(others.count(), 0, "what the replica has is held");
+    drop(lost);
+    // Their releases wait for nobody.
+    drop(kept);
     nothing_is_left(&cluster, [client]).await;
 }
 

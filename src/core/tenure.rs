@@ -300,9 +300,10 @@ impl Tenure {
         let risk = self.at_risk_from(rules).filter(|_| !self.warned);
         let watched = risk.map_or(expires, |risk| risk.min(expires));
         match self.renewal {
-            RenewalState::Waiting | RenewalState::RetryAt(_) => {
-                Some(watched.min(rules.on_beat(self.due_at(rules))))
+            RenewalState::Waiting => {
+                Some(watched.min(rules.on_beat(self.due_at(rules), rules.slack())))
             }
+            RenewalState::RetryAt(at) => Some(watched.min(rules.on_beat(at, rules.retry_after()))),
             // The renewal under way is answered, or given up, long before there is anything to see.
             RenewalState::InFlight => {
                 Some(watched).filter(|at| *at <= now + rules.command_timeout * 2)
@@ -364,7 +365,7 @@ impl Tenure {
 
     /// The renewal under way has no answer: it is repeated soon.
     pub(super) fn not_renewed(&mut self, now: Time, rules: &Rules) {
-        self.renewal = RenewalState::RetryAt(now + rules.watchdog_timeout / 30);
+        self.renewal = RenewalState::RetryAt(now + rules.retry_after());
     }
 
     pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {

@@ -218,10 +218,16 @@ impl Default for HandOver {
 impl Rules {
     /// Moves a renewal forward to the last beat before it, so that all that fall due within a tenth
     /// of the period have their timers at the same instant and are renewed together.
-    pub(super) fn on_beat(&self, due: Time) -> Time {
-        let beat = self.slack().as_nanos().max(1);
+    pub(super) fn on_beat(&self, due: Time, beat: Duration) -> Time {
+        let beat = beat.as_nanos().max(1);
         let early = due.since_start().as_nanos() % beat;
         due - Duration::from_nanos(u64::try_from(early).unwrap_or(0))
+    }
+
+    /// When a renewal without an answer is repeated: soon enough for a loss at another server to be told in
+    /// time, however long the leases are.
+    pub(super) fn retry_after(&self) -> Duration {
+        self.slack().min(Duration::from_secs(1))
     }
 
     /// How much earlier than due a renewal may be sent along with others.

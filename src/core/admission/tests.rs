@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::LossReason;
 use crate::core::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::core::{
-    Admission, Effects, Event, Life, LockCore, Order, Rejected, RenewOutcome, RenewalAsk, Terms,
-    Time, Total, Untaken, WaiterId,
+    Admission, Effects, Event, Life, LockCore, Order, Rejected, RenewOutcome, RenewalAsk, Rules,
+    Terms, Time, Total, Untaken, WaiterId,
 };
 
 const FIXED: Terms = Terms {
@@ -301,6 +301,30 @@ fn a_loss_is_a_reason_to_retry() {
     assert!(fixture.out.woken.contains(&nested));
     assert!(fixture.retries(nested));
     assert_eq!(fixture.rejected(nested), Rejected::Lost(LossReason::Gone));
+}
+
+/// A failed look at what another server has taken over is repeated in time for the loss to be told.
+#[test]
+fn a_renewal_that_failed_is_repeated_within_a_second_however_long_the_lease_is() {
+    let mut fixture = Fixture::new();
+    let watchdog_timeout = Duration::from_secs(600);
+    let rules = Rules {
+        watchdog_timeout,
+        ..RULES
+    };
+    fixture.core = LockCore::new(rules, Life::Open);
+    fixture.lock(A);
+    fixture.at(7);
+    let mut requests = Vec::new();
+    fixture.step(|core, now, out| requests = core.recheck(now, out));
+    let (_, request) = requests.pop().expect("it is held");
+    fixture.step(|core, now, out| {
+        core.renewed(now, A, request.generation, RenewOutcome::Unknown, out);
+    });
+    let due = fixture.core.timer(A).expect("it is repeated");
+    let second = Duration::from_secs(1);
+    assert!(due > fixture.now, "not as fast as it is refused");
+    assert!(due <= fixture.now + second, "{due:?}");
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! What is renewed in one call: cut from what falls due, or has to be looked at, at the same time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use tokio::time::Instant;
+
+use crate::core::{Generation, RenewOutcome, RenewalRequest, ThreadId};
+use crate::entry::{Entry, Locks};
+use crate::redis::slot_of;
+use crate::runtime::event;
+use crate::script::RenewalKey;
+
+/// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
+/// core.
+pub(super) struct BatchItem {
+    pub(super) entry: Arc<Entry>,
+    owner: ThreadId,
+    generation: Generation,
+    pub(super) renewal: RenewalKey,
+    answered: bool,
+}
+
+/// The locks of one call, all of one connection.
+pub(super) struct Batch {
+    pub(super) items: Vec<BatchItem>,
+    /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is
+    /// under way.
+    pub(super) limit: Instant,
+}
+
+/// Holds to look at, by what can be sent together.
+#[derive(Default)]
+pub(super) struct Renewals {
+    routes: BTreeMap<usize, Vec<BatchItem>>,
+}
+
+impl Renewals {
+    pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: ThreadId, request: RenewalRequest) {
+        let renewal = RenewalKey {
+            key: Arc::clone(entry.name.key()),
+            field: request.field,
+            asked: request.asked,
+        };
+        let items = self.routes.entry(entry.route().number()).or_default();
+        items.push(BatchItem {
+            entry: Arc::clone(entry),
+            owner,
+            generation: request.generation,
+            renewal,
+            answered: false,
+        });
+    }
+
+    fn len(&self) -> usize {
+        self.routes.values().map(Vec::len).sum()
+    }
+
+    pub(super) fn batches(self, by_slot: bool, limit: Instant) -> Vec<Batch> {
+        let routes = self.routes.into_values();
+        routes
+            .flat_map(|items| batches(items, by_slot, limit))
+            .collect()
+    }
+}
+
+/// Cuts what goes over one connection into calls.
+pub(super) fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
+    let mut groups: BTreeMap<u16, Vec<BatchItem>> = BTreeMap::new();
+    for item in items {
+        let group = if by_slot {
+            slot_of(&item.renewal.key)
+        } else {
+            0
+        };
+        groups.entry(group).or_default().push(item);
+    }
+    let parts = groups.into_values().flat_map(|items| cut(items, BATCH_MAX));
+    parts.map(|items| Batch { items, limit }).collect()
+}
+
+/// Parts of at most that length, each with room for what it has and no more; every item is moved once.
+/// Of a cluster there may be a part for each slot, of a few locks.
+pub(super) fn cut<T>(items: Vec<T>, length: usize) -> impl Iterator<Item = Vec<T>> {
+    let mut items = items.into_iter();
+    std::iter::from_fn(move || {
+        let mut part = Vec::with_capacity(length.min(items.len()));
+        part.extend(items.by_ref().take(length));
+        Some(part).filter(|part| !part.is_empty())
+    })
+}
+
+impl BatchItem {
+    pub(super) fn report(&mut self, outcome: RenewOutcome) {
+        self.answered = true;
+        let (owner, generation) = (self.owner, self.generation);
+        self.entry
+            .step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+    }
+}
+
+impl Drop for BatchItem {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.report(RenewOutcome::Unknown);
+        }
+    }
+}
+
+/// Locks in one script call.
+const BATCH_MAX: usize = 100;
+
+/// The holds that are still to be looked at because other servers have taken over, whether their renewal is due or
+/// not. Ten thousand at once would use up the time that each has for its answer before the first is sent, so they
+/// are looked at in parts.
+#[derive(Default)]
+pub(super) struct Recheck {
+    /// What can be sent together is side by side; the last is the next.
+    entries: Vec<Weak<Entry>>,
+    /// How many holds were looked at so far.
+    holds: usize,
+}
+
+impl Recheck {
+    /// Begins with the locks of these routes. Their waiters attempt again: the new server may know nothing of a
+    /// hold, and a message of the old one may be lost.
+    pub(super) fn begin(&mut self, locks: &Locks, routes: &BTreeSet<u16>) {
+        // The channel of a lock is in the slot of its key.
+        let is_cluster = locks.shared.redis.is_cluster();
+        let channels = &locks.shared.channels;
+        channels.missed_of(|name| !is_cluster || routes.contains(&slot_of(name)));
+        let is_of_them = |entry: &Arc<Entry>| routes.contains(&entry.route().group());
+        let mut entries = locks.all();
+        entries.retain(is_of_them);
+        entries.sort_by_cached_key(|entry| entry.route().number());
+        self.entries.extend(entries.iter().map(Arc::downgrade));
+        if self.entries.is_empty() {
+            self.say();
+        }
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// The next part, as calls to be sent.
+    pub(super) fn go_on(&mut self) -> Vec<Batch> {
+        let mut rechecked = Renewals::default();
+        let (mut last, mut of_last) = (None, 0);
+        let mut limit = None;
+        while let Some(entry) = self.entries.last() {
+            let Some(entry) = entry.upgrade() else {
+                self.entries.pop();
+                continue;
+            };
+            let route = entry.route().number();
+            // Not in the middle of what goes in one call.
+            let is_between = last != Some(route) || of_last >= BATCH_MAX;
+            if rechecked.len() >= PART && is_between {
+                break;
+            }
+            if is_between {
+                (last, of_last) = (Some(route), 0);
+            }
+            self.entries.pop();
+            let timeout = entry.shared().command_timeout() * 2;
+            limit.get_or_insert_with(|| Instant::now() + timeout);
+            let requests = entry.step(|core, now, out| core.recheck(now, out));
+            for (owner, request) in requests {
+                rechecked.add(&entry, owner, request);
+                of_last += 1;
+            }
+        }
+        self.holds += rechecked.len();
+        if self.entries.is_empty() {
+            self.say();
+        }
+        let limit = limit.unwrap_or_else(Instant::now);
+        rechecked.batches(false, limit)
+    }
+
+    fn say(&mut self) {
+        let holds = std::mem::take(&mut self.holds);
+        event!(
+            WARN,
+            holds,
+            "other servers have taken over: their holds are looked at"
+        );
+    }
+}
+
+/// So many holds are looked at in a row.
+const PART: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn parts_have_room_for_what_they_have_and_no_more() {
+        let all: Vec<_> = (0..1_050).collect();
+        let parts: Vec<_> = cut(all.clone(), 100).collect();
+        assert_eq!((parts.len(), parts.concat()), (11, all));
+        let room: usize = parts.iter().map(Vec::capacity).sum();
+        assert_eq!(room, 1_050);
+        assert_eq!(cut(Vec::<u8>::new(), 100).count(), 0);
+    }
+}
