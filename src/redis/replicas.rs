@@ -159,7 +159,9 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
         tokio::join!(write(questions, limit(until)), wait(&link, replicas, until));
     while let Some(number) = acknowledged {
         let now = Instant::now();
-        let is_answered = |question: &mut Question| number >= replicas || question.until <= now;
+        let is_answered = |question: &mut Question| {
+            number >= replicas || question.until <= now || question.answer.is_closed()
+        };
         for question in written.extract_if(.., is_answered) {
             let _ = question.answer.send(number);
         }
