@@ -482,7 +482,6 @@ async fn every_lock_is_written_to_before_it_is_asked_about() {
     };
     let mut takers = vec![taker(&lock(0))];
     eventually("somebody waits", ms(5_000), || is_waiting(&mut control)).await;
-    // More than tokio lets a task do at once.
     takers.extend((1..=MORE).map(|nth| taker(&lock(nth))));
     let all = || control.number(&["DBSIZE"]) == 1 + MORE as i64;
     eventually("all are taken", ms(2_000), all).await;

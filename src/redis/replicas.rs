@@ -109,7 +109,7 @@ impl Replicas {
     /// come meanwhile.
     async fn serve(&self, replicas: u32) {
         while let Some(questions) = self.next() {
-            // However many there are, each is to be handed over by its first poll.
+            // A poll that tokio cuts short, behind many answers, would hand WAIT over before the writes.
             unconstrained(answer(questions, replicas)).await;
         }
     }
