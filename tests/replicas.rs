@@ -427,9 +427,14 @@ async fn an_error_does_not_say_that_a_lock_was_released_if_nobody_knows() {
     client.close(Duration::ZERO).await;
 }
 
+/// A machine that stands still for a second makes none of its primaries a replica.
+async fn without_failovers() -> Cluster {
+    Cluster::start_with(true, &["--cluster-node-timeout", "30000"]).await
+}
+
 #[tokio::test]
 async fn a_slot_on_its_way_fails_no_taking_in_another() {
-    let mut cluster = Cluster::start(true).await;
+    let mut cluster = without_failovers().await;
     let client = LockClient::connect(&cluster.url())
         .await
         .expect("it answers");
@@ -477,7 +482,6 @@ async fn every_lock_is_written_to_before_it_is_asked_about() {
     };
     let mut takers = vec![taker(&lock(0))];
     eventually("somebody waits", ms(5_000), || is_waiting(&mut control)).await;
-    // More than tokio lets a task do at once.
     takers.extend((1..=MORE).map(|nth| taker(&lock(nth))));
     let all = || control.number(&["DBSIZE"]) == 1 + MORE as i64;
     eventually("all are taken", ms(2_000), all).await;
@@ -512,7 +516,7 @@ async fn every_lock_is_written_to_before_it_is_asked_about() {
 /// Where a lock may be handed over, a connection is there before.
 #[tokio::test]
 async fn who_waits_while_a_slot_moves_is_confirmed_at_its_new_owner() {
-    let cluster = Cluster::start(true).await;
+    let cluster = without_failovers().await;
     let client = LockClient::connect(&cluster.url())
         .await
         .expect("it answers");

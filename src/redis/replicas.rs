@@ -109,7 +109,7 @@ impl Replicas {
     /// come meanwhile.
     async fn serve(&self, replicas: u32) {
         while let Some(questions) = self.next() {
-            // However many there are, each is to be handed over by its first poll.
+            // A poll that tokio cuts short, behind many answers, would hand WAIT over before the writes.
             unconstrained(answer(questions, replicas)).await;
         }
     }
@@ -159,7 +159,9 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
         tokio::join!(write(questions, limit(until)), wait(&link, replicas, until));
     while let Some(number) = acknowledged {
         let now = Instant::now();
-        let is_answered = |question: &mut Question| number >= replicas || question.until <= now;
+        let is_answered = |question: &mut Question| {
+            number >= replicas || question.until <= now || question.answer.is_closed()
+        };
         for question in written.extract_if(.., is_answered) {
             let _ = question.answer.send(number);
         }
