@@ -19,7 +19,7 @@ use redisson_lock::LossReason;
 
 use calls::{Call, Failed};
 use history::History;
-use takeovers::Allowed;
+use takeovers::{Allowed, Loss};
 
 pub use calls::Needed;
 pub use values::{
@@ -35,7 +35,7 @@ pub struct Oracle {
     /// Ended sections, kept for overlaps that are not judged yet.
     ended: BTreeMap<u64, Section>,
     overlaps: Vec<(u64, u64)>,
-    losses: Vec<(Section, Instant, LossReason)>,
+    losses: Vec<Loss>,
     takeovers: Vec<Takeover>,
     /// From a fault until everything is whole again.
     faults: Vec<(Instant, Option<Instant>)>,
@@ -135,7 +135,12 @@ impl Oracle {
         section.end = Some((now, ending));
         self.left_at[section.lock] = Some(now);
         if let Ending::Lost(reason) = ending {
-            self.losses.push((section.clone(), now, reason));
+            self.losses.push(Loss {
+                section: section.clone(),
+                left: now,
+                informed: now,
+                reason,
+            });
         }
         self.keep(section);
     }
@@ -158,8 +163,12 @@ impl Oracle {
         // A lease that was over before the release arrived is no loss.
         let is_over = |section: &&Section| section.leased && section.valid_until <= now;
         if let Some(section) = self.ended.get(&id).filter(|section| !is_over(section)) {
-            let at = section.end.map_or(now, |(at, _)| at);
-            self.losses.push((section.clone(), at, reason));
+            self.losses.push(Loss {
+                section: section.clone(),
+                left: section.end.map_or(now, |(at, _)| at),
+                informed: now,
+                reason,
+            });
         }
     }
 
@@ -221,14 +230,15 @@ impl Oracle {
 
     /// Judges what has ended, and what has not. Every takeover so far is known.
     pub fn judge(&mut self, now: Instant) {
-        for (section, at, reason) in std::mem::take(&mut self.losses) {
-            if let Err(problem) = self.loss(&section, at, reason) {
+        for loss in std::mem::take(&mut self.losses) {
+            if let Err(problem) = self.loss(&loss) {
+                let section = &loss.section;
                 let what = format!(
                     "section {} of {}, from {} to {}: {problem}",
                     section.id,
                     section.owner,
                     self.clock(section.begin),
-                    self.clock(at)
+                    self.clock(loss.left)
                 );
                 self.violated_since(Some(section.lock), section.begin, now, &what);
             }

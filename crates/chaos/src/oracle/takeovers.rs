@@ -20,6 +20,15 @@ pub(super) enum Allowed {
     NotYet,
 }
 
+/// A hold that was lost, as its owner heard.
+pub(super) struct Loss {
+    pub(super) section: Section,
+    /// When the owner went out: of itself, or because it was informed.
+    pub(super) left: Instant,
+    pub(super) informed: Instant,
+    pub(super) reason: LossReason,
+}
+
 impl Oracle {
     pub fn took_over(&mut self, takeover: Takeover) {
         self.sums.failovers += 1;
@@ -133,12 +142,8 @@ impl Oracle {
         self.takeovers.iter().filter(has)
     }
 
-    pub(super) fn loss(
-        &mut self,
-        section: &Section,
-        at: Instant,
-        reason: LossReason,
-    ) -> Result<(), String> {
+    pub(super) fn loss(&mut self, loss: &Loss) -> Result<(), String> {
+        let (section, at, reason) = (&loss.section, loss.left, loss.reason);
         match reason {
             LossReason::LeaseOver if section.leased => self.by_deadline(section.valid_until, at),
             LossReason::NotRenewed => self.not_renewed(section, at),
@@ -146,7 +151,7 @@ impl Oracle {
                 if self.locks[section.lock].synced {
                     return Err(format!("lost ({reason:?}), though all replicas had it"));
                 }
-                let has_happened = |one: &&Takeover| one.at <= at + SEEN_WITHIN;
+                let has_happened = |one: &&Takeover| one.at <= loss.informed + SEEN_WITHIN;
                 let takeover = self.takeovers_of(section.lock).rfind(has_happened);
                 let Some(takeover) = takeover.cloned() else {
                     return Err(format!("lost ({reason:?}), and no takeover explains it"));

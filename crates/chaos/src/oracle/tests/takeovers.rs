@@ -118,3 +118,18 @@ fn a_loss_does_not_come_before_the_switch() {
     played.ends(a, Ending::Lost(LossReason::Gone), 2_000);
     assert_eq!(played.judged(5_000).counts(), (0, 0, 1));
 }
+
+#[test]
+fn a_release_from_before_the_switch_is_answered_by_the_new_primary() {
+    let answered = |time: u64| {
+        let mut played = Played::new();
+        played.took_over(1_000, 3_000, 0..=10, true);
+        let a = played.begins(PLAIN, "a", 500);
+        played.ends(a, Ending::Released, 2_600);
+        let now = played.at(time);
+        played.oracle.was_lost(a, PLAIN, LossReason::Gone, now);
+        played.judged(5_000).counts()
+    };
+    assert_eq!(answered(3_200), (0, 0, 0));
+    assert_eq!(answered(2_700), (0, 0, 1));
+}
