@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
 use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot};
+use tokio::task::JoinSet;
 
 /// A primary with two replicas that have its data.
 async fn with_replicas() -> (TestServer, Vec<Server>) {
@@ -704,6 +705,56 @@ async fn what_was_handed_out_is_not_handed_out_again_after_the_primary_is_lost()
     }
     client.close(Duration::ZERO).await;
     other.close(Duration::ZERO).await;
+}
+
+/// Locks of one primary are asked about together. One in a slot on its way is not there, but at the other node:
+/// it does not answer for the others, and they do not for it.
+#[tokio::test]
+async fn a_slot_on_its_way_neither_refuses_the_locks_of_others_nor_is_confirmed_by_them() {
+    let mut cluster = Cluster::start(true).await;
+    let client = LockClient::connect(&cluster.url()).await.expect("up");
+    let moving = cluster.key_at(0, "moves");
+    cluster.begin_to_move(slot(&moving), 0, 1);
+    for moves_first in [true, false] {
+        let lock = |name: &str| client.lock(name.to_owned()).sync_replicas(1, ms(2_500));
+        let take = |tasks: &mut JoinSet<_>, name: &str| {
+            let lock = lock(name);
+            tasks.spawn(async move { lock.lock().await.map(drop) });
+        };
+        // The question about this one is on its way when the others come.
+        cluster.server(3).pause();
+        let keys = |cluster: &Cluster| {
+            let count = |nth| cluster.control(nth).number(&["DBSIZE"]);
+            count(0) + count(1)
+        };
+        let (mut stay, mut moves) = (JoinSet::new(), JoinSet::new());
+        let stays = [0, 1, 2, 3, 4].map(|nth| cluster.key_at(0, &format!("stays:{nth}")));
+        take(&mut stay, &cluster.key_at(0, "first"));
+        eventually("taken", ms(3_000), || keys(&cluster) == 1).await;
+        let mut taken = 1;
+        for moves_now in [moves_first, !moves_first] {
+            for (nth, stays) in stays.iter().enumerate() {
+                match moves_now {
+                    true => take(&mut moves, &format!("{{{moving}}}:{nth}")),
+                    false => take(&mut stay, stays),
+                }
+            }
+            taken += 5;
+            eventually("taken", ms(3_000), || keys(&cluster) == taken).await;
+        }
+        cluster.server(3).resume();
+        while let Some(taken) = stay.join_next().await {
+            taken.expect("no panic").expect("its replica has it");
+        }
+        while let Some(taken) = moves.join_next().await {
+            let refused = taken
+                .expect("no panic")
+                .expect_err("nobody was asked about it");
+            assert!(matches!(refused, Error::TooFewReplicas { .. }), "{refused}");
+        }
+        eventually("released", ms(3_000), || keys(&cluster) == 0).await;
+    }
+    cluster.end_move(slot(&moving), 0, 1);
 }
 
 #[tokio::test]
