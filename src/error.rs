@@ -34,8 +34,8 @@ use connecting::at;
 /// # Ok(()) }
 /// ```
 ///
-/// "Nothing changed" and "Nothing was sent" are about the last attempt of a call: one before it whose answer was lost
-/// with its connection may have been executed. The text of an error does not repeat its cause, such as the words of the
+/// "Nothing changed" and "Nothing was sent" are about the last attempt of a call. One before it whose answer was lost with
+/// its connection may have been executed; an acquisition is undone then. The text of an error does not repeat its cause, such as the words of the
 /// server or of the operating system. For logs, both in one line:
 ///
 /// ```

@@ -2,11 +2,11 @@
 //!
 //! Invariant I1: `deadline` precedes the server's expiry of the lock, and only moves forward.
 
+mod renewal;
+
 use std::time::Duration;
 
-use super::hold::{
-    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, RenewalAsk, local_deadline,
-};
+use super::hold::{Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, local_deadline};
 use super::values::{HoldId, LossReason, Rules, Time};
 
 /// Where the renewal of an owner stands.
@@ -270,102 +270,6 @@ impl Tenure {
     pub(super) fn promised(&self, now: Time, rules: &Rules) -> Duration {
         let left = self.holds.iter().map(|hold| hold.policy.left(now, rules));
         left.fold(LEASE_MIN, Duration::max)
-    }
-
-    /// The lease that a renewal asks for; `None` if no hold is renewed.
-    fn renewal_lease(&self, now: Time, rules: &Rules) -> Option<Duration> {
-        let renewed = self.holds.iter().filter(|hold| hold.policy.is_renewed());
-        let left = renewed.map(|hold| hold.policy.left(now, rules)).max();
-        left.map(|lease| lease.max(LEASE_MIN))
-    }
-
-    /// Without a renewal by then a watchdog hold is at risk.
-    fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
-        (self.holds.renewed() > 0).then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
-    }
-
-    /// When the next renewal is due.
-    fn due_at(&self, rules: &Rules) -> Time {
-        match self.renewal {
-            RenewalState::RetryAt(at) => at,
-            RenewalState::Waiting | RenewalState::InFlight => {
-                self.renewed_at + rules.watchdog_timeout / 3
-            }
-        }
-    }
-
-    /// When the timer of this owner has to fire; `None`: it needs none for now.
-    pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
-        let expires = self.expires_at()?;
-        let risk = self.at_risk_from(rules).filter(|_| !self.warned);
-        let watched = risk.map_or(expires, |risk| risk.min(expires));
-        match self.renewal {
-            RenewalState::Waiting => {
-                Some(watched.min(rules.on_beat(self.due_at(rules), rules.slack())))
-            }
-            RenewalState::RetryAt(at) => Some(watched.min(rules.on_beat(at, rules.retry_after()))),
-            // The renewal under way is answered, or given up, long before there is anything to see.
-            RenewalState::InFlight => {
-                Some(watched).filter(|at| *at <= now + rules.command_timeout * 2)
-            }
-        }
-    }
-
-    #[cfg(any(debug_assertions, feature = "test-util"))]
-    pub(super) fn needs_timer(&self) -> bool {
-        self.is_held() && self.renewal != RenewalState::InFlight
-    }
-
-    /// Whether it is time to say that the renewal is overdue. It is said once.
-    pub(super) fn warn_if_overdue(&mut self, now: Time, rules: &Rules) -> bool {
-        let overdue = !self.warned && self.at_risk_from(rules).is_some_and(|from| from <= now);
-        self.warned |= overdue;
-        overdue
-    }
-
-    /// Begins a renewal if one is due.
-    pub(super) fn begin_renewal(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
-        let is_due = self.due_at(rules) <= now + rules.slack();
-        if self.renewal == RenewalState::InFlight || !is_due {
-            return None;
-        }
-        self.renew_now(now, rules)
-    }
-
-    /// Begins a renewal whether one is due or not, and beside one that is under way.
-    fn renew_now(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
-        if !self.is_held() {
-            return None;
-        }
-        self.renewal = RenewalState::InFlight;
-        let lease = match self.behind {
-            // What a fixed lease was extended to may be lost as the hold itself may be.
-            true => Some(self.promised(now, rules)),
-            false => self.renewal_lease(now, rules),
-        };
-        Some(lease.map_or(RenewalAsk::Check, RenewalAsk::Extend))
-    }
-
-    /// Begins a renewal at a server that has taken over.
-    pub(super) fn recheck(&mut self, now: Time, rules: &Rules) -> Option<RenewalAsk> {
-        self.behind = true;
-        self.renew_now(now, rules)
-    }
-
-    /// The renewal under way found everything as it should be.
-    pub(super) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
-        self.renewal = RenewalState::Waiting;
-        if let RenewalAsk::Extend(lease) = asked {
-            // One that went to the former server may promise less.
-            self.behind &= local_deadline(sent_at, lease) < self.deadline;
-            self.promise(sent_at, lease);
-        }
-        self.in_order_since(sent_at);
-    }
-
-    /// The renewal under way has no answer: it is repeated soon.
-    pub(super) fn not_renewed(&mut self, now: Time, rules: &Rules) {
-        self.renewal = RenewalState::RetryAt(now + rules.retry_after());
     }
 
     pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {

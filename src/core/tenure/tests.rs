@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::HandOver;
+use crate::core::RenewalAsk;
 
 const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
