@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use self::busy::BusyLoops;
 pub use self::parts::features;
-use self::parts::{OPTIONAL, PARTS};
+use self::parts::{OPTIONAL, PARTS, at_once};
 use self::report::Report;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
@@ -187,10 +187,8 @@ impl Report {
             let mut selected = vec!["--package", "redisson-lock"];
             selected.extend(features.iter().flat_map(|feature| ["--features", feature]));
             selected.extend(files.iter().flat_map(|file| ["--test", file]));
-            // Each waits for a cluster of its own for most of its time.
-            let at_once = [("RUST_TEST_THREADS", "6")];
-            let waits = files.contains(&"cluster_rows");
-            self.tests(name, server, &selected, if waits { &at_once } else { &[] });
+            let at_once = at_once(files).map(|threads| ("RUST_TEST_THREADS", threads));
+            self.tests(name, server, &selected, at_once.as_slice());
         }
         let kit = ["--package", "redisson-lock-test", "--tests"];
         self.tests("test kit", server, &kit, &[]);

@@ -57,6 +57,18 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
     ),
 ];
 
+/// How many tests of a part run at the same time, where they wait for most of their time; otherwise as many as
+/// there are processors.
+pub(super) fn at_once(files: &[&str]) -> Option<&'static str> {
+    match *files.first()? {
+        // A cluster of its own for each row.
+        "cluster_rows" => Some("6"),
+        "lock" => Some("4"),
+        "cluster" => Some("3"),
+        _ => None,
+    }
+}
+
 /// The same as those of the part for them, so that what they need is built once.
 pub(super) const OPTIONAL: &str = "blocking,metrics,serde,tls-rustls";
 

@@ -9,6 +9,8 @@ use super::program::{Fault, Program};
 #[derive(Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) no_answer: bool,
+    /// What is sent once has no answer when its slot moves meanwhile.
+    pub(crate) no_answer_to_force: bool,
     pub(crate) denied: bool,
     /// A slot may be nobody's for longer than a command may take.
     pub(crate) not_served: bool,
@@ -25,6 +27,7 @@ impl Expected {
                 true => program.may_be_not_served(),
                 false => !program.is_healthy(),
             },
+            no_answer_to_force: program.has(|fault| matches!(fault, Fault::Move { .. })),
             denied: program.has(|fault| matches!(fault, Fault::Deny { .. })),
             not_served: program.may_be_not_served(),
             closed: program
