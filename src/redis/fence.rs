@@ -163,7 +163,30 @@ pub(super) async fn may_kill(
 
 #[cfg(test)]
 mod tests {
-    use super::Identity;
+    use super::{Identity, is_about_the_command};
+
+    /// What ends a connection is said to everything in flight on it.
+    #[test]
+    fn what_ends_the_connection_is_no_missing_permission() {
+        for (text, about) in [
+            (
+                "NOPERM User u has no permissions to run the 'client|kill' command",
+                true,
+            ),
+            (
+                "ERR unknown command 'CLIENT', with args beginning with: 'KILL'",
+                true,
+            ),
+            (
+                "ERR Unknown subcommand or wrong number of arguments for 'INFO'",
+                true,
+            ),
+            ("CLUSTERDOWN The cluster is down", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+        ] {
+            assert_eq!(is_about_the_command(text), about, "{text}");
+        }
+    }
 
     #[test]
     fn a_connection_is_named_by_its_whole_address() {
