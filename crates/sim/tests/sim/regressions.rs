@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use redisson_lock::test_util::Role;
 use redisson_lock::{Error, HoldState};
 use redisson_lock_test::sim::Latency;
-use sim::oracle::Terms;
 use sim::workload::{ClientPlan, World, connect, ms, runtime};
 
 use crate::fixture::{Fixture, begin, end, lock, play};
@@ -192,61 +190,6 @@ fn close(
 ) -> impl Future<Output = redisson_lock::CloseReport> + Send + 'static {
     let client = fixture.client.clone();
     async move { client.close(grace).await }
-}
-
-/// A connection on which the kill of its predecessor was under way got an error that was the answer to
-/// everything in flight (seed 12345 in a cluster). It was taken for a missing permission: nobody killed the
-/// predecessor any more, and what it had not delivered was executed beside its successor's commands.
-#[test]
-fn a_kill_that_the_end_of_its_connection_answers_is_repeated() {
-    for at in 0..60 {
-        let found = runtime().block_on(a_cluster_that_fails_during_a_kill(ms(at)));
-        assert_eq!(found, None, "{at} ms behind the second connection");
-    }
-}
-
-/// What of the first connection was executed behind a call over the third one.
-async fn a_cluster_that_fails_during_a_kill(at: Duration) -> Option<String> {
-    let latency = Latency {
-        least: 4,
-        usual: 4,
-        seldom: 4,
-        seldom_percent: 0,
-    };
-    let world = World::cluster(1, latency);
-    world.spawn();
-    let client = connect(&world, 0, ms(30_000), ms(1_000), &ClientPlan::simple(true)).await;
-    world.by_hand();
-    let terms = Terms {
-        watchdog_timeout: ms(30_000),
-        command_timeout: ms(1_000),
-        cluster: true,
-        clients: vec![client.id().to_owned()],
-        fenced: vec![true],
-        one_lane: vec![true],
-        healthy: false,
-        answers_in_time: false,
-        wake_up: ms(30_000),
-    };
-    world.oracle.begin(terms, false);
-    let name = client.lock("stock");
-    name.lock().await.expect("free").detach();
-    let opened = || world.attempts_to_connect(0, Role::Commands);
-    let before = opened();
-    world.hold_commands(0, true);
-    let silent = begin(lock(&name.owned_by(&client.owner_with_id(-2)))).await;
-    while opened() == before {
-        tokio::time::sleep(ms(1)).await;
-    }
-    tokio::time::sleep(at).await;
-    world.no_slot_is_served_for(Duration::ZERO);
-    silent.abort();
-    let limit = tokio::time::Instant::now() + ms(10_000);
-    while name.is_locked().await.is_err() {
-        assert!(tokio::time::Instant::now() < limit, "no third connection");
-    }
-    world.execute_late_now(0);
-    world.oracle.violation()
 }
 
 /// What a replica has not heard of is lost in a failover, and an extension is no less promised than the hold.
