@@ -271,7 +271,7 @@ impl Lock {
     ///
     /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
     ///
-    /// A wait of zero makes one attempt. A reply in flight at the deadline is still awaited, at most for the
+    /// A wait of zero makes one attempt; one of more than ten years ends after ten. A reply in flight at the deadline is still awaited, at most for the
     /// command timeout; a lock that is being handed over at that moment goes to the next in the queue.
     ///
     /// # Errors

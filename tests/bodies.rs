@@ -278,11 +278,16 @@ async fn a_wait_outlasts_an_outage() {
         .expect_err("the server is away");
     assert!(short.is_retryable(), "{short}");
     let patient = lock.retry_for(long);
-    let (within, until_it_is_back, ()) = tokio::join!(
-        async {
-            let guard = lock.try_lock_for(long).await?.expect("in time");
-            guard.unlock().await
-        },
+    // Locks of their own: in one queue the second attempts when the first has failed.
+    let at_length = async |name: &str, wait| {
+        let guard = pair.ours.lock(name).try_lock_for(wait).await?;
+        guard.expect("in time").unlock().await
+    };
+    let ten_years = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+    let (within, for_ten_years, without_end, until_it_is_back, ()) = tokio::join!(
+        at_length("a", long),
+        at_length("b", ten_years),
+        at_length("c", Duration::MAX),
         async {
             let owner = pair.ours.owner();
             patient.owned_by(&owner).lock().await?.unlock().await
@@ -296,6 +301,8 @@ async fn a_wait_outlasts_an_outage() {
         },
     );
     within.expect("the server was back");
+    for_ten_years.expect("the server was back");
+    without_end.expect("the server was back");
     until_it_is_back.expect("the server was back");
     pair.finish().await;
 }

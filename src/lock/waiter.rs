@@ -257,13 +257,12 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    /// Long before the end of the clock's range, where timers cannot be made any more, a wait is one
-    /// without end.
+    /// A wait has a deadline however long it is: attempts that fail are repeated until then. It is cut long
+    /// before the end of the clock's range, where timers cannot be made any more.
     pub(crate) fn of(wait: Duration) -> Self {
         match wait {
             Duration::ZERO => Self::Never,
-            wait if wait < LEASE_MAX => Self::Until(Instant::now() + wait),
-            _ => Self::Forever,
+            wait => Self::Until(Instant::now() + wait.min(LEASE_MAX)),
         }
     }
 
