@@ -12,6 +12,7 @@
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state`, `owners` | both together, and all of them |
 //! | `queue` | the waiters |
+//! | `liveness` | whose turn it is, and who is passed over |
 //! | `admission`, `release`, `handover`, `renewal` | the steps |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
@@ -26,6 +27,7 @@
 mod admission;
 mod handover;
 mod hold;
+mod liveness;
 mod op;
 mod owner_state;
 mod owners;
@@ -55,6 +57,7 @@ pub use values::{
     Rules, ThreadId, Time, Total, WaiterId,
 };
 
+use liveness::Attempt;
 use owner_state::{Context, OwnerState, Seen};
 use owners::Owners;
 use queue::{Queue, Row};
@@ -76,6 +79,12 @@ pub struct LockCore {
     others_listen: bool,
     /// The queue lets other processes go first until then.
     stands_back_until: Option<Time>,
+    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
+    turn_since: Option<Time>,
+    /// The attempt of one that queues.
+    attempt: Option<Attempt>,
+    /// When the timer of the queue has to fire.
+    turn_timer: Option<Time>,
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
@@ -104,6 +113,9 @@ impl LockCore {
             row: None,
             others_listen: false,
             stands_back_until: None,
+            turn_since: None,
+            attempt: None,
+            turn_timer: None,
             counts: Counts::default(),
             latest: Time::START,
         }
@@ -123,7 +135,9 @@ impl LockCore {
 
     /// When the timer of an owner has to fire. `None`: it needs none.
     pub fn timer(&self, owner: ThreadId) -> Option<Time> {
-        self.owners.get(owner)?.timer
+        let of_owner = self.owners.get(owner).and_then(|own| own.timer);
+        let of_queue = self.turn_timer.filter(|_| owner == ThreadId::QUEUE);
+        of_owner.into_iter().chain(of_queue).min()
     }
 
     /// What a guard shows. Changes nothing. `None`: the hold has ended.
@@ -159,13 +173,16 @@ impl LockCore {
         );
         self.latest = self.latest.max(now);
         let before = self.front();
+        // Before anything ends: a turn that begins with that is not over.
+        self.pass_over_the_unpolled(now, out);
         while let Some((_, owner)) = self.owners.first_expiry().filter(|(at, _)| *at <= now) {
             self.expire_grant(now, owner);
             self.change(now, owner, out, |state, cx| state.expire(cx));
         }
         let answer = change(self, out);
         let after = self.front();
-        self.wake_front(before, after, out);
+        self.wake_front(now, before, after, out);
+        self.end_turn_step(out);
         // Everything, in the simulator and the explorer; what a step touches is checked in `change`.
         #[cfg(all(debug_assertions, feature = "test-util"))]
         if self.queue.len() + self.owners.len() < CHECKED_WHOLE_MAX {
@@ -236,7 +253,13 @@ impl LockCore {
         })
     }
 
-    fn wake_front(&mut self, before: Option<Front>, after: Option<Front>, out: &mut Effects) {
+    fn wake_front(
+        &mut self,
+        now: Time,
+        before: Option<Front>,
+        after: Option<Front>,
+        out: &mut Effects,
+    ) {
         let same_head =
             before.filter(|before| after.is_some_and(|after| after.head == before.head));
         if let Some(after) = after {
@@ -246,6 +269,7 @@ impl LockCore {
                     || after.next_stuck.is_some() && after.next_stuck != before.next_stuck
             });
             if head_may_go_on {
+                self.begin_turn(now, after.head, after.freed);
                 out.wake(after.head);
             }
         }
@@ -269,7 +293,7 @@ impl LockCore {
     /// never be the head's.
     fn yield_until(&self, owner: Option<ThreadId>) -> Option<Time> {
         let head = self.queue.get(self.queue.head()?)?;
-        if head.absent || Some(head.owner) == owner {
+        if Some(head.owner) == owner {
             return None;
         }
         let frees = self.owners.last_free(owner);
@@ -351,6 +375,11 @@ impl LockCore {
         until.for_each(|at| visitor.time(at));
         let row = self.row.iter_mut();
         row.for_each(|row| visitor.time(&mut row.since));
+        let times = self.turn_since.iter_mut().chain(&mut self.turn_timer);
+        times.for_each(|at| visitor.time(at));
+        if let Some(attempt) = &mut self.attempt {
+            attempt.visit(visitor);
+        }
         visitor.time(&mut self.latest);
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 mod inspect;
 pub(crate) mod release;
 mod replicas;
+mod stray;
 mod subscribe;
 mod waiter;
 
@@ -223,8 +224,9 @@ impl Lock {
     /// undone as soon as the connection allows it; until then others find the lock taken, and this
     /// owner's next call waits for it. The place in the queue is lost.
     ///
-    /// As with tokio's own locks, poll or drop a waiting future: one that is kept without being
-    /// polled keeps its place in the queue, and the callers of this process behind it wait for it.
+    /// Poll or drop a waiting future: one that is kept without being polled is waited for by the callers
+    /// of this process that come after it, each time it could go on, for up to the command timeout. Then
+    /// it is passed over until it is polled, and has its place in the queue back.
     ///
     /// # Examples
     ///

@@ -109,7 +109,9 @@ impl<T> Timers<T> {
 
     /// Owners that have a timer.
     pub(crate) fn len(&self) -> usize {
-        self.timers.lock().keys.len()
+        let timers = self.timers.lock();
+        let of_owners = timers.keys.keys().filter(|key| key.1 != ThreadId::QUEUE);
+        of_owners.count()
     }
 
     /// The timers that have fired.

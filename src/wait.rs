@@ -9,7 +9,7 @@ mod channels;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -52,11 +52,22 @@ struct Signal {
     confirmed: AtomicU64,
     refused: OnceLock<String>,
     notify: Notify,
+    /// Hears of everything too, whether or not the call is polled that listens.
+    hearer: Mutex<Option<Weak<dyn Hears>>>,
+}
+
+/// What is behind the calls that listen to a channel.
+pub(crate) trait Hears: Send + Sync {
+    fn note_change(self: Arc<Self>);
 }
 
 impl Signal {
     fn bump(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
+        let hearer = self.hearer.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(hearer) = hearer {
+            hearer.note_change();
+        }
         self.notify.notify_waiters();
     }
 }

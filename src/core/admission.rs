@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::LockCore;
 use super::hold::local_deadline;
+use super::liveness::Attempt;
 use super::op::Acquire;
 #[cfg(feature = "test-util")]
 use super::op::UnderWay;
@@ -55,6 +56,8 @@ pub enum Rejected {
     TooDeep(u32),
     /// The answer came when the lease was already over.
     TooLate,
+    /// Its call was not polled when it came, and others wait: a job undoes it, and the call asks again.
+    TakenOver,
 }
 
 /// How an acquire ended that brought no lock.
@@ -149,7 +152,7 @@ impl LockCore {
         };
         let owner = waiter.owner;
         self.take_over_stuck(now, out);
-        self.note_absence(now, id, waiter.order);
+        self.asks(now, id);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
@@ -231,6 +234,13 @@ impl LockCore {
         });
         let (Acquire { id: op, target, .. }, field) =
             begun.unwrap_or_else(|| unreachable!("it was put in above"));
+        if order == Order::Queued && depth == 0 {
+            self.attempt = Some(Attempt {
+                waiter: id,
+                owner,
+                op,
+            });
+        }
         Ok(Admission::Permit(Permit {
             waiter: id,
             owner,
@@ -255,7 +265,11 @@ impl LockCore {
             let taken = core.change(now, permit.owner, out, |own, cx| {
                 let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
                 else {
-                    return Err(Rejected::Closed);
+                    return Err(match life {
+                        Life::Open => Rejected::TakenOver,
+                        Life::Gone => Rejected::NoRuntime,
+                        Life::Closing | Life::Closed => Rejected::Closed,
+                    });
                 };
                 // Neither handed over nor nested: whatever row of passes there was is over.
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
@@ -303,6 +317,7 @@ impl LockCore {
         out: &mut Effects,
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
+            core.asks(now, permit.waiter);
             core.change(now, permit.owner, out, |own, cx| {
                 if own
                     .op
@@ -327,21 +342,13 @@ impl LockCore {
         Rejected::Lost(reason.flatten().unwrap_or(LossReason::Gone))
     }
 
-    fn may_contend(&self, id: WaiterId, order: Order) -> bool {
-        order == Order::AtOnce || self.queue.head() == Some(id) && !self.owners.block()
+    /// Whether this attempt is still its call's.
+    pub fn is_attempting(&self, permit: &Permit) -> bool {
+        self.is_under_way(permit.owner, permit.op)
     }
 
-    /// A head that has not asked for so long after a release is not polled: pollers would wait for it
-    /// each time.
-    fn note_absence(&mut self, now: Time, id: WaiterId, order: Order) {
-        self.queue.set_absent(id, false);
-        let limit = self.rules.command_timeout;
-        if order == Order::AtOnce
-            && self.freed_at.is_some_and(|since| since + limit <= now)
-            && let Some(head) = self.queue.head()
-        {
-            self.queue.set_absent(head, true);
-        }
+    fn may_contend(&self, id: WaiterId, order: Order) -> bool {
+        order == Order::AtOnce || self.queue.head() == Some(id) && !self.owners.block()
     }
 
     #[cfg(feature = "test-util")]
@@ -361,15 +368,17 @@ impl LockCore {
     }
 
     /// Whether a waiter that found the lock held by somebody else has a reason to attempt again: its
-    /// owner got or lost the lock, or another one of this client has just freed it.
+    /// owner got or lost the lock, another one of this client has just freed it, or it was passed over.
     pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
         let own = self.owners.get(waiter.owner);
-        own.is_some_and(|own| {
-            own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
-        }) || self.freed_at.is_some() && self.may_contend(id, waiter.order)
+        waiter.passed_over
+            || own.is_some_and(|own| {
+                own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
+            })
+            || self.freed_at.is_some() && self.may_contend(id, waiter.order)
     }
 }
 

@@ -276,7 +276,7 @@ impl LockCore {
     pub(super) fn expire_grant(&mut self, now: Time, owner: ThreadId) {
         let given = self.owners.get(owner).and_then(|own| own.op.given());
         if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
-            self.queue.set_absent(waiter, true);
+            self.queue.pass_over(waiter);
         }
     }
 }

@@ -57,14 +57,16 @@ pub(super) struct Waiter {
     pub(super) field: Option<Arc<str>>,
     /// It waits for an operation of its own owner.
     behind_own: bool,
-    /// It did not ask when it could have attempted: nobody lets it go first until it does.
-    pub(super) absent: bool,
+    /// Its attempt found the lock held, and it attempts again then, unless something happens before.
+    pub(super) waits_until: Option<Time>,
+    /// It did not ask when it had a reason to: it is out of the queue until it does.
+    pub(super) passed_over: bool,
 }
 
 impl Waiter {
-    /// Nothing but the lock is missing, and its call is polled.
+    /// Nothing but the lock is missing.
     pub(super) fn is_ready(&self) -> bool {
-        !self.behind_own && !self.absent
+        !self.behind_own
     }
 }
 
@@ -80,7 +82,7 @@ pub(super) struct Row {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
     waiters: Few<WaiterId, Box<Waiter>>,
-    /// Those that queue, in order.
+    /// Those that queue, in order, but for those that were passed over.
     queued: FewKeys<WaiterId>,
     /// All of them again, by owner.
     owned: FewKeys<Owned>,
@@ -131,7 +133,8 @@ impl Queue {
             since: now,
             field: None,
             behind_own: false,
-            absent: false,
+            waits_until: None,
+            passed_over: false,
         };
         self.owned.insert(Owned::of(&waiter, id), ());
         self.waiters.insert(id, Box::new(waiter));
@@ -158,10 +161,35 @@ impl Queue {
         }
     }
 
-    pub(super) fn set_absent(&mut self, id: WaiterId, absent: bool) {
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.absent = absent;
+    /// A waiter asks: it is in the queue, at its place.
+    pub(super) fn take_back(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.waits_until = None;
+        if std::mem::take(&mut waiter.passed_over) {
+            self.queued.insert(id, ());
         }
+    }
+
+    pub(super) fn pass_over(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.get_mut(&id)
+            && waiter.order == Order::Queued
+        {
+            waiter.passed_over = true;
+            self.queued.remove(&id);
+        }
+    }
+
+    pub(super) fn set_waits_until(&mut self, id: WaiterId, until: Option<Time>) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.waits_until = until;
+        }
+    }
+
+    /// Whether another one than that queues.
+    pub(super) fn has_another_queued(&self, id: WaiterId) -> bool {
+        self.queued.keys().take(2).any(|queued| *queued != id)
     }
 
     /// Puts a waiter behind the others of its owner, or takes it from there. Answers whether it was.
@@ -242,7 +270,7 @@ impl Queue {
         let queued = self
             .waiters
             .iter()
-            .filter(|(_, waiter)| waiter.order == Order::Queued);
+            .filter(|(_, waiter)| waiter.order == Order::Queued && !waiter.passed_over);
         assert!(
             queued.map(|(id, _)| id).eq(self.queued.keys()),
             "those that queue are in the queue"
@@ -279,6 +307,10 @@ impl Queue {
         let waiters = std::mem::take(&mut self.waiters).into_iter();
         self.waiters = waiters.map(|(id, waiter)| (visited(id), waiter)).collect();
         let waiters = self.waiters.values_mut();
-        waiters.for_each(|waiter| visitor.time(&mut waiter.since));
+        waiters.for_each(|waiter| {
+            visitor.time(&mut waiter.since);
+            let until = waiter.waits_until.iter_mut();
+            until.for_each(|at| visitor.time(at));
+        });
     }
 }

@@ -17,6 +17,11 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub i64);
 
+impl ThreadId {
+    /// As whose the timer of a lock's queue is set. An owner may have this number too: both are asked.
+    pub const QUEUE: Self = Self(i64::MIN);
+}
+
 /// A call that wants the lock. Smaller ones came first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(pub(super) u64);

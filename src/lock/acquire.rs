@@ -18,9 +18,9 @@ use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
 use crate::shared::{Shared, Taken, Totals, check_lease};
 use crate::wait::Subscription;
-use crate::wire;
 
 use super::replicas::Confirming;
+use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::{Subscribed, subscribe};
 use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection};
 
@@ -155,32 +155,30 @@ pub(crate) async fn acquire(
     let mut waiter = Waiter::new(entry, owner, *terms, wait.order());
     let mut subscription: Option<Box<Subscription>> = None;
     loop {
-        // Not bound to a name, under which every later wait would keep room for it.
-        let permit = match match &mut course.confirming {
+        let next = match &mut course.confirming {
             None => waiter.next(deadline).await?,
             Some(confirming) => Box::pin(confirming.next(&mut waiter, deadline)).await?,
-        } {
-            Some(Next::Attempt(permit)) => permit,
-            Some(Next::Granted(permit, sent_at)) => {
-                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-                course.taken(&permit.permit, shared.clock.instant(sent_at));
-                let taken = permit.taken(sent_at)?;
-                waiter.note_left();
-                return Ok(Ok(taken));
-            }
-            None => return Ok(Err(waiter.found())),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_deref().map_or(0, Subscription::version);
-        let attempt = {
-            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            permit.attempt(owner, course).await?
+        let attempt = match next {
+            Some(Next::Attempt(permit)) => {
+                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+                permit.attempt(owner, course).await?
+            }
+            Some(Next::Granted(permit, sent_at)) => {
+                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+                course.taken(&permit.permit, shared.clock.instant(sent_at));
+                permit.taken(sent_at)?
+            }
+            None => return Ok(Err(waiter.found())),
         };
         let left = match attempt {
             Attempt::Taken(taken) => {
                 waiter.note_left();
                 return Ok(Ok(taken));
             }
+            Attempt::TakenOver => continue,
             Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy, on_the_way) => {
                 course.server = Heard::Busy;
@@ -254,6 +252,8 @@ enum Attempt {
     Taken(Taken),
     /// And whether the lock's slot is on its way to another node.
     Busy(Box<Busy>, bool),
+    /// Its call was not polled, and others wait: it asks again.
+    TakenOver,
 }
 
 impl AcquirePermit {
@@ -277,13 +277,12 @@ impl AcquirePermit {
         }
         let mut strays = 0;
         loop {
-            let Permit {
-                field,
-                target,
-                terms,
-                ..
-            } = &self.permit;
-            let call = || Some(script::acquire(&entry.name, field, *target, terms.lease));
+            let call = || {
+                let permit = Some(&self.permit).filter(|_| !self.is_taken_over())?;
+                let (field, target) = (&permit.field, permit.target);
+                let lease = permit.terms.lease;
+                Some(script::acquire(&entry.name, field, target, lease))
+            };
             let answer = script::call_noting(
                 entry.route(),
                 Operation::Acquiring,
@@ -294,6 +293,7 @@ impl AcquirePermit {
             .await;
             let answer = match answer {
                 Ok(answer) => answer,
+                Err(_) if self.is_taken_over() => return Ok(Attempt::TakenOver),
                 Err(CallError {
                     error,
                     maybe_executed,
@@ -310,8 +310,7 @@ impl AcquirePermit {
             match &answer.value {
                 Acquired::Taken => {
                     course.taken(&self.permit, answer.sent_at);
-                    let taken = self.taken(shared.clock.time(answer.sent_at));
-                    return taken.map(Attempt::Taken);
+                    return self.taken(shared.clock.time(answer.sent_at));
                 }
                 Acquired::Lost => {
                     let rejected = self.untaken(Untaken::OuterGone);
@@ -337,13 +336,21 @@ impl AcquirePermit {
         }
     }
 
-    fn taken(&mut self, sent_at: Time) -> Result<Taken, Error> {
+    fn is_taken_over(&self) -> bool {
+        self.entry.peek(|core| !core.is_attempting(&self.permit))
+    }
+
+    fn taken(&mut self, sent_at: Time) -> Result<Attempt, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = entry.step_to_hold(permit.waiter, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
-        taken.map_err(|rejected| rejection(entry, rejected))
+        match taken {
+            Ok(taken) => Ok(Attempt::Taken(taken)),
+            Err(Rejected::TakenOver) => Ok(Attempt::TakenOver),
+            Err(rejected) => Err(rejection(entry, rejected)),
+        }
     }
 
     fn untaken(&mut self, outcome: Untaken) -> Rejected {
@@ -367,32 +374,4 @@ impl Drop for AcquirePermit {
             });
         }
     }
-}
-
-/// Whether a busy lock is held by a field of this client that nobody holds or works with.
-fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
-    let shared = entry.shared();
-    entry.route().unfenced() > 0
-        && wire::is_field_of(&shared.client_id, holder)
-        && entry.peek(|core| core.owner_of(holder).is_none())
-}
-
-/// Frees the lock from a field of this client that nobody holds: a late send from a connection that
-/// was replaced without a fence.
-async fn release_stray_hold(entry: &Entry, holder: &str) {
-    let shared = entry.shared();
-    let field: Arc<str> = holder.into();
-    let announce = shared.redis.announce();
-    let call = || {
-        let lease = Duration::from_millis(1);
-        Some(script::release(&entry.name, &field, 0, lease, announce))
-    };
-    let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
-        .await
-        .is_ok();
-    let lock = entry.name.given();
-    event!(
-        INFO, %lock, owner = holder, released,
-        "outcome reconciled: a late send of an earlier hold was released"
-    );
 }

@@ -1,12 +1,14 @@
 //! The subscription of a call that waits: requested, and confirmed by the server.
 
+use std::sync::{Arc, Weak};
+
 use tokio::time::Instant;
 
 use super::waiter::{Waiter, sleep_until};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::server_error;
-use crate::wait::Subscription;
+use crate::wait::{Hears, Subscription};
 
 pub(super) enum Subscribed {
     Confirmed(Subscription),
@@ -16,15 +18,23 @@ pub(super) enum Subscribed {
     TooLate,
 }
 
+impl Hears for Entry {
+    fn note_change(self: Arc<Self>) {
+        self.step(|core, now, out| core.note_change(now, out));
+    }
+}
+
 /// Subscribes and has it confirmed.
 pub(super) async fn subscribe(
-    entry: &Entry,
+    entry: &Arc<Entry>,
     waiter: &Waiter,
     deadline: Option<Instant>,
 ) -> Result<Subscribed, Error> {
     let shared = entry.shared();
     let timeout = Instant::now() + shared.command_timeout();
     let subscription = shared.channels.subscribe(entry.name.channel());
+    let hearer: Weak<dyn Hears> = Arc::<Entry>::downgrade(entry);
+    subscription.report_to(&hearer);
     tokio::select! {
         biased;
         confirmed = confirmed(entry, &subscription) => confirmed?,

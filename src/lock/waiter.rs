@@ -130,6 +130,10 @@ impl Waiter {
         before: u64,
         limit: Instant,
     ) {
+        let clock = &self.entry.shared().clock;
+        let until = clock.time(limit);
+        self.entry
+            .step(|core, now, out| core.waits(now, self.id, until, out));
         loop {
             let clock = &self.entry.shared().clock;
             let stuck = self
@@ -236,6 +240,10 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
         Rejected::TooLate => Error::no_answer(
             Operation::Acquiring,
             "the answer came when the lease was already over",
+        ),
+        Rejected::TakenOver => Error::no_answer(
+            Operation::Acquiring,
+            "the call was not polled when the answer came",
         ),
     }
 }

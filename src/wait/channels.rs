@@ -2,12 +2,12 @@
 //! both.
 
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use tokio::sync::futures::Notified;
 
-use super::{Listener, Subscriptions};
+use super::{Hears, Listener, Subscriptions};
 use crate::wire::Announce;
 
 /// The registries that are in use, one for each kind.
@@ -77,6 +77,13 @@ pub(crate) struct Subscription {
 impl Subscription {
     fn each(&self) -> impl Iterator<Item = &Listener> {
         self.classic.iter().chain(self.sharded.as_deref())
+    }
+
+    /// Has an entry hear what these parts hear.
+    pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>) {
+        for part in self.each() {
+            *part.signal.hearer.lock() = Some(Weak::clone(hearer));
+        }
     }
 
     /// Waits until the server has confirmed every part; `Err` has the server's refusal of one.

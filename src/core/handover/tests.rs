@@ -331,7 +331,7 @@ fn a_repetition_says_the_same() {
 
 #[test]
 fn a_call_that_is_not_polled_does_not_keep_the_lock() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     fixture.unlocked(&unlock, 0, None).expect("passed");
     fixture.now = fixture.core.timer(B).expect("it is watched");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
     Generation, HoldId, NoReply, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
-    Time, Unlock, Untaken, local_deadline,
+    Time, Unlock, Untaken, WaiterId, local_deadline,
 };
 
 use super::RULES;
@@ -36,6 +36,8 @@ impl State {
         for caller in &mut self.callers {
             caller.received |= caller.subscribed;
         }
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| core.note_change(now, out));
     }
 
     pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
@@ -132,8 +134,12 @@ impl State {
         };
         let untaken = match reply {
             Reply::Done => {
+                let is_late = !self.core.is_attempting(&permit);
                 self.taken(nth, &permit, sent.sent_at);
-                return self.leave(nth);
+                if !is_late {
+                    return self.leave(nth);
+                }
+                return self.ask_again(nth, permit.waiter);
             }
             Reply::Gone | Reply::Taken => Untaken::OuterGone,
             // The first send may have been executed.
@@ -160,10 +166,10 @@ impl State {
             let limit = self.now + left.min(RULES.watchdog_timeout);
             let deadline = self.callers[nth].deadline;
             let limit = deadline.map_or(limit, |deadline| deadline.min(limit));
-            self.callers[nth].at = At::Listening {
-                waiter: permit.waiter,
-                limit,
-            };
+            let waiter = permit.waiter;
+            self.callers[nth].at = At::Listening { waiter, limit };
+            let rows = self.rows();
+            self.run_step(&rows, |core, now, out| core.waits(now, waiter, limit, out));
         } else {
             self.leave(nth);
         }
@@ -172,7 +178,9 @@ impl State {
     pub(super) fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) {
         let lost = self.is_lost(permit.owner);
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
-        let input = if is_over {
+        let input = if !self.core.is_attempting(permit) {
+            Input::AcquireLate
+        } else if is_over {
             Input::TakenLate
         } else {
             Input::Taken
@@ -194,6 +202,7 @@ impl State {
 
     pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
         let input = match outcome {
+            _ if !self.core.is_attempting(permit) => Input::AcquireLate,
             Untaken::NotExecuted => Input::NotExecuted,
             Untaken::OuterGone => Input::OuterGone,
             Untaken::Unknown => Input::AcquireUnknown,
@@ -312,11 +321,21 @@ impl State {
                 self.send_release(Sender::Caller(nth), unlock.owner);
                 self.mark_repeated(sent);
             }
+            At::Attempting { permit } if !self.core.is_attempting(&permit) => {
+                self.ask_again(nth, permit.waiter);
+            }
             _ => {
                 self.send(sent.sender, sent.script);
                 self.mark_repeated(sent);
             }
         }
+    }
+
+    /// A job has taken its attempt over.
+    pub(super) fn ask_again(&mut self, nth: usize, waiter: WaiterId) {
+        let limit = None;
+        self.callers[nth].at = At::Queued { waiter, limit };
+        self.admit(nth);
     }
 
     pub(super) fn mark_repeated(&mut self, first: &Sent) {

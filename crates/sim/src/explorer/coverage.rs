@@ -76,6 +76,7 @@ named! {
         NotExecuted = "the acquire: busy, refused or not sent",
         OuterGone = "the acquire: the outer hold is gone",
         AcquireUnknown = "the acquire: no reply, or dropped",
+        AcquireLate = "the acquire: an answer after a job took over",
         Unlock = "an unlock",
         UnlockLost = "an unlock of a lost hold",
         UnlockNothing = "an unlock of what another released",

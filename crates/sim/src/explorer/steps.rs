@@ -77,11 +77,16 @@ impl State {
         let sent = self.outbox.remove(nth);
         // Built and handed over in one poll: that time passes in between is a future that is not
         // polled, and then it asks first whether a job has taken over.
-        if let Sender::Caller(caller) = sent.sender
-            && let At::Unlocking { unlock } = &self.callers[caller].at
-            && self.core.is_taken_over(unlock)
-        {
-            return self.cancel(caller);
+        if let Sender::Caller(caller) = sent.sender {
+            match self.callers[caller].at.clone() {
+                At::Unlocking { unlock } if self.core.is_taken_over(&unlock) => {
+                    return self.cancel(caller);
+                }
+                At::Attempting { permit } if !self.core.is_attempting(&permit) => {
+                    return self.ask_again(caller, permit.waiter);
+                }
+                _ => {}
+            }
         }
         self.wire.push_back(sent);
     }

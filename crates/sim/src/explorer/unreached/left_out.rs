@@ -161,6 +161,21 @@ pub(super) const LEFT_OUT: &[Unreached] = &[
         NO_WORLD,
     ),
     (
+        &[
+            R::AtOnce,
+            R::NestedThenRelease,
+            R::AloneThenRelease,
+            R::Unlocks,
+            R::Passes,
+            R::JobPasses,
+            R::Receives,
+            R::ReceivesThenRelease,
+            R::Given,
+        ],
+        &[I::AcquireLate],
+        NO_WORLD,
+    ),
+    (
         &[R::NestedAtOnce, R::Alone, R::Unlocks],
         &[I::RuntimeEnds],
         NO_WORLD,

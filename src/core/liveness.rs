@@ -1,0 +1,138 @@
+//! Whose turn it is in the queue, and who is passed over because its call is not polled.
+//!
+//! The head has a reason to go on when its turn begins: it became the head, or what kept it from
+//! attempting is gone. While it waits for another process it has one at the instant when its wait is
+//! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
+//! then on, or has not applied the answer of its attempt, its call is not polled. It is passed over: the
+//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place.
+
+use super::LockCore;
+use super::owner_state::AfterAcquire;
+use super::values::{Effects, OpId, ThreadId, Time, WaiterId};
+
+/// An attempt of one that queues, by an owner that holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Attempt {
+    pub(super) waiter: WaiterId,
+    pub(super) owner: ThreadId,
+    pub(super) op: OpId,
+}
+
+impl LockCore {
+    /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
+    /// lock before.
+    pub fn waits(&mut self, now: Time, id: WaiterId, until: Time, out: &mut Effects) {
+        self.step(now, out, |core, _| {
+            core.asks(now, id);
+            core.queue.set_waits_until(id, Some(until));
+        });
+    }
+
+    /// Another process may have freed the lock.
+    pub fn note_change(&mut self, now: Time, out: &mut Effects) {
+        self.step(now, out, |core, _| {
+            let head = core.queue.head();
+            let waiting = head.filter(|head| {
+                let waiter = core.queue.get(*head);
+                waiter.is_some_and(|waiter| waiter.waits_until.is_some())
+            });
+            if let Some(head) = waiting {
+                core.begin_turn(now, head, true);
+            }
+        });
+    }
+
+    pub(super) fn is_under_way(&self, owner: ThreadId, op: OpId) -> bool {
+        let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
+        acquire.is_some_and(|acquire| acquire.id == op)
+    }
+
+    /// A waiter is polled.
+    pub(super) fn asks(&mut self, now: Time, id: WaiterId) {
+        self.queue.take_back(id);
+        let is_its_turn = match self.attempt {
+            Some(attempt) => attempt.waiter == id,
+            None => self.queue.head() == Some(id),
+        };
+        if is_its_turn {
+            self.turn_since = Some(now);
+        }
+    }
+
+    /// The head has a reason to go on. `at_once`: whatever it waits for.
+    pub(super) fn begin_turn(&mut self, now: Time, head: WaiterId, at_once: bool) {
+        self.turn_since = Some(now);
+        if at_once {
+            self.queue.set_waits_until(head, None);
+        }
+    }
+
+    /// When the turn ends of whoever does not take it.
+    fn turn_ends(&self) -> Option<Time> {
+        let since = self.turn_since?;
+        let limit = self.rules.command_timeout;
+        if let Some(attempt) = self.attempt {
+            let others_wait = self.queue.has_another_queued(attempt.waiter);
+            return others_wait.then_some(since + limit);
+        }
+        let head = self.queue.get(self.queue.head()?)?;
+        let since = head.waits_until.map_or(since, |until| until.max(since));
+        (!self.owners.block()).then_some(since + limit)
+    }
+
+    pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
+        while self.turn_ends().is_some_and(|at| at <= now) {
+            let attempt = self.attempt.take();
+            let unpolled = attempt.map(|attempt| attempt.waiter);
+            if let Some(waiter) = unpolled.or_else(|| self.queue.head()) {
+                self.queue.pass_over(waiter);
+            }
+            if let Some(Attempt { owner, .. }) = attempt {
+                self.change(now, owner, out, |own, cx| {
+                    own.end_acquire(AfterAcquire::Unknown, cx);
+                });
+            }
+            self.turn_since = self.queue.head().map(|_| now);
+        }
+    }
+
+    /// What a step has left of the turn. The timer may be early: it is moved when it fires.
+    pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
+        let over = |attempt: &Attempt| !self.is_under_way(attempt.owner, attempt.op);
+        if self.attempt.as_ref().is_some_and(over) {
+            self.attempt = None;
+        }
+        let head = self.queue.head();
+        let waiter = self.attempt.map(|attempt| attempt.waiter).or(head);
+        if waiter.is_none() {
+            self.turn_since = None;
+        }
+        let others_wait = waiter.is_some_and(|waiter| self.queue.has_another_queued(waiter));
+        let timer = match (others_wait, self.turn_timer, self.turn_ends()) {
+            (false, ..) => None,
+            (true, Some(set), Some(ends)) => Some(set.min(ends)),
+            (true, set, ends) => set.or(ends),
+        };
+        if timer != self.turn_timer {
+            self.turn_timer = timer;
+            out.timers.push(ThreadId::QUEUE);
+        }
+    }
+
+    pub(super) fn turn_timer_fired(&mut self, owner: ThreadId) {
+        if owner == ThreadId::QUEUE {
+            self.turn_timer = None;
+        }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Attempt {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.waiter.visit(visitor);
+        self.op.visit(visitor);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! A call that is not polled when it has a reason to go on.
+
+use std::time::Duration;
+
+use crate::core::tests::{A, B, C, Fixture, RULES};
+use crate::core::{Order, Rejected, ThreadId, Untaken, WaiterId};
+
+const TIMEOUT: Duration = RULES.command_timeout;
+
+impl Fixture {
+    /// An attempt of this call finds the lock held by another process.
+    fn finds_it_held(&mut self, waiter: WaiterId) {
+        let permit = self.permit(waiter);
+        self.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+    }
+
+    fn waits(&mut self, waiter: WaiterId, time: Duration) {
+        let until = self.now + time;
+        self.step(|core, now, out| core.waits(now, waiter, until, out));
+    }
+
+    fn timer_of_the_queue_fires_after(&mut self, time: Duration) {
+        assert_eq!(self.core.timer(ThreadId::QUEUE), Some(self.now + time));
+        self.now = self.now + time;
+        self.step(|core, now, out| core.timer_fired(now, ThreadId::QUEUE, out));
+    }
+}
+
+#[test]
+fn a_head_that_does_not_subscribe_is_passed_over_until_it_asks() {
+    let mut fixture = Fixture::new();
+    let head = fixture.call(A, Order::Queued);
+    fixture.finds_it_held(head);
+    let next = fixture.call(B, Order::Queued);
+    fixture.admit(next);
+    fixture.timer_of_the_queue_fires_after(TIMEOUT);
+    assert_eq!(fixture.out.woken[..], [next]);
+    assert!(fixture.core.has_reason_to_retry(head));
+    fixture.finds_it_held(next);
+    fixture.finds_it_held(head);
+}
+
+#[test]
+fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
+    let minute = Duration::from_secs(60);
+    for is_message in [true, false] {
+        let mut fixture = Fixture::new();
+        let head = fixture.call(A, Order::Queued);
+        fixture.finds_it_held(head);
+        let next = fixture.call(B, Order::Queued);
+        fixture.waits(head, minute);
+        assert!(fixture.core.timer(ThreadId::QUEUE) > Some(fixture.now));
+        if is_message {
+            fixture.now = fixture.now + Duration::from_secs(1);
+            fixture.step(|core, now, out| core.note_change(now, out));
+        }
+        let until = fixture.now
+            + if is_message {
+                TIMEOUT
+            } else {
+                minute + TIMEOUT
+            };
+        while let Some(at) = fixture.core.timer(ThreadId::QUEUE) {
+            assert!(at <= until, "its turn ends");
+            fixture.now = at;
+            fixture.step(|core, now, out| core.timer_fired(now, ThreadId::QUEUE, out));
+            assert_eq!(at == until, fixture.out.woken.contains(&next));
+        }
+    }
+}
+
+#[test]
+fn an_attempt_whose_answer_is_not_applied_is_undone_and_its_call_asks_again() {
+    let mut fixture = Fixture::new();
+    let head = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(head);
+    let next = fixture.call(B, Order::Queued);
+    fixture.admit(next);
+    fixture.timer_of_the_queue_fires_after(TIMEOUT);
+    assert!(!fixture.core.is_attempting(&permit));
+    let (owner, job) = fixture.out.jobs[0];
+    assert_eq!(owner, A);
+    let sent_at = fixture.now;
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    assert_eq!(taken, Err(Rejected::TakenOver));
+    fixture.job_sends(A, job);
+    fixture.job_answered(A, job, 0, None);
+    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    assert_eq!(fixture.out.woken[..], [next]);
+    fixture.permit(next);
+}
+
+#[test]
+fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(C);
+    let head = fixture.call(A, Order::Queued);
+    let next = fixture.call(B, Order::Queued);
+    fixture.now = fixture.now + TIMEOUT;
+    fixture.step(|core, now, out| core.tick(now, out));
+    let unlock = fixture.unlock(C, hold);
+    fixture.unlocked(&unlock, 0, None).expect("released");
+    assert_eq!(fixture.out.woken[..], [head]);
+    fixture.step(|core, now, out| core.leave(now, next, out));
+    assert_eq!(fixture.core.timer(ThreadId::QUEUE), None);
+    let permit = fixture.permit(head);
+    fixture.now = fixture.now + TIMEOUT;
+    fixture.step(|core, now, out| core.tick(now, out));
+    assert!(fixture.core.is_attempting(&permit));
+}

@@ -1,0 +1,39 @@
+//! A hold of this client that nobody knows of: a late send from a connection that was replaced without a
+//! fence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::entry::Entry;
+use crate::error::Operation;
+use crate::runtime::event;
+use crate::script;
+use crate::wire;
+
+/// Whether a busy lock is held by a field of this client that nobody holds or works with.
+pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
+    let shared = entry.shared();
+    entry.route().unfenced() > 0
+        && wire::is_field_of(&shared.client_id, holder)
+        && entry.peek(|core| core.owner_of(holder).is_none())
+}
+
+/// Frees the lock from a field of this client that nobody holds: a late send from a connection that
+/// was replaced without a fence.
+pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
+    let shared = entry.shared();
+    let field: Arc<str> = holder.into();
+    let announce = shared.redis.announce();
+    let call = || {
+        let lease = Duration::from_millis(1);
+        Some(script::release(&entry.name, &field, 0, lease, announce))
+    };
+    let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
+        .await
+        .is_ok();
+    let lock = entry.name.given();
+    event!(
+        INFO, %lock, owner = holder, released,
+        "outcome reconciled: a late send of an earlier hold was released"
+    );
+}

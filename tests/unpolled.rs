@@ -1,0 +1,94 @@
+//! A queued call whose future is kept and not polled holds up nobody else for long.
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, LockClient, LockGuard};
+use test_support::{Proxy, TestServer, eventually, has_listener, ms, stalls};
+
+const COMMAND: Duration = Duration::from_millis(400);
+
+type Locking = Pin<Box<dyn Future<Output = Result<LockGuard, Error>>>>;
+
+fn poll_once(call: &mut Locking) {
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+}
+
+/// Polls until the fact is there, and not any more.
+async fn poll_until(call: &mut Locking, mut fact: impl FnMut() -> bool) {
+    let limit = Instant::now() + ms(5_000);
+    while !fact() {
+        assert!(Instant::now() < limit, "the stage is reached");
+        poll_once(call);
+        tokio::time::sleep(ms(1)).await;
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    AttemptInFlight,
+    BeforeItsSubscription,
+    Waiting,
+}
+
+async fn the_next_is_served_behind_a_head_at(stage: Stage) {
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
+    let builder = LockClient::builder().command_timeout(COMMAND);
+    let ours = builder.connect(&proxy.url()).await.expect("it answers");
+    let foreign = theirs.lock("a").lock().await.expect("free");
+    let lock = ours.lock("a").owned_by(&ours.owner());
+    let mut head: Locking = Box::pin(async move { lock.lock().await });
+    match stage {
+        Stage::AttemptInFlight => poll_once(&mut head),
+        Stage::BeforeItsSubscription => {
+            poll_until(&mut head, || ours.stats().subscriptions == 1).await;
+        }
+        Stage::Waiting => {
+            let attempts = || server.control().calls("evalsha");
+            let mut control = server.control();
+            poll_until(&mut head, || has_listener(&mut control, "a")).await;
+            let before = attempts();
+            // The attempt behind the subscription is answered, and nothing else is to be done.
+            poll_until(&mut head, || attempts() > before).await;
+            for _ in 0..50 {
+                poll_once(&mut head);
+                tokio::time::sleep(ms(1)).await;
+            }
+        }
+    }
+    let lock = ours.lock("a").owned_by(&ours.owner());
+    let next = tokio::spawn(async move { lock.lock().await?.unlock().await });
+    eventually("it queues", ms(2_000), || ours.stats().waiting == 2).await;
+    foreign.unlock().await.expect("held");
+    let start = Instant::now();
+    let served = tokio::time::timeout(COMMAND * 3 + ms(1_000), next).await;
+    let served = served.unwrap_or_else(|_| panic!("{stage:?}: the next is served"));
+    served.expect("no panic").expect("it had the lock");
+    assert!(start.elapsed() < COMMAND * 3 + stalls(start), "{stage:?}");
+    // It has its turn when it asks.
+    let guard = tokio::time::timeout(ms(5_000), head).await;
+    let guard = guard.expect("in time").expect("free");
+    guard.unlock().await.expect("held");
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([theirs]).await;
+}
+
+#[tokio::test]
+async fn a_head_with_its_attempt_in_flight_is_passed_over() {
+    the_next_is_served_behind_a_head_at(Stage::AttemptInFlight).await;
+}
+
+#[tokio::test]
+async fn a_head_that_has_not_subscribed_is_passed_over() {
+    the_next_is_served_behind_a_head_at(Stage::BeforeItsSubscription).await;
+}
+
+#[tokio::test]
+async fn a_head_that_waits_is_passed_over() {
+    the_next_is_served_behind_a_head_at(Stage::Waiting).await;
+}
