@@ -57,7 +57,7 @@ pub use values::{
     Rules, ThreadId, Time, Total, WaiterId,
 };
 
-use liveness::Attempt;
+use op::Attempt;
 use owner_state::{Context, OwnerState, Seen};
 use owners::Owners;
 use queue::{Queue, Row};

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::LockCore;
 use super::hold::local_deadline;
-use super::liveness::Attempt;
-use super::op::Acquire;
 #[cfg(feature = "test-util")]
 use super::op::UnderWay;
+use super::op::{Acquire, Attempt};
 #[cfg(feature = "test-util")]
 use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};

@@ -7,16 +7,9 @@
 //! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place.
 
 use super::LockCore;
+use super::op::Attempt;
 use super::owner_state::AfterAcquire;
 use super::values::{Effects, OpId, ThreadId, Time, WaiterId};
-
-/// An attempt of one that queues, by an owner that holds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Attempt {
-    pub(super) waiter: WaiterId,
-    pub(super) owner: ThreadId,
-    pub(super) op: OpId,
-}
 
 impl LockCore {
     /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
@@ -123,14 +116,6 @@ impl LockCore {
         if owner == ThreadId::QUEUE {
             self.turn_timer = None;
         }
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Attempt {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.waiter.visit(visitor);
-        self.op.visit(visitor);
     }
 }
 

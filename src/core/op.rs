@@ -55,6 +55,22 @@ pub(super) struct Acquire {
     pub(super) grant: Option<Grant>,
 }
 
+/// An attempt of one that queues, by an owner that holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Attempt {
+    pub(super) waiter: WaiterId,
+    pub(super) owner: ThreadId,
+    pub(super) op: OpId,
+}
+
+#[cfg(feature = "test-util")]
+impl Attempt {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.waiter.visit(visitor);
+        self.op.visit(visitor);
+    }
+}
+
 /// A lock that is handed to a waiter. The waiter has a hold only when it has picked it up: until then
 /// nobody renews it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
