@@ -46,7 +46,8 @@
 //!
 //! A call that waits would stop the tasks of a runtime that polls it, so in an `async fn` run by tokio
 //! every method that talks to Redis fails with [`Error::InsideRuntime`](crate::Error::InsideRuntime):
-//! use the async client there. Other executors are not recognised; a call blocks their thread.
+//! use the async client there. Other executors are not recognised, and neither is
+//! [`tokio::task::unconstrained`]; a call blocks their thread.
 //! Dropping never fails: where the thread may not wait, a client's last handle leaves its end to a
 //! thread of its own.
 //!

@@ -55,7 +55,8 @@ impl LockClient {
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
     /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
-    /// [`Error::NoRuntime`].
+    /// [`Error::NoRuntime`]. Whether the runtime has timers tokio only says by a panic, which is caught: in a
+    /// program that is built with `panic = "abort"` a runtime without timers ends the program.
     ///
     /// # Cancel safety
     ///

@@ -1,8 +1,10 @@
 //! The runtime of a blocking client: what its calls wait on, and how it ends.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -37,7 +39,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let (client, runtime) = (self.client.clone(), self.runtime.take());
-        if may_wait(&runtime.handle) {
+        if may_wait() {
             return runtime.end(client);
         }
         let thread = std::thread::Builder::new().name("redisson-lock-end".to_owned());
@@ -67,10 +69,10 @@ impl OwnRuntime {
     }
 
     fn wait<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        if !may_wait(&self.handle) {
+        if !may_wait() {
             return Err(Error::InsideRuntime);
         }
-        Ok(self.handle.block_on(future))
+        Ok(park_on(&self.handle, future))
     }
 
     fn take(&mut self) -> Self {
@@ -85,13 +87,13 @@ impl OwnRuntime {
         let limit = client.handle.shared().watchdog_timeout();
         // It runs in a drop, maybe that of a panic, where a second one would end the process.
         isolated(|| {
-            self.handle.block_on(async {
+            park_on(&self.handle, async {
                 let _ = tokio::time::timeout(limit, client.close(Duration::ZERO)).await;
             });
         });
         drop(client);
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(THREADS_END);
+            end_threads(runtime);
         }
     }
 }
@@ -107,13 +109,58 @@ impl Drop for OwnRuntime {
 /// Whether a call may wait on this thread: not where tokio polls a future, nor when the thread ends.
 ///
 /// A thread that has a runtime may still wait, in `spawn_blocking` and `block_in_place`. The budget
-/// tells that from polling, except within `tokio::task::unconstrained`. tokio cannot be asked; there
-/// its `block_on` panics, and reports that on stderr.
-fn may_wait(own: &Handle) -> bool {
+/// tells that from polling, except within `tokio::task::unconstrained`: there a call waits, and keeps
+/// the thread.
+fn may_wait() -> bool {
     match Handle::try_current() {
         Err(error) => error.is_missing_context(),
-        Ok(_) if polled_by_tokio() => false,
-        Ok(_) => catch_unwind(AssertUnwindSafe(|| own.block_on(async {}))).is_ok(),
+        Ok(_) => !polled_by_tokio(),
+    }
+}
+
+/// Waits for a future on this thread, in the context of a runtime. tokio's own `block_on` panics where
+/// it finds a runtime at work; a program may abort on that.
+fn park_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    struct Unparks(Thread);
+
+    impl Wake for Unparks {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        let polled = {
+            let _entered = runtime.enter();
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        match polled {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Ends the threads of a runtime. Inside of another one that has to be left to a thread.
+fn end_threads(runtime: Runtime) {
+    if Handle::try_current().is_err() {
+        return runtime.shutdown_timeout(THREADS_END);
+    }
+    let runtime = OwnRuntime {
+        handle: runtime.handle().clone(),
+        runtime: Some(runtime),
+    };
+    let end = move || {
+        let mut runtime = runtime;
+        if let Some(runtime) = runtime.runtime.take() {
+            runtime.shutdown_timeout(THREADS_END);
+        }
+    };
+    let thread = std::thread::Builder::new().name("redisson-lock-end".to_owned());
+    if let Ok(thread) = thread.spawn(end) {
+        let _ = thread.join();
     }
 }
 
