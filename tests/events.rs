@@ -337,8 +337,9 @@ async fn stats_count_what_happened() {
     drop(nested);
     assert_eq!(
         client.stats().lost_total,
-        1,
-        "the hold that went with the key"
+        2,
+        "both went with the key: the unlock found one"
     );
+    assert_eq!(client.stats().released_total, 3);
     server.finish([client, other]).await;
 }

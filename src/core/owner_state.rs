@@ -303,9 +303,21 @@ impl OwnerState {
         if was_held {
             self.mark_out_of_sync(cx.now);
             cx.out.ended.push((hold, Ending::Released));
-            cx.out.count(Total::Released, 1);
         }
         was_held
+    }
+
+    /// An unlock is over: its hold was released, or lost before. Without an answer it is no loss.
+    pub(super) fn count_unlock(&self, lost: Option<LossReason>, cx: &mut Context<'_>) {
+        let Some(reason) = lost else {
+            return cx.out.count(Total::Released, 1);
+        };
+        cx.out.count(Total::Lost, 1);
+        // Those that are left are lost with it, and one event says so.
+        if !self.tenure.is_held() {
+            let field = Arc::clone(&self.field);
+            cx.out.events.push(Event::Lost { field, reason });
+        }
     }
 
     fn mark_out_of_sync(&mut self, now: Time) {

@@ -108,6 +108,7 @@ impl LockCore {
     fn drop_now(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.change(now, owner, out, |own, cx| {
             if own.take_out(hold, cx) {
+                cx.out.count(Total::Released, 1);
                 own.release_in_background(cx);
             } else {
                 own.acknowledge(hold, cx);
@@ -192,23 +193,27 @@ impl LockCore {
             .filter(|release| release.id == unlock.op)
             .is_none_or(|release| release.freeing_sends > u32::from(answer.target == 0));
         let freed_before = may_be_freed && answer.first_sent_at < unlock.deadline;
+        let lost = match answer.gone {
+            Some(LossReason::Gone | LossReason::Taken) if freed_before => None,
+            gone => gone,
+        };
         self.end_unlock(now, unlock, Some(answer), out, |own, cx| {
-            own.apply(answer, cx)
+            own.count_unlock(lost, cx);
+            own.apply(answer, cx);
         });
-        match answer.gone {
-            Some(LossReason::Gone | LossReason::Taken) if freed_before => Ok(()),
-            Some(reason) => Err(reason),
-            None => Ok(()),
-        }
+        lost.map_or(Ok(()), Err)
     }
 
     /// An unlock has no answer, or nobody waits for it any more.
     pub fn not_unlocked(&mut self, now: Time, unlock: &Unlock, then: NoReply, out: &mut Effects) {
-        self.end_unlock(now, unlock, None, out, |own, cx| match then {
-            NoReply::GoOn => own.release_in_background(cx),
-            NoReply::GiveUp => {
-                own.mark_in_sync();
-                cx.out.count(Total::GaveUp, 1);
+        self.end_unlock(now, unlock, None, out, |own, cx| {
+            own.count_unlock(None, cx);
+            match then {
+                NoReply::GoOn => own.release_in_background(cx),
+                NoReply::GiveUp => {
+                    own.mark_in_sync();
+                    cx.out.count(Total::GaveUp, 1);
+                }
             }
         });
     }
@@ -321,7 +326,9 @@ impl OwnerState {
         let Some(release) = self.op.release_mut() else {
             return;
         };
-        (release.id, release.direct) = (id, 0);
+        let unlocks = std::mem::take(&mut release.direct);
+        release.id = id;
+        cx.out.count(Total::Released, unlocks as usize);
         self.release_in_background(cx);
         // If the client is closed, no job has begun.
         self.end_release_if_over(cx);

@@ -393,6 +393,8 @@ fn totals_say_what_happened_and_how_often() {
     let sent_at = fixture.now;
     let hold = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert_eq!(fixture.out.totals[..], [(Total::Acquired, 1)]);
-    fixture.unlock(A, hold.expect("wanted"));
+    let unlock = fixture.unlock(A, hold.expect("wanted"));
+    assert_eq!(fixture.out.totals[..], [], "its outcome is not known");
+    fixture.unlocked(&unlock, 0, None).expect("released");
     assert_eq!(fixture.out.totals[..], [(Total::Released, 1)]);
 }

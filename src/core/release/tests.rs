@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::LossReason;
 use crate::core::tests::{A, B, Fixture, GONE, RULES, TERMS};
-use crate::core::{JobStep, LeaseKind, LockCore, Order, Terms, Total};
+use crate::core::{Event, JobStep, LeaseKind, LockCore, NoReply, Order, Terms, Total};
 
 const LIMITED: Terms = Terms {
     limit: Some(Duration::from_secs(5)),
@@ -151,4 +151,26 @@ fn what_was_first_sent_at_the_deadline_is_a_loss() {
     fixture.release_sent(A);
     fixture.now = unlock.deadline;
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+}
+
+/// It was counted as released, and nothing said that it was lost.
+#[test]
+fn a_loss_that_an_unlock_finds_is_counted_once_and_reported() {
+    let lost = |fixture: &Fixture| {
+        let events = fixture.out.events.iter();
+        let reported = events.filter(|event| matches!(event, Event::Lost { .. }));
+        (fixture.out.totals.to_vec(), reported.count())
+    };
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let unlock = fixture.unlock(A, hold);
+    assert_eq!(lost(&fixture), (vec![], 0));
+    fixture.release_sent(A);
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    assert_eq!(lost(&fixture), (vec![(Total::Lost, 1)], 1));
+    // Without an answer it is no loss.
+    let hold = fixture.lock(A);
+    let unlock = fixture.unlock(A, hold);
+    fixture.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
+    assert_eq!(lost(&fixture), (vec![(Total::Released, 1)], 0));
 }
