@@ -28,8 +28,31 @@ pub(crate) struct Timers<T> {
 
 struct Inner<T> {
     queue: DelayQueue<FiredTimer<T>>,
-    /// A key of the queue is used again once its timer has fired, so nobody else may keep one.
-    keys: HashMap<(u64, ThreadId), delay_queue::Key>,
+    keys: Keys,
+}
+
+/// A key of the queue is used again once its timer has fired, so nobody else may keep one.
+#[derive(Default)]
+struct Keys {
+    all: HashMap<(u64, ThreadId), delay_queue::Key>,
+    /// How many of them belong to the queue of a lock, and not to an owner.
+    of_queues: usize,
+}
+
+impl Keys {
+    fn get(&self, id: u64, owner: ThreadId) -> Option<&delay_queue::Key> {
+        self.all.get(&(id, owner))
+    }
+
+    fn insert(&mut self, id: u64, owner: ThreadId, timer: delay_queue::Key) {
+        let former = self.all.insert((id, owner), timer);
+        self.of_queues += usize::from(former.is_none() && owner == ThreadId::QUEUE);
+    }
+
+    fn remove(&mut self, id: u64, owner: ThreadId) {
+        let former = self.all.remove(&(id, owner));
+        self.of_queues -= usize::from(former.is_some() && owner == ThreadId::QUEUE);
+    }
 }
 
 /// Whose timer has fired.
@@ -44,7 +67,7 @@ impl<T> Timers<T> {
     pub(crate) fn new(runtime: Runtime) -> Self {
         let timers = Mutex::new(Inner {
             queue: DelayQueue::new(),
-            keys: HashMap::new(),
+            keys: Keys::default(),
         });
         Self {
             timers,
@@ -68,10 +91,10 @@ impl<T> Timers<T> {
         let mut timers = self.timers.lock();
         let Inner { queue, keys } = &mut *timers;
         if self.over.load(Ordering::Acquire) {
-            keys.remove(&(id, owner));
+            keys.remove(id, owner);
             return;
         }
-        match (due(), keys.get(&(id, owner))) {
+        match (due(), keys.get(id, owner)) {
             (Some(at), Some(timer)) => {
                 let _entered = self.runtime.enter();
                 queue.reset_at(timer, at);
@@ -86,7 +109,7 @@ impl<T> Timers<T> {
                     },
                     at,
                 );
-                keys.insert((id, owner), timer);
+                keys.insert(id, owner, timer);
             }
             // The last one is left to fire for nothing: removing it would wake the renewal task, and
             // so would the next lock, on every single uncontended pair.
@@ -94,7 +117,7 @@ impl<T> Timers<T> {
                 if queue.len() > 1 {
                     queue.remove(timer);
                 }
-                keys.remove(&(id, owner));
+                keys.remove(id, owner);
             }
             (None, None) => {}
         }
@@ -104,14 +127,13 @@ impl<T> Timers<T> {
     #[cfg(feature = "test-util")]
     pub(crate) fn due(&self, id: u64, owner: ThreadId) -> Option<Instant> {
         let timers = self.timers.lock();
-        Some(timers.queue.deadline(timers.keys.get(&(id, owner))?))
+        Some(timers.queue.deadline(timers.keys.get(id, owner)?))
     }
 
     /// Owners that have a timer.
     pub(crate) fn len(&self) -> usize {
         let timers = self.timers.lock();
-        let of_owners = timers.keys.keys().filter(|key| key.1 != ThreadId::QUEUE);
-        of_owners.count()
+        timers.keys.all.len() - timers.keys.of_queues
     }
 
     /// The timers that have fired.
@@ -127,8 +149,8 @@ impl<T> Timers<T> {
         }
         for (timer, FiredTimer { owner, id, .. }) in &fired {
             // One that was left to fire for nothing may have a successor by now.
-            if keys.get(&(*id, *owner)) == Some(timer) {
-                keys.remove(&(*id, *owner));
+            if keys.get(*id, *owner) == Some(timer) {
+                keys.remove(*id, *owner);
             }
         }
         Poll::Ready(fired.into_iter().map(|(_, due)| due).collect())
@@ -192,6 +214,20 @@ mod tests {
         timers.set(1, OWNER, || None, Weak::new);
         timers.set(2, OWNER, at(2_000), Weak::new);
         timers.set(3, OWNER, at(2_000), Weak::new);
+        assert_eq!(timers.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_timer_of_a_queue_is_no_owners() {
+        let timers = timers();
+        timers.set(1, OWNER, at(2_000), Weak::new);
+        for _ in 0..2 {
+            timers.set(1, ThreadId::QUEUE, at(1_000), Weak::new);
+        }
+        assert_eq!(timers.len(), 1);
+        let fired = std::future::poll_fn(|context| timers.poll_fired(context)).await;
+        assert_eq!((fired.len(), timers.len()), (1, 1));
+        timers.set(1, OWNER, || None, Weak::new);
         assert_eq!(timers.len(), 0);
     }
 
