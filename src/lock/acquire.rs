@@ -155,23 +155,25 @@ pub(crate) async fn acquire(
     let mut waiter = Waiter::new(entry, owner, *terms, wait.order());
     let mut subscription: Option<Box<Subscription>> = None;
     loop {
-        let next = match &mut course.confirming {
+        // Not bound to a name, under which every later wait would keep room for it.
+        let permit = match match &mut course.confirming {
             None => waiter.next(deadline).await?,
             Some(confirming) => Box::pin(confirming.next(&mut waiter, deadline)).await?,
+        } {
+            Some(Next::Attempt(permit)) => permit,
+            Some(Next::Granted(permit, sent_at)) => {
+                let taken = AcquirePermit::granted(entry, permit, sent_at, course)?;
+                let Some(taken) = taken else { continue };
+                waiter.note_left();
+                return Ok(Ok(taken));
+            }
+            None => return Ok(Err(waiter.found())),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = subscription.as_deref().map_or(0, Subscription::version);
-        let attempt = match next {
-            Some(Next::Attempt(permit)) => {
-                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-                permit.attempt(owner, course).await?
-            }
-            Some(Next::Granted(permit, sent_at)) => {
-                let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-                course.taken(&permit.permit, shared.clock.instant(sent_at));
-                permit.taken(sent_at)?
-            }
-            None => return Ok(Err(waiter.found())),
+        let attempt = {
+            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+            permit.attempt(owner, course).await?
         };
         let left = match attempt {
             Attempt::Taken(taken) => {
@@ -310,7 +312,8 @@ impl AcquirePermit {
             match &answer.value {
                 Acquired::Taken => {
                     course.taken(&self.permit, answer.sent_at);
-                    return self.taken(shared.clock.time(answer.sent_at));
+                    let taken = self.taken(shared.clock.time(answer.sent_at))?;
+                    return Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken));
                 }
                 Acquired::Lost => {
                     let rejected = self.untaken(Untaken::OuterGone);
@@ -340,15 +343,29 @@ impl AcquirePermit {
         self.entry.peek(|core| !core.is_attempting(&self.permit))
     }
 
-    fn taken(&mut self, sent_at: Time) -> Result<Attempt, Error> {
+    /// What was handed over to this call.
+    fn granted(
+        entry: &Arc<Entry>,
+        permit: Permit,
+        sent_at: Time,
+        course: &mut Course,
+    ) -> Result<Option<Taken>, Error> {
+        let mut permit = Self::new(Arc::clone(entry), permit);
+        let sent = entry.shared().clock.instant(sent_at);
+        course.taken(&permit.permit, sent);
+        permit.taken(sent_at)
+    }
+
+    /// A hold, unless the attempt was taken over from its call.
+    fn taken(&mut self, sent_at: Time) -> Result<Option<Taken>, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = entry.step_to_hold(permit.waiter, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
         match taken {
-            Ok(taken) => Ok(Attempt::Taken(taken)),
-            Err(Rejected::TakenOver) => Ok(Attempt::TakenOver),
+            Ok(taken) => Ok(Some(taken)),
+            Err(Rejected::TakenOver) => Ok(None),
             Err(rejected) => Err(rejection(entry, rejected)),
         }
     }
