@@ -31,13 +31,13 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
     (
         "optional features",
         &["blocking", "metrics", "serde", "tls-rustls"],
-        &["blocking", "features", "tls"],
+        &["blocking", "no_panic", "features", "tls"],
     ),
     ("errors, bad inputs, rights", &[], &["errors", "rights"]),
     (
         "hostile: outcomes, cancellation, storms",
         &[],
-        &["outcomes", "cancellation", "storm", "handover"],
+        &["outcomes", "cancellation", "unpolled", "storm", "handover"],
     ),
     (
         "clusters, and servers behind Sentinel",
