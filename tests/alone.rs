@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockGuard};
-use test_support::{Stillness, TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, processor_time, stalls};
 
 /// One of these tests at a time, however the test runner is called.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -26,23 +26,21 @@ const LOCKS: usize = 10_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_calls() {
     let _alone = ALONE.lock().await;
-    // Figures from a machine that stood still for a good part of a lease say nothing: then it is
-    // done again.
-    for _ in 0..3 {
-        let stillness = Stillness::watch();
-        let kept = keep_ten_thousand().await;
-        let stood_still = stillness.longest();
-        println!("{kept:?}, the machine stood still for {stood_still:?} at most");
-        if stood_still < ms(300) {
-            assert_eq!(kept.keys, LOCKS);
-            assert_eq!(kept.bad_keys, 0, "count 1 and a TTL between 1 and 3 s");
-            assert_eq!((kept.held, kept.lost), (LOCKS, 0));
-            assert!(kept.calls_per_period <= 150.0 && kept.calls_at_most <= 150);
-            return;
-        }
-    }
-    panic!("the machine stood still again and again; nothing could be measured on it");
+    let kept = keep_ten_thousand().await;
+    println!("{kept:?}");
+    assert_eq!(kept.keys, LOCKS);
+    assert_eq!(
+        kept.bad_keys, 0,
+        "count 1, and a TTL above a third of the lease"
+    );
+    assert_eq!((kept.held, kept.lost), (LOCKS, 0));
+    assert!(kept.calls_per_period <= 150.0 && kept.calls_at_most <= 150);
 }
+
+/// Long enough that a machine that is busy with something else has the time to renew ten thousand.
+const WATCHDOG: Duration = Duration::from_secs(15);
+/// How often each lock is renewed.
+const PERIOD: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Kept {
@@ -60,8 +58,8 @@ async fn keep_ten_thousand() -> Kept {
     let client = server
         .client_with(|builder| {
             builder
-                .watchdog_timeout(Duration::from_secs(3))
-                .command_timeout(ms(450))
+                .watchdog_timeout(WATCHDOG)
+                .command_timeout(ms(2_000))
         })
         .await;
     let mut control = server.control();
@@ -82,27 +80,31 @@ async fn keep_ten_thousand() -> Kept {
     println!("{} locks taken in {:?}", guards.len(), start.elapsed());
 
     // Whole periods, so that what was sent in them can be counted.
+    let periods = heavy_time().as_secs().div_ceil(PERIOD.as_secs()) as u32;
     let (calls, start) = (control.calls("evalsha"), Instant::now());
     let mut calls_at_most = 0;
-    for _ in 0..heavy_time().as_secs() {
-        let (calls, start) = (control.calls("evalsha"), Instant::now());
-        tokio::time::sleep_until((start + Duration::from_secs(1)).into()).await;
+    for period in 1..=periods {
+        let calls = control.calls("evalsha");
+        tokio::time::sleep_until((start + PERIOD * period).into()).await;
         calls_at_most = calls_at_most.max(control.calls("evalsha") - calls);
     }
     let calls = control.calls("evalsha") - calls;
-    let script = "local bad = 0 for _, key in ipairs(redis.call('keys', 'a*')) do \
-                  local left = redis.call('pttl', key) \
-                  if redis.call('hvals', key)[1] ~= '1' or left < 1000 or left > 3000 then bad = bad + 1 end end \
-                  return bad";
+    let (least, most) = (WATCHDOG.as_millis() / 3, WATCHDOG.as_millis());
+    let script = format!(
+        "local bad = 0 for _, key in ipairs(redis.call('keys', 'a*')) do \
+         local left = redis.call('pttl', key) \
+         if redis.call('hvals', key)[1] ~= '1' or left < {least} or left > {most} then bad = bad + 1 end end \
+         return bad"
+    );
     let kept = Kept {
         keys: control.number(&["DBSIZE"]) as usize,
-        bad_keys: control.number(&["EVAL", script, "0"]) as usize,
+        bad_keys: control.number(&["EVAL", &script, "0"]) as usize,
         held: guards
             .iter()
             .filter(|guard| guard.state() == HoldState::Held)
             .count(),
         lost: client.stats().lost_total,
-        calls_per_period: calls as f64 / start.elapsed().as_secs_f64(),
+        calls_per_period: calls as f64 / f64::from(periods),
         calls_at_most,
     };
     drop(guards);
@@ -132,7 +134,6 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
             std::thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
         })
         .collect();
-    let stillness = Stillness::watch();
     let mut guards = Vec::new();
     for nth in 0..200 {
         let lock = client.lock(format!("a{nth}"));
@@ -151,7 +152,7 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
             .filter(|guard| guard.state() == HoldState::Held)
             .count();
         if held < guards.len() {
-            let stood_still = stillness.longest();
+            let stood_still = stalls(start);
             panic!(
                 "{held} of {} are held; the machine stood still for {stood_still:?}",
                 guards.len()
@@ -296,9 +297,9 @@ async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside
     server.finish([ours, theirs]).await;
 }
 
-/// How long so many pairs take, 64 at a time, each of a name that nobody has used.
+/// What so many pairs cost here and at the server, 64 at a time, each of a name that has not been used.
 async fn pairs(client: &LockClient, names: std::ops::Range<usize>) -> Duration {
-    let start = Instant::now();
+    let before = processor_time();
     let each = names.len() / 64;
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..64 {
@@ -313,7 +314,7 @@ async fn pairs(client: &LockClient, names: std::ops::Range<usize>) -> Duration {
         });
     }
     tasks.join_all().await;
-    start.elapsed()
+    processor_time() - before
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -321,13 +322,16 @@ async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names
     const BATCH: usize = 6_400;
     let _alone = ALONE.lock().await;
     let server = TestServer::new();
-    let client = server.client().await;
+    // Long enough that no hold is looked at meanwhile: on a slow machine that would be more a batch.
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3_600)))
+        .await;
     let mut used = 0;
     let mut batch = || {
         used += BATCH;
         pairs(&client, used - BATCH..used)
     };
-    // The fastest of three: whatever else the machine does only adds to it.
+    // The least of three: whatever else the machine does only adds to it.
     let mut few = Duration::MAX;
     for _ in 0..3 {
         few = few.min(batch().await);
@@ -341,11 +345,11 @@ async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names
         }
     }
     println!(
-        "{BATCH} pairs take {few:?} at first, {many:?} beside 50,000 locks, behind {used} names"
+        "{BATCH} pairs take {few:?} of a processor at first, {many:?} beside 50,000 locks, after {used} names"
     );
     assert!(used >= 100_000 && client.stats().held == 50_000);
     // What grows with the number of either would be several times as much.
-    assert!(many < few * 2, "{few:?} at first, {many:?} then");
+    assert!(many < few * 3 / 2, "{few:?} at first, {many:?} then");
     drop(guards);
     eventually("all released", Duration::from_secs(120), || {
         client.stats().releasing == 0

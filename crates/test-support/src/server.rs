@@ -4,7 +4,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A redis-server on a free port, ended with its handle.
@@ -34,7 +33,7 @@ impl Server {
     }
 
     pub(crate) fn start_on(tls: bool, settings: &[&str]) -> Self {
-        stall_watch();
+        crate::stalls::watch();
         for _ in 0..20 {
             let port = free_port();
             let tls_port = tls.then(free_port);
@@ -319,53 +318,4 @@ fn shown(value: &redis::Value) -> String {
         redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
         other => format!("{other:?}"),
     }
-}
-
-/// For how long in all the machine has stood still since this moment. A bound of time is for a
-/// machine that runs: it is widened by what the machine itself did not do during the wait in
-/// question, and by nothing that was before.
-pub fn stalls(since: Instant) -> Duration {
-    let watch = stall_watch().lock().expect("unpoisoned");
-    let ended: Duration = watch
-        .stalls
-        .iter()
-        .rev()
-        .take_while(|(ended, _)| *ended >= since)
-        .map(|(_, stall)| *stall)
-        .sum();
-    // The watcher may be standing still at this very moment.
-    ended + watch.observed_at.elapsed().saturating_sub(LOOK_EVERY)
-}
-
-struct StallWatch {
-    observed_at: Instant,
-    /// When each ended, and how long it was.
-    stalls: Vec<(Instant, Duration)>,
-}
-
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A timer is a little late on any machine.
-const LATE: Duration = Duration::from_millis(1);
-
-/// A thread that sleeps a little at a time, and sees how much longer it took.
-fn stall_watch() -> &'static Mutex<StallWatch> {
-    static WATCH: OnceLock<Mutex<StallWatch>> = OnceLock::new();
-    WATCH.get_or_init(|| {
-        std::thread::spawn(|| {
-            loop {
-                std::thread::sleep(LOOK_EVERY);
-                let mut watch = stall_watch().lock().expect("unpoisoned");
-                let now = Instant::now();
-                let stall = (now - watch.observed_at).saturating_sub(LOOK_EVERY);
-                if stall > LATE {
-                    watch.stalls.push((now, stall));
-                }
-                watch.observed_at = now;
-            }
-        });
-        Mutex::new(StallWatch {
-            observed_at: Instant::now(),
-            stalls: Vec::new(),
-        })
-    })
 }
