@@ -1,75 +1,18 @@
 //! What an operator sees: each documented event is provoked once, and none comes with an
 //! uncontended lock.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient};
-use test_support::{Fate, Proxy, Server, TestServer, eventually, ms, release_to};
+use test_support::{Events, Fate, Proxy, Server, TestServer, eventually, ms, release_to};
 use tokio::runtime::Runtime;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
-
-/// Collects the events of this crate, from every thread.
-#[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Vec<(Level, String)>>>);
-
-impl Collected {
-    fn has(&self, level: Level, text: &str) -> bool {
-        let events = self.0.lock().expect("unpoisoned");
-        events
-            .iter()
-            .any(|(seen, event)| *seen == level && event.contains(text))
-    }
-
-    async fn comes(&self, level: Level, text: &str) {
-        let what = format!(
-            "{level} {text}, seen: {:#?}",
-            self.0.lock().expect("unpoisoned")
-        );
-        eventually(&what, Duration::from_secs(5), || self.has(level, text)).await;
-    }
-}
-
-impl Subscriber for Collected {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "redisson_lock" && *metadata.level() <= Level::DEBUG
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut text = String::new();
-        event.record(&mut Text(&mut text));
-        self.0
-            .lock()
-            .expect("unpoisoned")
-            .push((*event.metadata().level(), text));
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Text<'a>(&'a mut String);
-
-impl Visit for Text<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0.push_str(&format!("{}={value:?} ", field.name()));
-    }
-}
+use tracing::Level;
 
 /// One collector for the whole binary: events come from background tasks on any thread, so the
 /// tests here share it and look for names of their own.
-fn collected() -> &'static Collected {
-    static COLLECTED: std::sync::OnceLock<Collected> = std::sync::OnceLock::new();
-    COLLECTED.get_or_init(|| {
-        let collected = Collected::default();
-        tracing::subscriber::set_global_default(collected.clone()).expect("the only one");
-        collected
-    })
+fn collected() -> &'static Events {
+    static COLLECTED: std::sync::OnceLock<Events> = std::sync::OnceLock::new();
+    COLLECTED.get_or_init(Events::of_all_threads)
 }
 
 #[tokio::test]

@@ -131,6 +131,26 @@ impl Cluster {
         nth
     }
 
+    /// Gives an empty node another identity, and makes it known to the others again.
+    pub async fn reset_hard(&mut self, nth: usize) {
+        let old = self.nodes[nth].id.clone();
+        self.control(nth).run(&["CLUSTER", "RESET", "HARD"]);
+        for other in (0..self.nodes.len()).filter(|other| *other != nth) {
+            self.control(other).run(&["CLUSTER", "FORGET", &old]);
+        }
+        self.nodes[nth].id = self.control(nth).run(&["CLUSTER", "MYID"]);
+        self.introduce(nth).await;
+        eventually("it works", ms(10_000), || self.is_working(nth)).await;
+    }
+
+    /// How many connections of a client of this name have carried a script last.
+    pub fn script_connections(&self, nth: usize, name: &str) -> usize {
+        let list = self.control(nth).run(&["CLIENT", "LIST"]);
+        let name = format!(" name={name} ");
+        let lines = list.lines().filter(|line| line.contains(&name));
+        lines.filter(|line| line.contains(" cmd=eval")).count()
+    }
+
     pub fn url(&self) -> String {
         let ports: Vec<u16> = self.nodes.iter().map(|node| node.server.port).collect();
         let rest: Vec<String> = ports[1..]

@@ -12,6 +12,8 @@
 
 mod cluster;
 mod commands;
+mod events;
+mod fake_cluster;
 mod pair;
 pub mod peer;
 mod proxy;
@@ -26,8 +28,10 @@ mod test_server;
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, NODE_TIMEOUT, slot};
+pub use events::Events;
+pub use fake_cluster::{FakeCluster, NodeView};
 pub use pair::ProxiedPair;
-pub use proxy::{Fate, Proxy};
+pub use proxy::{Fate, Proxy, Scripted};
 pub use scripts::{
     ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
 };

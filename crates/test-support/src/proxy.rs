@@ -38,6 +38,19 @@ pub enum Fate {
 /// What a rule looks at: the words of a command.
 type Matches = Box<dyn Fn(&[String]) -> bool + Send>;
 
+/// What a fake node does with a command.
+pub enum Scripted {
+    /// The server behind it executes it.
+    Pass,
+    /// The answer is what this Lua script returns, and nothing else is executed.
+    Answer(String),
+    /// From this command on nothing passes in either direction.
+    Silence,
+}
+
+/// How a fake node reacts to commands.
+type Script = Option<Arc<dyn Fn(&[String]) -> Scripted + Send + Sync>>;
+
 /// Which commands are held back.
 type Gate = Option<Arc<dyn Fn(&[String]) -> bool + Send + Sync>>;
 
@@ -52,6 +65,7 @@ struct State {
     rules: Vec<Rule>,
     late: Vec<(OwnedWriteHalf, Vec<u8>)>,
     seen: Vec<Vec<String>>,
+    script: Script,
 }
 
 pub struct Proxy {
@@ -142,6 +156,16 @@ impl Proxy {
             times,
         };
         self.state.lock().expect("unpoisoned").rules.push(rule);
+    }
+
+    /// Reacts to every command as the script says, unless a rule is for it.
+    pub fn script(&self, script: impl Fn(&[String]) -> Scripted + Send + Sync + 'static) {
+        self.state.lock().expect("unpoisoned").script = Some(Arc::new(script));
+    }
+
+    /// Commands seen so far, as their words.
+    pub fn seen(&self) -> Vec<Vec<String>> {
+        self.state.lock().expect("unpoisoned").seen.clone()
     }
 
     /// Holds every reply back, or lets them go.
@@ -299,8 +323,21 @@ impl Link {
                     let _stuck = Stuck::new(&self.stuck);
                     gated.wait_for(is_open).await.ok()?;
                 }
+                let script = self.state.lock().expect("unpoisoned").script.clone();
+                let scripted = script.map_or(Scripted::Pass, |script| script(&words));
                 match self.fate(words) {
-                    None => to_server.write_all(&raw).await.ok()?,
+                    None => match scripted {
+                        Scripted::Pass => to_server.write_all(&raw).await.ok()?,
+                        // The server is asked for it, so that it comes in its turn.
+                        Scripted::Answer(lua) => {
+                            let asking = command(&["EVAL", &lua, "0"]);
+                            to_server.write_all(&asking).await.ok()?;
+                        }
+                        Scripted::Silence => {
+                            replies.silence();
+                            return std::future::pending().await;
+                        }
+                    },
                     Some(Fate::LoseCommand) => return None,
                     Some(Fate::Silence) => {
                         replies.silence();
