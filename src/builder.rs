@@ -327,6 +327,9 @@ impl LockClientBuilder {
             stop: stop.clone(),
         });
         let shared = handle.shared();
+        let locks = Arc::downgrade(&handle.locks);
+        let in_use = move || locks.upgrade().is_some_and(|locks| locks.len() > 0);
+        shared.redis.set_in_use(in_use);
         shared
             .redis
             .subscribe_with(&settings, &shared.channels)

@@ -13,6 +13,7 @@ mod backoff;
 mod cluster;
 mod confirmer;
 mod connection;
+mod endpoint;
 mod fence;
 mod lane;
 mod link;
@@ -25,6 +26,7 @@ mod replicas;
 mod sentinel;
 mod settings;
 mod shards;
+mod slots;
 mod subscriber;
 mod topology;
 pub(crate) mod transport;
@@ -107,6 +109,12 @@ impl Redis {
             shards::open(map, Arc::clone(sharded));
         }
         Ok(())
+    }
+
+    /// From now on `in_use` says whether the client holds a lock or waits for one.
+    pub(crate) fn set_in_use(&self, in_use: impl Fn() -> bool + Send + Sync + 'static) {
+        // It is set once.
+        let _ = self.around.in_use.set(Box::new(in_use));
     }
 
     /// How releases are announced.

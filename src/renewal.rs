@@ -99,6 +99,10 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     None => return,
                 },
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
+                () = recheck.log_is_due() => {
+                    recheck.log(None);
+                    Vec::new()
+                }
                 // What was begun goes on in between.
                 () = tokio::task::yield_now(), if recheck.is_under_way() => recheck.go_on(),
             };

@@ -125,6 +125,36 @@ static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
     Some(handle)
 });
 
+/// Sums up what would be logged more often than every five seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    last: Option<Instant>,
+    pending: Option<usize>,
+}
+
+impl Throttle {
+    /// Adds to the sum. Returns it when it is time to log it.
+    pub(crate) fn add(&mut self, amount: Option<usize>) -> Option<usize> {
+        if let Some(amount) = amount {
+            *self.pending.get_or_insert(0) += amount;
+        }
+        if self.last.is_some_and(|last| last.elapsed() < LOGGED_EVERY) {
+            return None;
+        }
+        let sum = self.pending.take()?;
+        self.last = Some(Instant::now());
+        Some(sum)
+    }
+
+    /// When there will be something to log.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.pending?;
+        Some(self.last? + LOGGED_EVERY)
+    }
+}
+
+const LOGGED_EVERY: Duration = Duration::from_secs(5);
+
 /// Tasks whose end is waited for.
 #[derive(Clone)]
 pub(crate) struct Tasks {

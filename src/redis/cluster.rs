@@ -1,63 +1,82 @@
-//! The map of a cluster, as its nodes tell it.
+//! Keeps the slot map of a cluster up to date, from what its nodes report.
 //!
-//! A node that sees its cluster working is asked, and of two the one in the higher epoch is believed: one
-//! that was cut off tells an old map. A lower epoch than one that was seen is that of a cluster that was made
-//! anew, if every node tells it, or those who answer go on telling it.
+//! A node that sees its cluster working is asked, and of two reports the one with the higher epoch is
+//! believed: a node that was cut off reports an old map. A lower epoch than one that was seen is believed
+//! if every node reports it, or those that respond keep reporting it. A report that shares no node with the
+//! known cluster is never believed: its node belongs to another cluster by now.
 
-use std::ops::RangeInclusive;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
 use super::connection::{Connection, Task, connect_error};
-use super::map::Map;
+use super::endpoint::ServerId;
+use super::map::{Map, Table};
 use super::probe;
 use super::settings::{Expected, Settings};
-use super::transport::{Arg, BoxFuture, ConnectionError, Reply, Role};
+use super::slots::{self, Range};
+use super::transport::{Arg, BoxFuture, ConnectionError, Role};
 use crate::error::Error;
 use crate::runtime::event;
 use crate::server_error;
 use crate::wire::Announce;
 
-/// Which slots each primary has.
-type Slots = Vec<(RangeInclusive<u16>, Address)>;
-
-/// Asks for the map, over a connection of its own.
-pub(super) struct Scout {
+/// Asks for the slot map, over a connection of its own.
+pub(super) struct SlotMapRefresher {
     settings: Arc<Settings>,
-    current: Option<(Address, Connection, Task)>,
+    /// The node that was believed last.
+    source: Option<Source>,
     /// The highest epoch that was seen.
     epoch: u64,
-    /// Since when those who answer tell a lower one, and somebody does not answer.
-    behind_since: Option<Instant>,
+    /// Since when the nodes that respond report a lower one, while others do not respond.
+    stale_since: Option<Instant>,
+    /// The nodes of the cluster, replicas included, by the last report.
+    members: BTreeSet<ServerId>,
+    /// Addresses of the latest replicas: they know the map too.
+    replicas: Vec<Address>,
+    /// Nodes of other clusters that were warned of.
+    foreign: BTreeSet<Address>,
+    asked_at: Instant,
 }
 
-/// What a node has found, and the connection to it.
-struct Told {
-    epoch: u64,
-    slots: Slots,
+/// A connection to a node.
+struct Source {
+    address: Address,
+    id: Option<ServerId>,
     connection: Connection,
-    task: Task,
+    _task: Task,
 }
 
-impl Scout {
+/// What a node reports.
+struct SlotReport {
+    epoch: u64,
+    ranges: Vec<Range>,
+    source: Source,
+}
+
+impl SlotMapRefresher {
     pub(super) fn new(settings: &Arc<Settings>) -> Self {
         Self {
             settings: Arc::clone(settings),
-            current: None,
+            source: None,
             epoch: 0,
-            behind_since: None,
+            stale_since: None,
+            members: BTreeSet::new(),
+            replicas: Vec::new(),
+            foreign: BTreeSet::new(),
+            asked_at: Instant::now(),
         }
     }
 
     /// Fills the map for the first time.
     pub(super) async fn begin(&mut self, map: &Map, known: &[Address]) -> Result<(), Error> {
-        let time_limit = self.settings.command_timeout / known.len().max(1) as u32;
-        let reported = self.query(known, time_limit).await;
+        let reported = self.query(known, self.settings.command_timeout).await;
         map.apply(&reported.map_err(|problem| connect_error(&self.settings, problem))?);
         Ok(())
     }
@@ -65,12 +84,12 @@ impl Scout {
     /// How releases are announced. A node that was asked for the map is asked whether it knows sharded
     /// channels.
     pub(super) async fn announce(&mut self, wanted: Announce) -> Result<Announce, Error> {
-        let Some((_, connection, _)) = self.current.as_mut().filter(|_| wanted.hears_sharded())
-        else {
+        let Some(source) = self.source.as_ref().filter(|_| wanted.hears_sharded()) else {
             return Ok(wanted);
         };
         let words = [Arg::Fixed("SHARDNUMSUB")];
-        let answer = connection.command("PUBSUB", &words, self.settings.command_timeout);
+        let timeout = self.settings.command_timeout;
+        let answer = source.connection.command("PUBSUB", &words, timeout);
         match answer.await {
             Ok(_) => Ok(wanted),
             // It knows what it names. Redis 6.2 names `pubsub` alone, whatever is behind it.
@@ -94,40 +113,82 @@ impl Scout {
         map.around.spawn(self.keep_on(Arc::clone(map), known));
     }
 
-    /// Asks for the map again when it is in doubt, and now and then.
     async fn keep_on(mut self, map: Arc<Map>, known: Vec<Address>) {
+        loop {
+            self.until_outdated(&map).await;
+            self.refresh(&map, &known).await;
+        }
+    }
+
+    /// Waits for a reason to ask for the map: a command was redirected, or lost its connection; a server does not
+    /// respond; the epoch has changed, which is looked at each second while a lock is held or waited for; or some
+    /// time has passed.
+    ///
+    /// A primary that hangs without closing its connections is noticed by the last two only.
+    async fn until_outdated(&mut self, map: &Map) {
+        loop {
+            let doubted = async {
+                map.around.doubted.notified().await;
+                tokio::time::sleep_until(self.asked_at + LOOK_INTERVAL).await;
+            };
+            tokio::select! {
+                biased;
+                () = map.around.outdated.notified() => return,
+                () = doubted => return,
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            map.log(None);
+            if self.asked_at.elapsed() >= REFRESH_INTERVAL {
+                return;
+            }
+            if map.around.is_in_use() && !self.has_same_epoch().await {
+                return;
+            }
+        }
+    }
+
+    async fn has_same_epoch(&mut self) -> bool {
+        let Some(source) = &self.source else {
+            return false;
+        };
+        let works = probe::works(&source.connection, LOOK_LIMIT);
+        let works = tokio::time::timeout(LOOK_LIMIT, works).await;
+        matches!(works, Ok(Ok(Some(epoch))) if epoch == self.epoch)
+    }
+
+    /// Asks until a node responds.
+    async fn refresh(&mut self, map: &Map, known: &[Address]) {
         let mut backoff = Backoff::new(self.settings.is_scattered());
         loop {
-            let in_doubt = map.around.outdated.notified();
-            let _ = tokio::time::timeout(BETWEEN, in_doubt).await;
-            loop {
-                let started = Instant::now();
-                match self
-                    .query(&Self::candidates(&map, &known), TIME_LIMIT)
-                    .await
-                {
-                    Ok(slots) => {
-                        map.apply(&slots);
-                        backoff = Backoff::new(self.settings.is_scattered());
-                        // Everybody who has found that a server is gone says so.
-                        tokio::time::sleep_until(started + APART).await;
-                        break;
+            let candidates = self.candidates(map, known);
+            self.asked_at = Instant::now();
+            match self.query(&candidates, TIME_LIMIT).await {
+                Ok(table) => {
+                    if !map.apply(&table) {
+                        // It has not heard yet of what the owner of a slot has said.
+                        self.source = None;
                     }
-                    Err(problem) => {
-                        event!(DEBUG, %problem, "no node of the cluster tells its slots");
-                        backoff.wait().await;
-                    }
+                    // Every call that finds its server gone reports that.
+                    tokio::time::sleep_until(self.asked_at + REFRESH_GAP_MIN).await;
+                    return;
+                }
+                Err(problem) => {
+                    event!(DEBUG, %problem, "no node of the cluster reports its slots");
+                    backoff.wait().await;
                 }
             }
         }
     }
 
-    /// Whom to ask, one after the other: those who have slots first. Not those who had some once: where nodes
-    /// change their addresses they become ever more.
-    fn candidates(map: &Map, known: &[Address]) -> Vec<Address> {
+    /// Whom to ask, one after the other. New owners of slots first, because the others may not have heard of
+    /// that. Not those that had slots once: where nodes change their addresses they become ever more.
+    fn candidates(&self, map: &Map, known: &[Address]) -> Vec<Address> {
         let mut candidates: Vec<Address> = Vec::new();
-        let primaries = map.nodes().into_iter().map(|node| node.address.clone());
-        for address in primaries.chain(known.iter().cloned()) {
+        let nodes = map.nodes().into_iter();
+        let primaries = nodes.map(|node| node.endpoint.address());
+        let newest = map.newest().into_iter();
+        let others = known.iter().chain(&self.replicas).cloned();
+        for address in newest.chain(primaries).chain(others) {
             if !candidates.contains(&address) {
                 candidates.push(address);
             }
@@ -135,253 +196,207 @@ impl Scout {
         candidates
     }
 
-    /// The map, from the first node that is not behind. A node that was asked before is asked first, and each
-    /// other one when those before it are of no use, or slow.
+    /// The map, from the first node whose report can be believed. The node that was believed last is asked first,
+    /// each other one when those before it were of no use, or are slow.
     async fn query(
         &mut self,
         candidates: &[Address],
         time_limit: Duration,
-    ) -> Result<Slots, ConnectionError> {
-        let mut lost = None;
-        if let Some((address, connection, task)) = self.current.take() {
-            match reported(&connection, &address, time_limit).await {
-                Ok((epoch, slots)) if epoch >= self.epoch => {
-                    self.current = Some((address, connection, task));
-                    return Ok(self.believe(epoch, slots));
-                }
-                Ok(_) => {}
-                Err(error) => lost = Some(error),
-            }
+    ) -> Result<Table, ConnectionError> {
+        type Asking = BoxFuture<'static, (Address, Result<SlotReport, ConnectionError>)>;
+        let mut asking = FuturesUnordered::<Asking>::new();
+        if let Some(source) = self.source.take() {
+            asking.push(Box::pin(ask_again(source, time_limit)));
         }
-        let mut behind: Option<Told> = None;
-        // The first: that of the node which was named first.
-        let mut problem: Option<(usize, ConnectionError)> = None;
-        let (mut next, mut asked) = (0, Asked(Vec::new()));
+        let mut candidates = candidates.iter();
+        let mut stale: Option<SlotReport> = None;
+        let mut problems: Vec<(Address, ConnectionError)> = Vec::new();
+        let mut next_at = Instant::now();
+        if !asking.is_empty() {
+            next_at += HEDGE_AFTER;
+        }
         loop {
-            if let Some(address) = candidates.get(next) {
-                let settings = self.settings.at(address, Expected::Nothing);
-                asked
-                    .0
-                    .push((next, Box::pin(report_of(settings, address, time_limit))));
-                next += 1;
-            } else if asked.0.is_empty() {
+            if candidates.len() == 0 && asking.is_empty() {
                 break;
             }
-            let slow = async {
-                match next < candidates.len() {
-                    true => tokio::time::sleep(SLOW).await,
-                    false => std::future::pending().await,
+            let (address, answer) = tokio::select! {
+                biased;
+                Some(answer) = asking.next() => answer,
+                () = tokio::time::sleep_until(next_at), if candidates.len() > 0 => {
+                    if let Some(address) = candidates.next() {
+                        let settings = self.settings.at(address, Expected::Nothing);
+                        asking.push(Box::pin(ask(settings, address.clone(), time_limit)));
+                    }
+                    next_at = Instant::now() + HEDGE_AFTER;
+                    continue;
                 }
             };
-            tokio::select! {
-                biased;
-                (nth, answer) = asked.next() => match answer {
-                    Ok(found) if found.epoch >= self.epoch => {
-                        self.current = Some((candidates[nth].clone(), found.connection, found.task));
-                        return Ok(self.believe(found.epoch, found.slots));
+            // Whatever it is, unless it is believed, the next one need not wait.
+            next_at = Instant::now();
+            match answer {
+                Ok(report) if self.is_foreign(&report) => {
+                    let text = "it belongs to another cluster".to_owned();
+                    problems.push((address, ConnectionError::Lost(text)));
+                }
+                Ok(report) if report.epoch >= self.epoch => return Ok(self.believe(report)),
+                Ok(report) => {
+                    if stale.as_ref().is_none_or(|best| best.epoch < report.epoch) {
+                        stale = Some(report);
                     }
-                    Ok(found) => {
-                        if behind.as_ref().is_none_or(|best| best.epoch < found.epoch) {
-                            behind = Some(found);
-                        }
-                    }
-                    Err(error) => {
-                        if problem.as_ref().is_none_or(|(first, _)| nth < *first) {
-                            problem = Some((nth, error));
-                        }
-                    }
-                },
-                () = slow => {}
+                }
+                Err(problem) => problems.push((address, problem)),
             }
         }
-        let problem = problem.map(|(_, problem)| problem);
-        match behind {
-            // Nobody has seen more: the cluster was made anew.
-            Some(found) if problem.is_none() || self.is_behind_for_long() => {
-                Ok(self.believe(found.epoch, found.slots))
+        match stale {
+            // No node has seen more.
+            Some(report) if problems.is_empty() || self.is_stale_for_long() => {
+                Ok(self.believe(report))
             }
-            // A former primary that has just gone on says for a moment that all is well.
-            Some(_) => Err(problem.unwrap_or_else(silent)),
+            // A former primary that has just been resumed reports for a moment that all is well.
+            Some(_) => Err(first(problems)),
             None => {
-                self.behind_since = None;
-                Err(lost.or(problem).unwrap_or_else(silent))
+                self.stale_since = None;
+                Err(first(problems))
             }
         }
     }
 
-    fn believe(&mut self, epoch: u64, slots: Slots) -> Slots {
-        self.epoch = epoch;
-        self.behind_since = None;
-        slots
+    /// Whether a report shares no node with the known cluster. A warning names its node once.
+    fn is_foreign(&mut self, report: &SlotReport) -> bool {
+        let ids = slots::ids(&report.ranges);
+        if ids.is_empty() || self.members.is_empty() || !self.members.is_disjoint(&ids) {
+            return false;
+        }
+        let address = &report.source.address;
+        if self.foreign.insert(address.clone()) {
+            event!(
+                WARN,
+                server = %address,
+                "a server belongs to another cluster, and is not asked for its slots"
+            );
+        }
+        true
     }
 
-    fn is_behind_for_long(&mut self) -> bool {
-        let since = self.behind_since.get_or_insert_with(Instant::now);
-        since.elapsed() >= MADE_ANEW
+    fn believe(&mut self, report: SlotReport) -> Table {
+        let SlotReport {
+            epoch,
+            ranges,
+            source,
+        } = report;
+        self.epoch = epoch;
+        self.stale_since = None;
+        self.foreign.remove(&source.address);
+        self.members = slots::ids(&ranges);
+        let id = source.id.clone();
+        self.source = Some(source);
+        let mut replicas = Vec::new();
+        let mut routes = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            routes.push((range.slots, range.primary));
+            replicas.extend(range.replicas.into_iter().map(|replica| replica.address));
+        }
+        replicas.sort();
+        replicas.dedup();
+        self.replicas = replicas;
+        Table {
+            source: id,
+            epoch,
+            routes,
+            members: self.members.clone(),
+        }
+    }
+
+    fn is_stale_for_long(&mut self) -> bool {
+        let since = self.stale_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= STALE_ACCEPTED_AFTER
     }
 }
 
-/// Those who are asked at the same time, by their numbers.
-struct Asked<'a>(Vec<(usize, BoxFuture<'a, Result<Told, ConnectionError>>)>);
-
-impl Asked<'_> {
-    /// The first answer of any.
-    async fn next(&mut self) -> (usize, Result<Told, ConnectionError>) {
-        std::future::poll_fn(|context| {
-            for at in 0..self.0.len() {
-                let (nth, asking) = &mut self.0[at];
-                if let Poll::Ready(answer) = asking.as_mut().poll(context) {
-                    let nth = *nth;
-                    drop(self.0.swap_remove(at));
-                    return Poll::Ready((nth, answer));
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
+/// What is said if no node can be believed.
+fn first(problems: Vec<(Address, ConnectionError)>) -> ConnectionError {
+    let first = problems.into_iter().next();
+    first.map_or_else(silent, |(_, problem)| problem)
 }
 
 /// Asks a node over a connection of its own.
-async fn report_of(
+async fn ask(
     settings: Settings,
-    address: &Address,
+    address: Address,
     time_limit: Duration,
-) -> Result<Told, ConnectionError> {
+) -> (Address, Result<SlotReport, ConnectionError>) {
     let asking = async {
         let (connection, task) = Connection::open(&settings, Role::Commands).await?;
-        let (epoch, slots) = reported(&connection, address, time_limit).await?;
-        Ok(Told {
-            epoch,
-            slots,
+        let (epoch, ranges) = report(&connection, &address, time_limit).await?;
+        let id = probe::node_id(&connection, &address, time_limit).await?;
+        let source = Source {
+            address: address.clone(),
+            id,
             connection,
-            task,
+            _task: task,
+        };
+        Ok(SlotReport {
+            epoch,
+            ranges,
+            source,
         })
     };
     let asked = tokio::time::timeout(time_limit, asking).await;
-    asked.unwrap_or_else(|_| Err(silent()))
+    (address, asked.unwrap_or_else(|_| Err(silent())))
+}
+
+/// Asks a node once more.
+async fn ask_again(
+    source: Source,
+    time_limit: Duration,
+) -> (Address, Result<SlotReport, ConnectionError>) {
+    let address = source.address.clone();
+    let reported = report(&source.connection, &address, time_limit).await;
+    let report = reported.map(|(epoch, ranges)| SlotReport {
+        epoch,
+        ranges,
+        source,
+    });
+    (address, report)
 }
 
 fn silent() -> ConnectionError {
     ConnectionError::Timeout("no answer".to_owned())
 }
 
-/// What a node that sees its cluster working says of it.
-async fn reported(
+/// What a node that sees its cluster working reports.
+async fn report(
     connection: &Connection,
-    asked: &Address,
+    address: &Address,
     time_limit: Duration,
-) -> Result<(u64, Slots), ConnectionError> {
+) -> Result<(u64, Vec<Range>), ConnectionError> {
     let refused = |text: &str| ConnectionError::Refused(text.to_owned());
     let epoch = probe::works(connection, time_limit).await?;
     let epoch = epoch.ok_or_else(|| refused("CLUSTERDOWN The cluster is down"))?;
     let reply = connection.command("CLUSTER", &[Arg::Fixed("SLOTS")], time_limit);
-    let slots = read(&reply.await?, asked);
-    let slots = slots.ok_or_else(|| refused("ERR the node does not tell its slots"))?;
-    Ok((epoch, slots))
-}
-
-/// Reads `CLUSTER SLOTS`: for each range the first slot, the last, the primary, and its replicas. A server
-/// is its host, its port, and more.
-fn read(reply: &Reply, asked: &Address) -> Option<Slots> {
-    let Reply::List(ranges) = reply else {
-        return None;
-    };
-    let range = |range: &Reply| {
-        let Reply::List(range) = range else {
-            return None;
-        };
-        let [
-            Reply::Number(first),
-            Reply::Number(last),
-            Reply::List(primary),
-            ..,
-        ] = &range[..]
-        else {
-            return None;
-        };
-        let [host, Reply::Number(port), ..] = &primary[..] else {
-            return None;
-        };
-        let host = match host {
-            Reply::Text(host) => host,
-            Reply::Nil => "",
-            _ => return None,
-        };
-        let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
-        Some((
-            slots,
-            Address::named(host, u16::try_from(*port).ok()?, asked),
-        ))
-    };
-    ranges.iter().map(range).collect()
+    let ranges = slots::read(&reply.await?, address);
+    let ranges = ranges.ok_or_else(|| refused("ERR the node does not report its slots"))?;
+    Ok((epoch, ranges))
 }
 
 /// Between two questions when nothing happens.
-const BETWEEN: Duration = Duration::from_secs(5);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two questions when much does.
-const APART: Duration = Duration::from_millis(50);
+/// Between two looks at the epoch while a lock is held or waited for, and between two questions because a
+/// server does not respond.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The next node is asked beside one that has not answered by then.
-const SLOW: Duration = Duration::from_millis(100);
+/// A node that has not told its epoch by then may hang, and others are asked.
+const LOOK_LIMIT: Duration = Duration::from_millis(250);
 
-/// So long those who answer tell a lower epoch before it is believed, if others do not answer.
-const MADE_ANEW: Duration = Duration::from_secs(5);
+/// Between two questions when much happens.
+const REFRESH_GAP_MIN: Duration = Duration::from_millis(50);
 
-/// A node that has not answered by then is left alone.
+/// The next node is asked beside one that has not responded by then.
+const HEDGE_AFTER: Duration = Duration::from_millis(100);
+
+/// The nodes that respond report a lower epoch for this long before it is believed, if others do not respond.
+const STALE_ACCEPTED_AFTER: Duration = Duration::from_secs(5);
+
+/// A node that has not responded by then is left alone.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_read_with_hosts_that_are_missing() {
-        let text = |text: &str| Reply::Text(text.to_owned());
-        let server = |host: Reply, port| {
-            Reply::List(vec![
-                host,
-                Reply::Number(port),
-                text("id"),
-                Reply::List(Vec::new()),
-            ])
-        };
-        let range = |first, last, primary| {
-            let replica = server(text("10.0.0.9"), 7009);
-            Reply::List(vec![
-                Reply::Number(first),
-                Reply::Number(last),
-                primary,
-                replica,
-            ])
-        };
-        let reply = Reply::List(vec![
-            range(0, 5460, server(text("10.0.0.2"), 7001)),
-            range(5461, 5461, server(Reply::Nil, 7002)),
-            range(5462, 16383, server(text(""), 7003)),
-        ]);
-        let asked = Address::new("10.0.0.1", 7000);
-        let found: Vec<_> = read(&reply, &asked)
-            .expect("it is right")
-            .into_iter()
-            .map(|(slots, address)| (slots, address.to_string()))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (0..=5460, "10.0.0.2:7001".to_owned()),
-                (5461..=5461, "10.0.0.1:7002".to_owned()),
-                (5462..=16383, "10.0.0.1:7003".to_owned()),
-            ]
-        );
-        for wrong in [
-            Reply::Nil,
-            Reply::List(vec![Reply::Nil]),
-            Reply::List(vec![range(0, 70_000, server(text("h"), 1))]),
-            Reply::List(vec![range(0, 1, server(Reply::Number(1), 1))]),
-        ] {
-            assert_eq!(read(&wrong, &asked), None, "{wrong:?}");
-        }
-    }
-}

@@ -8,8 +8,8 @@
 mod current;
 mod supervisor;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::connect_error;
+use super::endpoint::Endpoint;
 use super::fence::ConnectionFence;
 use super::link::{Link, SendError};
-use super::settings::Settings;
 use crate::error::Error;
 use crate::runtime::{Runtime, Tasks};
 
@@ -41,7 +41,13 @@ pub(super) struct Surroundings {
     pub(super) moved: Arc<Notify>,
     /// Notified when another server may have taken over: a connection is gone, or leads to the wrong one.
     pub(super) outdated: Arc<Notify>,
+    /// Notified when a server does not answer in time: it may hang, and another one may take over from it.
+    pub(super) doubted: Arc<Notify>,
+    /// Whether the client holds a lock or waits for one, once it can have any.
+    pub(super) in_use: Arc<OnceLock<InUse>>,
 }
+
+pub(super) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Surroundings {
     pub(super) fn new(runtime: &Runtime) -> Self {
@@ -50,7 +56,13 @@ impl Surroundings {
             tasks: Tasks::new(runtime.clone()),
             moved: Arc::default(),
             outdated: Arc::default(),
+            doubted: Arc::default(),
+            in_use: Arc::default(),
         }
+    }
+
+    pub(super) fn is_in_use(&self) -> bool {
+        self.in_use.get().is_some_and(|in_use| in_use())
     }
 
     /// Starts something that goes on until the end.
@@ -75,12 +87,12 @@ impl Surroundings {
 impl Lane {
     /// Connects once, and starts the task that replaces the connection from then on.
     pub(super) async fn open(
-        settings: &Arc<Settings>,
+        endpoint: &Arc<Endpoint>,
         nth: usize,
         around: &Surroundings,
     ) -> Result<Self, Error> {
-        let (lane, mut supervisor) = Self::new(settings, nth, around);
-        let refused = |problem| connect_error(settings, problem);
+        let (lane, mut supervisor) = Self::new(endpoint, nth, around);
+        let refused = |problem| connect_error(&endpoint.settings(), problem);
         let opened = supervisor.open().await.map_err(refused)?;
         let first = supervisor.take_over(opened).await.map_err(refused)?;
         lane.spawn(supervisor, Some(first), around);
@@ -88,22 +100,23 @@ impl Lane {
     }
 
     /// Starts the task that connects, and replaces the connection from then on.
-    pub(super) fn start(settings: &Arc<Settings>, nth: usize, around: &Surroundings) -> Self {
-        let (lane, supervisor) = Self::new(settings, nth, around);
+    pub(super) fn start(endpoint: &Arc<Endpoint>, nth: usize, around: &Surroundings) -> Self {
+        let (lane, supervisor) = Self::new(endpoint, nth, around);
         lane.spawn(supervisor, None, around);
         lane
     }
 
-    fn new(settings: &Arc<Settings>, nth: usize, around: &Surroundings) -> (Self, Supervisor) {
+    fn new(endpoint: &Arc<Endpoint>, nth: usize, around: &Surroundings) -> (Self, Supervisor) {
         let figures = Arc::new(Figures::default());
         let (wanted, is_wanted) = watch::channel(true);
         let supervisor = Supervisor {
-            settings: Arc::clone(settings),
+            endpoint: Arc::clone(endpoint),
             nth,
             figures: Arc::clone(&figures),
             predecessor: None,
             moved: Arc::clone(&around.moved),
             outdated: Arc::clone(&around.outdated),
+            doubted: Arc::clone(&around.doubted),
             wanted: is_wanted,
         };
         let current = Arc::new(Current {

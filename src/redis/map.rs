@@ -1,19 +1,20 @@
 //! Which of several servers serves which lock, and what is done when that changes.
 //!
 //! A lock has a route: its slot in a cluster, and 0 behind Sentinel. A route leads to a server, which may
-//! change at any time, and the map learns of it late. Three rules follow. A refusal that says where a
+//! change at any time, and the map learns of it late. Four rules follow. A refusal that says where a
 //! command belongs is followed, and does not count as a send: the command was not executed. An answer
 //! counts only if its server still has the route when the answer is read: a former primary may go on
-//! answering, over data that are about to be thrown away. And a route whose server has changed is told to
-//! those who hold locks there.
+//! answering, over data that are about to be thrown away. A route whose server has changed is reported to
+//! those who hold locks there. And a server is one server under all of its names: its connections are
+//! fenced from each other only if they are known to lead to the same one.
 
+mod registry;
+mod send;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,16 +23,15 @@ use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use super::address::Address;
+use super::endpoint::{Endpoint, Identified, ServerId};
 use super::lane::Surroundings;
-use super::link::{Limit, SendError};
 use super::node::Node;
-use super::redirect::Redirect;
 use super::settings::{Expected, Settings};
-use super::transport::Reply;
-use crate::runtime::event;
-use crate::script::Call;
+use super::slots::Named;
+use crate::runtime::{Throttle, event};
 
-use values::{NODES_MAX, not_reached};
+use registry::{Outcome, Registry};
+pub(super) use values::Table;
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.
@@ -48,18 +48,39 @@ pub(super) struct Map {
     pub(super) switches: Arc<Switches>,
     redirects: AtomicU64,
     failovers: AtomicU64,
+    itself: Weak<Self>,
 }
 
 struct State {
-    /// Every server that was ever named, in the order of their appearance. None is forgotten: its last
-    /// connection is to be fenced when it comes back, and answers under way are judged by its number.
-    nodes: Vec<Arc<Node>>,
+    registry: Registry,
     /// For each route the number of its server.
     owners: Vec<Option<u16>>,
     /// The numbers of the servers that have a route.
     in_use: BTreeSet<u16>,
     /// Servers that take over a route, and when that was last said.
     taking_over: BTreeMap<u16, Instant>,
+    /// What the last owner of a route said of its next one.
+    moved: BTreeMap<u16, Moved>,
+    /// Of the last table.
+    epoch: u64,
+    /// Routes that have changed since that was logged last.
+    log: Throttle,
+}
+
+/// The last owner of a route knows best who has it now. Other nodes may hear of it later.
+struct Moved {
+    to: u16,
+    /// Of the last table at that time: a later epoch knows more.
+    epoch: u64,
+    at: Instant,
+}
+
+/// What `enter` has changed.
+#[derive(Default)]
+struct Change {
+    /// Routes that have another server than before.
+    switched: BTreeSet<u16>,
+    any: bool,
 }
 
 impl Map {
@@ -70,14 +91,17 @@ impl Map {
         routes: usize,
         connections: usize,
         around: Surroundings,
-    ) -> Self {
+    ) -> Arc<Self> {
         let state = State {
-            nodes: Vec::new(),
+            registry: Registry::default(),
             owners: vec![None; routes],
             in_use: BTreeSet::new(),
             taking_over: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            epoch: 0,
+            log: Throttle::default(),
         };
-        Self {
+        Arc::new_cyclic(|itself| Self {
             settings,
             expected,
             connections,
@@ -87,256 +111,208 @@ impl Map {
             switches: Arc::default(),
             redirects: AtomicU64::new(0),
             failovers: AtomicU64::new(0),
-        }
-    }
-
-    /// Waits until `limit` for a connection to the server of a route.
-    pub(super) async fn ready(
-        &self,
-        route: u16,
-        nth: usize,
-        limit: Instant,
-    ) -> Result<RoutedLink, SendError> {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            // Registered before the map is read, so that no change is missed in between.
-            changed.as_mut().enable();
-            let Some((number, node)) = self.owner(route) else {
-                // It may have got one since the map was read.
-                self.around.outdated.notify_one();
-                let again = limit.min(Instant::now() + NOBODY);
-                let changed = tokio::time::timeout_at(again, changed).await;
-                if changed.is_err() && again == limit {
-                    let source = "no server of the cluster has the slot of this lock";
-                    return Err(SendError::NotSent(source.into()));
-                }
-                continue;
-            };
-            tokio::select! {
-                biased;
-                link = node.lane(nth, &self.around).ready(limit) => {
-                    let link = link?;
-                    return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
-                }
-                () = changed => {}
-            }
-        }
-    }
-
-    /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
-    pub(super) async fn run<T>(
-        &self,
-        route: u16,
-        nth: usize,
-        mut way: RoutedLink,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<Received, SendError> {
-        let mut redirections = 0;
-        loop {
-            let text = match self.run_once(route, &way, call, limit, sent).await {
-                Err(SendError::Refused(text)) => text,
-                Err(error) => return Err(error),
-                Ok((reply, sent_at)) => {
-                    let on_the_way = way.taken_over_from.is_some();
-                    if on_the_way
-                        && let Some((channel, announce)) = &call.announced
-                        && let Some((_, owner)) = self.owner(route)
-                    {
-                        owner.announce(nth, &self.around, (channel, *announce), limit);
-                    }
-                    return Ok(Received {
-                        reply,
-                        sent_at,
-                        on_the_way,
-                    });
-                }
-            };
-            let asked = self.node(way.node);
-            let Some(redirect) = Redirect::read(&text, &asked.address) else {
-                return Err(SendError::Refused(text));
-            };
-            self.around.outdated.notify_one();
-            let next = match redirect {
-                Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
-                    return Err(not_reached(text));
-                }
-                Redirect::Moved(address) => {
-                    redirections += 1;
-                    self.redirects.fetch_add(1, Ordering::Relaxed);
-                    self.apply(&[(route..=route, address)]);
-                    self.ready(route, nth, limit.until).await
-                }
-                Redirect::Ask(address) => {
-                    redirections += 1;
-                    self.redirects.fetch_add(1, Ordering::Relaxed);
-                    let Some((node, target)) = self.taking_over(&address) else {
-                        return Err(not_reached(text));
-                    };
-                    let lane = target.lane(nth, &self.around);
-                    lane.ready(limit.until).await.map(|link| RoutedLink {
-                        link,
-                        node,
-                        taken_over_from: Some(way.node),
-                    })
-                }
-                Redirect::Later(pause) => {
-                    tokio::time::sleep_until((Instant::now() + pause).min(limit.until)).await;
-                    self.ready(route, nth, limit.until).await
-                }
-            };
-            way = match next {
-                Ok(way) if Instant::now() < limit.until => way,
-                // What the last server said tells more than that the time is over.
-                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(text)),
-                Err(error) => return Err(error),
-            };
-        }
-    }
-
-    /// Sends once. What a server has answered that does not have the route any more is not known.
-    async fn run_once<T>(
-        &self,
-        route: u16,
-        way: &RoutedLink,
-        call: &Call<T>,
-        limit: Limit,
-        sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
-        let sent_at = Instant::now();
-        let answer = async {
-            match way.taken_over_from {
-                None => way.link.run(call, limit, sent).await,
-                Some(_) => way.link.run_asking(call, limit, sent).await,
-            }
-        };
-        let answer = tokio::select! {
-            biased;
-            answer = answer => match answer {
-                Ok(_) if !self.has(route, way) => None,
-                answer => Some(answer),
-            },
-            () = self.lost(route, way) => None,
-        };
-        answer.unwrap_or_else(|| {
-            let source = "another server has taken over";
-            Err(SendError::Unknown {
-                source: source.into(),
-                sent_at,
-            })
+            itself: Weak::clone(itself),
         })
-    }
-
-    /// Whether the server of this way has the route, or is about to take it over from the one that has.
-    fn has(&self, route: u16, way: &RoutedLink) -> bool {
-        let owner = self.state.lock().owners[usize::from(route)];
-        owner == Some(way.node) || owner.is_some() && owner == way.taken_over_from
-    }
-
-    /// Waits until the server of this way does not have the route any more.
-    pub(super) async fn lost(&self, route: u16, way: &RoutedLink) {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if !self.has(route, way) {
-                return;
-            }
-            changed.await;
-        }
     }
 
     /// The server of a route, with its number.
     pub(super) fn owner(&self, route: u16) -> Option<(u16, Arc<Node>)> {
         let state = self.state.lock();
         let number = state.owners[usize::from(route)]?;
-        Some((number, Arc::clone(&state.nodes[usize::from(number)])))
+        Some((number, Arc::clone(state.registry.node(number))))
     }
 
     pub(super) fn node(&self, number: u16) -> Arc<Node> {
-        Arc::clone(&self.state.lock().nodes[usize::from(number)])
+        Arc::clone(self.state.lock().registry.node(number))
     }
 
     /// A server that takes over a slot, and may have none yet: it is to have connections even so.
     fn taking_over(&self, address: &Address) -> Option<(u16, Arc<Node>)> {
         let mut state = self.state.lock();
-        let number = self.number_of(&mut state, address)?;
+        let number = self.find(&mut state, &address.clone().into())?;
         state.taking_over.insert(number, Instant::now());
-        let node = Arc::clone(&state.nodes[usize::from(number)]);
+        let node = Arc::clone(state.registry.node(number));
         node.set_wanted(true);
         Some((number, node))
     }
 
-    /// The number of a server, which it keeps for good: an answer under way is judged by it. `None`: there are no
-    /// more, and what is said of that server is not followed.
-    fn number_of(&self, state: &mut State, address: &Address) -> Option<u16> {
-        let known = state.nodes.iter().position(|node| node.address == *address);
-        let number = known.unwrap_or(state.nodes.len());
-        if number == NODES_MAX {
-            event!(DEBUG, server = %address, "too many servers were named");
-            return None;
-        }
-        if known.is_none() {
-            let settings = Arc::new(self.settings.at(address, self.expected));
-            let bulk = BULK_MAX / self.connections;
-            let node = Node::new(address.clone(), settings, self.connections, bulk);
-            state.nodes.push(Arc::new(node));
-        }
-        Some(number as u16)
+    fn find(&self, state: &mut State, server: &Named) -> Option<u16> {
+        let make = |number, server: &Named| self.make(number, server);
+        let found = state.registry.find(server, &BTreeSet::new(), make)?;
+        Some(found.number)
     }
 
-    /// Enters what is known of some routes. The others keep their servers: one that is gone without a
-    /// successor may come back.
-    pub(super) fn apply(&self, found: &[(RangeInclusive<u16>, Address)]) {
-        let (nodes, switched, failovers) = {
+    fn make(&self, number: u16, server: &Named) -> Node {
+        let settings = Arc::new(self.settings.at(&server.address, self.expected));
+        let map = Weak::clone(&self.itself);
+        let identify = move |id: Option<&ServerId>| match map.upgrade() {
+            Some(map) => map.identify(number, id),
+            None => Identified::Same,
+        };
+        let (address, id) = (server.address.clone(), server.id.clone());
+        let endpoint = Endpoint::new(address, settings, id, Some(Box::new(identify)));
+        Node::new(endpoint, self.connections, BULK_MAX / self.connections)
+    }
+
+    /// A connection of this number leads to a server that reports this identity.
+    fn identify(&self, number: u16, reported: Option<&ServerId>) -> Identified {
+        let by_table = self.expected == Expected::WorkingCluster;
+        let (outcome, change) = {
             let mut state = self.state.lock();
-            let mut changed = false;
-            let mut switched = BTreeSet::new();
-            for (routes, address) in found {
-                let Some(number) = self.number_of(&mut state, address) else {
-                    continue;
-                };
-                let last = state.owners.len() - 1;
-                for route in routes.clone().filter(|route| usize::from(*route) <= last) {
-                    let owner = state.owners[usize::from(route)].replace(number);
-                    changed |= owner != Some(number);
-                    if owner.is_some_and(|owner| owner != number) {
-                        switched.insert(route);
-                    }
-                }
+            let outcome = state.registry.identified(number, reported, by_table);
+            let owner = match outcome {
+                Outcome::Alias(other) => other,
+                _ => number,
+            };
+            let mut change = Change::default();
+            if matches!(outcome, Outcome::Alias(_) | Outcome::Restarted) {
+                change.replace(&mut state, number, owner);
             }
-            if !changed {
+            if owner != number {
+                // What this address leads to has just been seen to work.
+                let address = state.registry.node(number).endpoint.address();
+                self.moves_to(state.registry.node(owner), &address);
+            }
+            (outcome, self.settle(&mut state, change))
+        };
+        self.announce(change);
+        match outcome {
+            Outcome::Same | Outcome::Restarted => Identified::Same,
+            Outcome::Unknown => Identified::Unknown,
+            Outcome::Other | Outcome::Alias(_) => Identified::Other,
+        }
+    }
+
+    /// The next connection to a server uses this address.
+    fn moves_to(&self, node: &Node, address: &Address) {
+        let settings = || self.settings.at(address, self.expected);
+        node.endpoint.set_address(address, settings);
+    }
+
+    /// The server of a route says that another one has it now. Only its owner knows that; anybody else may have
+    /// heard of it late.
+    fn moved(&self, route: u16, from: u16, address: Address) {
+        let change = {
+            let mut state = self.state.lock();
+            if state.owners[usize::from(route)] != Some(from) {
                 return;
             }
-            let after = state.owners.iter().copied().flatten().collect();
-            let before = std::mem::replace(&mut state.in_use, after);
-            state
-                .taking_over
-                .retain(|_, said| said.elapsed() < TAKING_OVER);
-            let after = &state.in_use;
-            for (number, node) in state.nodes.iter().enumerate() {
-                let number = number as u16;
-                node.set_wanted(after.contains(&number) || state.taking_over.contains_key(&number));
+            let server = Named::from(address);
+            let mut found = self.find(&mut state, &server);
+            if found == Some(from) {
+                // It does not send anybody to itself, so another server has this address now.
+                state.registry.forget_address(&server.address);
+                found = self.find(&mut state, &server);
             }
-            // A server that had routes and has none any more was taken over from.
-            let failovers = before.difference(after).count() as u64;
-            self.failovers.fetch_add(failovers, Ordering::Relaxed);
-            (after.len(), switched, failovers)
+            let Some(to) = found else { return };
+            let (epoch, at) = (state.epoch, Instant::now());
+            state.moved.insert(route, Moved { to, epoch, at });
+            let mut change = Change::default();
+            change.enter(&mut state, route, to, false);
+            self.settle(&mut state, change)
         };
-        self.changed.notify_waiters();
-        event!(
-            INFO,
-            nodes,
-            switched = switched.len(),
-            "the servers of locks have changed"
-        );
-        if !switched.is_empty() {
-            // In a cluster every node hears every message, but one that has no slots any more may be leaving.
-            if failovers > 0 {
-                self.around.moved.notify_one();
+        self.announce(change);
+    }
+
+    /// Enters what a table says. The routes that are not in it keep their servers: one that is gone without a
+    /// successor may come back. `false`: the table contradicts what an owner has said, so that another one
+    /// should be asked.
+    pub(super) fn apply(&self, table: &Table) -> bool {
+        let mut contradicted = false;
+        let change = {
+            let mut state = self.state.lock();
+            state.epoch = state.epoch.max(table.epoch);
+            let now = Instant::now();
+            state.moved.retain(|_, moved| now - moved.at < HEARSAY);
+            let source = table.source.as_ref();
+            let mut change = Change::default();
+            // By their numbers. The first range of a server tells, and is followed by others.
+            let mut replaced = BTreeSet::new();
+            for (routes, server) in &table.routes {
+                let make = |number, server: &Named| self.make(number, server);
+                let found = state.registry.find(server, &table.members, make);
+                let Some(found) = found else { continue };
+                if let Some(alias) = found.alias {
+                    change.replace(&mut state, alias, found.number);
+                }
+                let node = state.registry.node(found.number);
+                self.moves_to(node, &server.address);
+                if found.replaced {
+                    node.replace_connections();
+                    replaced.insert(found.number);
+                }
+                let is_replaced = replaced.contains(&found.number);
+                let last = state.owners.len() - 1;
+                for route in routes.clone().filter(|route| usize::from(*route) <= last) {
+                    if let Some(moved) = state.moved.get(&route)
+                        && moved.to != found.number
+                        && table.epoch <= moved.epoch
+                        && source.is_none_or(|id| state.id_of(moved.to).as_ref() != Some(id))
+                    {
+                        contradicted = true;
+                        continue;
+                    }
+                    change.enter(&mut state, route, found.number, is_replaced);
+                }
             }
-            self.switches.add(switched);
+            self.settle(&mut state, change)
+        };
+        self.announce(change);
+        !contradicted
+    }
+
+    /// Which servers are to have connections now.
+    fn settle(&self, state: &mut State, change: Change) -> Change {
+        if !change.any {
+            return change;
         }
+        let after = state.owners.iter().copied().flatten().collect();
+        let before = std::mem::replace(&mut state.in_use, after);
+        state
+            .taking_over
+            .retain(|_, said| said.elapsed() < TAKING_OVER);
+        let after = &state.in_use;
+        for (number, node) in state.registry.nodes() {
+            node.set_wanted(after.contains(&number) || state.taking_over.contains_key(&number));
+        }
+        // A server that had routes and has none any more was taken over from.
+        let failovers = before.difference(after).count() as u64;
+        self.failovers.fetch_add(failovers, Ordering::Relaxed);
+        // In a cluster every node hears every message, but one that has no slots any more may be leaving.
+        if failovers > 0 {
+            self.around.moved.notify_one();
+        }
+        change
+    }
+
+    fn announce(&self, change: Change) {
+        if !change.any {
+            return;
+        }
+        self.changed.notify_waiters();
+        self.log(Some(change.switched.len()));
+        if !change.switched.is_empty() {
+            self.switches.add(change.switched);
+        }
+    }
+
+    /// Logs that routes have changed, at most one line in five seconds. `None`: only what is still to be logged.
+    pub(super) fn log(&self, switched: Option<usize>) {
+        let (nodes, switched) = {
+            let mut state = self.state.lock();
+            (state.in_use.len(), state.log.add(switched))
+        };
+        if let Some(switched) = switched {
+            event!(INFO, nodes, switched, "the servers of locks have changed");
+        }
+    }
+
+    /// The addresses of servers that have a route by the word of its last owner: their tables know of it.
+    pub(super) fn newest(&self) -> Vec<Address> {
+        let state = self.state.lock();
+        let numbers: BTreeSet<u16> = state.moved.values().map(|moved| moved.to).collect();
+        let nodes = numbers.iter().map(|number| state.registry.node(*number));
+        nodes.map(|node| node.endpoint.address()).collect()
     }
 
     /// The servers that have a route.
@@ -344,7 +320,7 @@ impl Map {
         let state = self.state.lock();
         let in_use = state.in_use.iter();
         in_use
-            .map(|&number| Arc::clone(&state.nodes[usize::from(number)]))
+            .map(|&number| Arc::clone(state.registry.node(number)))
             .collect()
     }
 
@@ -359,8 +335,9 @@ impl Map {
     }
 
     /// Visits every server that was ever named.
-    pub(super) fn each_node(&self, visit: impl FnMut(&Arc<Node>)) {
-        self.state.lock().nodes.iter().for_each(visit);
+    pub(super) fn each_node(&self, mut visit: impl FnMut(&Arc<Node>)) {
+        let state = self.state.lock();
+        state.registry.nodes().for_each(|(_, node)| visit(node));
     }
 
     pub(super) fn figures(&self) -> Nodes {
@@ -372,14 +349,50 @@ impl Map {
     }
 }
 
+impl State {
+    fn id_of(&self, number: u16) -> Option<ServerId> {
+        self.registry.node(number).endpoint.id()
+    }
+}
+
+impl Change {
+    /// A route has this server. `replaced`: not the one that it was, although it has the same number.
+    fn enter(&mut self, state: &mut State, route: u16, number: u16, replaced: bool) {
+        let before = state.owners[usize::from(route)].replace(number);
+        let is_new = before != Some(number);
+        self.any |= is_new || replaced;
+        if before.is_some() && (is_new || replaced) {
+            self.switched.insert(route);
+        }
+    }
+
+    /// Everything of a number is another one's, which is the same server, or its own again after a restart.
+    fn replace(&mut self, state: &mut State, number: u16, owner: u16) {
+        self.any = true;
+        for route in 0..=state.owners.len() as u16 - 1 {
+            if state.owners[usize::from(route)] == Some(number) {
+                self.enter(state, route, owner, true);
+            }
+        }
+        if owner == number {
+            return;
+        }
+        if let Some(said) = state.taking_over.remove(&number) {
+            state.taking_over.insert(owner, said);
+        }
+        let moved = state.moved.values_mut();
+        let to_it = moved.filter(|moved| moved.to == number);
+        to_it.for_each(|moved| moved.to = owner);
+        // It was never a server of its own, so no other has taken over from it.
+        state.in_use.remove(&number);
+    }
+}
+
 /// A server that was named as taking over a route, and has still none after this, keeps no connections.
 const TAKING_OVER: Duration = Duration::from_secs(60);
 
-/// A slot that nobody has is asked for again after this.
-const NOBODY: Duration = Duration::from_millis(100);
-
-/// One more is a circle.
-const REDIRECTIONS_MAX: u32 = 8;
+/// For this long a node that has not heard of a route's new owner is not believed about it.
+const HEARSAY: Duration = Duration::from_secs(5);
 
 /// The maximum number of calls of a kind in flight at a server.
 const BULK_MAX: usize = 256;

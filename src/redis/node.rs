@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::address::Address;
+use super::endpoint::Endpoint;
 use super::lane::{Lane, Surroundings};
 use super::link::{Limit, SendError};
 use super::replicas::{REPLICAS_MAX, Replicas};
@@ -15,8 +15,7 @@ use crate::wire::Announce;
 
 /// A server.
 pub(super) struct Node {
-    pub(super) address: Address,
-    settings: Arc<Settings>,
+    pub(super) endpoint: Arc<Endpoint>,
     /// Those for commands, and behind them one for each number of replicas that may be waited for.
     lanes: Box<[OnceLock<Lane>]>,
     /// Whether there are to be connections.
@@ -35,16 +34,10 @@ pub(crate) enum Bulk {
 
 impl Node {
     /// A server whose connections are opened on their first use.
-    pub(super) fn new(
-        address: Address,
-        settings: Arc<Settings>,
-        lanes: usize,
-        bulk_max: usize,
-    ) -> Self {
+    pub(super) fn new(endpoint: Endpoint, lanes: usize, bulk_max: usize) -> Self {
         let bulk = || [bulk_max; 2].map(|max| Arc::new(Semaphore::new(max)));
         Self {
-            address,
-            settings,
+            endpoint: Arc::new(endpoint),
             lanes: std::iter::repeat_with(OnceLock::new)
                 .take(lanes + REPLICAS_MAX as usize)
                 .collect(),
@@ -57,7 +50,7 @@ impl Node {
     /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
     pub(super) async fn open(&self, around: &Surroundings) -> Result<(), Error> {
         for (nth, lane) in self.lanes.iter().enumerate().take(self.commands()) {
-            let opened = Lane::open(&self.settings, nth, around).await?;
+            let opened = Lane::open(&self.endpoint, nth, around).await?;
             // It is empty: the node is not shared yet.
             let _ = lane.set(opened);
         }
@@ -65,7 +58,14 @@ impl Node {
     }
 
     pub(super) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings)
+        self.endpoint.settings()
+    }
+
+    /// What was opened leads to a server that is not the one any more.
+    pub(super) fn replace_connections(&self) {
+        for link in self.lanes().filter_map(Lane::now) {
+            link.broken.notify_one();
+        }
     }
 
     pub(super) fn lane(&self, nth: usize, around: &Surroundings) -> &Lane {
@@ -74,7 +74,7 @@ impl Node {
             // Who says otherwise meanwhile would not find the lane yet.
             let wanted = self.wanted.lock();
             lane.get_or_init(|| {
-                let lane = Lane::start(&self.settings, nth, around);
+                let lane = Lane::start(&self.endpoint, nth, around);
                 lane.set_wanted(*wanted);
                 lane
             })

@@ -33,8 +33,12 @@ impl Route<'_> {
             Topology::Cluster(..) => calls.extend([
                 ("+cluster|info", "CLUSTER", vec![Arg::Fixed("INFO")]),
                 ("+cluster|slots", "CLUSTER", vec![Arg::Fixed("SLOTS")]),
+                ("+cluster|myid", "CLUSTER", vec![Arg::Fixed("MYID")]),
             ]),
-            Topology::Sentinel(_) => calls.push(("+role", "ROLE", Vec::new())),
+            Topology::Sentinel(_) => calls.extend([
+                ("+role", "ROLE", Vec::new()),
+                ("+info", "INFO", vec![Arg::Fixed("server")]),
+            ]),
         }
         if asks_replicas {
             // None has to have anything.

@@ -1,28 +1,81 @@
-//! Whether a connection leads to a server that takes writes, as far as that server knows.
+//! Whether a connection leads to a server that takes writes, as far as that server knows, and to which.
 
 use std::time::Duration;
 
+use super::address::Address;
 use super::connection::Connection;
+use super::endpoint::{Endpoint, ServerId};
 use super::settings::Expected;
+use super::slots;
 use super::transport::{Arg, ConnectionError, Reply};
+use crate::server_error;
 
-/// Refuses a server that is not what is expected, in the words that it would use itself.
+/// Refuses a server that is not what is expected, in the words that it would use itself. Answers with the identity
+/// that it reports, if it may, where there are several servers.
 pub(super) async fn check(
     connection: &Connection,
-    expected: Expected,
-    timeout: Duration,
-) -> Result<(), ConnectionError> {
+    endpoint: &Endpoint,
+) -> Result<Option<ServerId>, ConnectionError> {
+    let settings = endpoint.settings();
+    let timeout = settings.command_timeout;
     let refused = |text: &str| Err(ConnectionError::Refused(text.to_owned()));
-    match expected {
-        Expected::Nothing => Ok(()),
-        Expected::WorkingCluster if works(connection, timeout).await?.is_none() => {
-            refused("CLUSTERDOWN The cluster is down")
-        }
-        Expected::Primary if !is_primary(connection, timeout).await? => {
-            refused("READONLY it is a replica now")
-        }
-        Expected::WorkingCluster | Expected::Primary => Ok(()),
+    match settings.expected {
+        Expected::Nothing => Ok(None),
+        Expected::WorkingCluster => match works(connection, timeout).await? {
+            None => refused("CLUSTERDOWN The cluster is down"),
+            Some(_) => node_id(connection, &endpoint.address(), timeout).await,
+        },
+        Expected::Primary => match is_primary(connection, timeout).await? {
+            false => refused("READONLY it is a replica now"),
+            true => run_id(connection, timeout).await,
+        },
     }
+}
+
+/// The identity of a node of a cluster, from itself or, without the permission to ask for it, from its table.
+pub(super) async fn node_id(
+    connection: &Connection,
+    address: &Address,
+    timeout: Duration,
+) -> Result<Option<ServerId>, ConnectionError> {
+    let answer = |word| connection.command("CLUSTER", &[Arg::Fixed(word)], timeout);
+    if let Some(Reply::Text(id)) = permitted(answer("MYID").await)? {
+        return Ok(Some(id.into()));
+    }
+    let table = permitted(answer("SLOTS").await)?;
+    let ranges = table.and_then(|table| slots::read(&table, address));
+    let ranges = ranges.unwrap_or_default();
+    let itself = slots::servers(&ranges).find(|server| server.address == *address);
+    Ok(itself.and_then(|server| server.id.clone()))
+}
+
+/// The identity of a process, which ends with it.
+async fn run_id(
+    connection: &Connection,
+    timeout: Duration,
+) -> Result<Option<ServerId>, ConnectionError> {
+    let answer = connection.command("INFO", &[Arg::Fixed("server")], timeout);
+    let Some(Reply::Text(text)) = permitted(answer.await)? else {
+        return Ok(None);
+    };
+    Ok(field(&text, "run_id").map(Into::into))
+}
+
+/// The answer; `None` if the server has no such command, or no permission for it.
+fn permitted(answer: Result<Reply, ConnectionError>) -> Result<Option<Reply>, ConnectionError> {
+    match answer {
+        Ok(reply) => Ok(Some(reply)),
+        Err(ConnectionError::Refused(text)) if !server_error::may_end_the_connection(&text) => {
+            Ok(None)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The value of a line `name:value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 /// Whether a node sees its cluster working, and in which epoch: of two maps the one of the higher epoch is
@@ -35,12 +88,8 @@ pub(super) async fn works(
     let Reply::Text(text) = reply.await? else {
         return Ok(None);
     };
-    let field = |name: &str| {
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
-    let epoch = field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
-    Ok((field("cluster_state") == Some("ok")).then(|| epoch.unwrap_or(0)))
+    let epoch = field(&text, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
+    Ok((field(&text, "cluster_state") == Some("ok")).then(|| epoch.unwrap_or(0)))
 }
 
 async fn is_primary(connection: &Connection, timeout: Duration) -> Result<bool, ConnectionError> {

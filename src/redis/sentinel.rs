@@ -1,13 +1,18 @@
-//! Who the primary is, as the sentinels tell it.
+//! Follows the primary that the sentinels report.
 //!
 //! All of them are asked, and the highest configuration epoch is believed: they learn of a failover one
-//! after the other, up to a second apart. What all who answer go on telling is believed in any epoch. What
-//! they publish when a failover has happened makes everybody ask at once; a question every second stands
-//! behind it.
+//! after the other, up to a second apart. What all that respond keep reporting is believed in any epoch.
+//! What they publish when a failover has happened makes all of them be asked immediately, beside the question
+//! of every second. Sentinels that others know are asked as well, so that all of them may be replaced one
+//! after the other.
+
+mod reports;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,145 +20,62 @@ use tokio::time::Instant;
 use super::address::Address;
 use super::backoff::Backoff;
 use super::connection::{Connection, Task, connect_error};
-use super::map::Map;
+use super::endpoint::ServerId;
+use super::map::{Map, Table};
 use super::settings::Settings;
 use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
 use crate::error::Error;
 use crate::runtime::event;
 
+use reports::{Report, Reports};
+
 /// Watches a primary.
 pub(super) struct Sentinels {
     settings: Arc<Settings>,
-    sentinels: Vec<Sentinel>,
     /// What the sentinels call the primary and its replicas.
     service: Arc<str>,
     reports: Mutex<Reports>,
-}
-
-struct Sentinel {
-    address: Address,
-    settings: Settings,
-}
-
-/// What a sentinel says of the primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Report {
-    epoch: u64,
-    primary: Address,
-    down_after: Option<Duration>,
-}
-
-/// Who the primary is. Of one epoch there is one primary.
-#[derive(Clone)]
-struct Believed {
-    epoch: u64,
-    primary: Address,
-}
-
-/// What was said so far.
-struct Reports {
-    /// The last answer of each sentinel.
-    latest: Vec<Option<Report>>,
-    believed: Option<Believed>,
-    /// Another primary than that, of which all tell who answer, and since when they do.
-    instead: Option<(Address, Instant)>,
-    warned: bool,
-}
-
-impl Reports {
-    fn new(sentinels: usize) -> Self {
-        Self {
-            latest: vec![None; sentinels],
-            believed: None,
-            instead: None,
-            warned: false,
-        }
-    }
-
-    /// Who the primary is by what a sentinel has just said. A lower epoch than one that was believed is an
-    /// old story, also when most sentinels tell it: they learn of a failover one after the other. Only when
-    /// all of them tell it they were made anew, or when all who answer go on telling it.
-    fn primary(&mut self, nth: usize, report: Report, now: Instant) -> Option<Address> {
-        self.latest[nth] = Some(report);
-        let reports = self.latest.iter().flatten();
-        let newest = reports.max_by_key(|report| report.epoch)?.clone();
-        let all = self.latest.iter().all(Option::is_some);
-        let is_news = match &self.believed {
-            None => true,
-            Some(believed) if newest.epoch < believed.epoch && all => true,
-            Some(believed) => newest.epoch > believed.epoch,
-        };
-        if is_news || self.is_agreed(&newest.primary, now) {
-            self.instead = None;
-            self.believed = Some(Believed {
-                epoch: newest.epoch,
-                primary: newest.primary,
-            });
-        }
-        self.believed
-            .as_ref()
-            .map(|believed| believed.primary.clone())
-    }
-
-    /// Whether an operator has told the sentinels of this primary: in no higher epoch than before, perhaps in
-    /// the first one still, but most of them answer and none of those tells of another, for longer than they
-    /// need to hear of a failover from each other.
-    fn is_agreed(&mut self, primary: &Address, now: Instant) -> bool {
-        let reports = || self.latest.iter().flatten();
-        let believed = self.believed.as_ref();
-        let is_agreed = believed.is_some_and(|believed| believed.primary != *primary)
-            && reports().count() * 2 > self.latest.len()
-            && reports().all(|report| report.primary == *primary);
-        if !is_agreed {
-            self.instead = None;
-            return false;
-        }
-        match &self.instead {
-            Some((instead, since)) if instead == primary => now - *since >= AGREED,
-            _ => {
-                self.instead = Some((primary.clone(), now));
-                false
-            }
-        }
-    }
+    /// Whether a warning about `down-after-milliseconds` was logged.
+    warned: Mutex<bool>,
 }
 
 impl Sentinels {
-    pub(super) fn new(settings: &Arc<Settings>, known: &[Address], service: &str) -> Self {
-        let sentinel = |address: &Address| Sentinel {
-            address: address.clone(),
-            settings: settings.at_sentinel(address),
-        };
+    pub(super) fn new(settings: &Arc<Settings>, named: &[Address], service: &str) -> Self {
         Self {
             settings: Arc::clone(settings),
-            sentinels: known.iter().map(sentinel).collect(),
             service: service.into(),
-            reports: Mutex::new(Reports::new(known.len())),
+            reports: Mutex::new(Reports::new(named, Instant::now())),
+            warned: Mutex::new(false),
         }
     }
 
-    /// Fills the map for the first time: every sentinel is asked once.
+    /// Fills the map for the first time: every sentinel is asked once, all at the same time.
     pub(super) async fn begin(&self, map: &Map) -> Result<(), Error> {
-        let time_limit = self.settings.command_timeout / self.sentinels.len().max(1) as u32;
-        let (mut primary, mut problem) = (None, None);
-        for (nth, sentinel) in self.sentinels.iter().enumerate() {
-            let asking = async {
-                let (connection, _task) =
-                    Connection::open(&sentinel.settings, Role::Commands).await?;
-                self.query(&connection, sentinel, time_limit).await
-            };
-            let asked = tokio::time::timeout(time_limit, asking).await;
-            match asked.unwrap_or_else(|_| Err(silent())) {
-                Ok(report) => primary = self.learn(nth, report),
-                Err(error) => problem = problem.or(Some((sentinel, error))),
+        let addresses = self.reports.lock().addresses();
+        let mut asking: FuturesUnordered<_> = addresses
+            .iter()
+            .map(|address| self.first(address))
+            .collect();
+        let (mut primary, mut problems) = (None, Vec::new());
+        let mut until = Instant::now() + self.settings.command_timeout;
+        loop {
+            let asked = tokio::time::timeout_at(until, asking.next());
+            match asked.await {
+                Ok(Some((address, Ok(report)))) => {
+                    primary = self.believe(address, report);
+                    // A client that connects while a sentinel is stale has seen no failover, so the others are
+                    // waited for, but not those that hang.
+                    until = until.min(Instant::now() + TIME_LIMIT);
+                }
+                Ok(Some((address, Err(problem)))) => problems.push((address, problem)),
+                Ok(None) | Err(_) => break,
             }
         }
         if let Some(primary) = primary {
-            // Behind the last answer: who connects while a sentinel lies behind has seen no failover.
-            map.apply(&[(0..=0, primary)]);
+            map.apply(&table(primary));
             return Ok(());
         }
-        match problem {
+        match problems.into_iter().next() {
             Some((_, ConnectionError::Refused(text))) if text.contains("No such master") => {
                 Err(Error::InvalidConfig {
                     what: "address",
@@ -163,53 +85,94 @@ impl Sentinels {
                     ),
                 })
             }
-            Some((sentinel, error)) => Err(connect_error(&sentinel.settings, error)),
+            Some((address, problem)) => {
+                Err(connect_error(&self.settings.at_sentinel(address), problem))
+            }
             None => Err(connect_error(&self.settings, silent())),
         }
+    }
+
+    /// The first answer of a sentinel.
+    async fn first<'a>(
+        &self,
+        address: &'a Address,
+    ) -> (&'a Address, Result<Report, ConnectionError>) {
+        let asking = async {
+            let settings = self.settings.at_sentinel(address);
+            let (connection, _task) = Connection::open(&settings, Role::Commands).await?;
+            self.query(&connection, address).await
+        };
+        (address, asking.await)
     }
 
     /// Starts what keeps the map right.
     pub(super) fn keep(self, map: &Arc<Map>) {
         let this = Arc::new(self);
         let (query_now, asked) = watch::channel(());
-        for nth in 0..this.sentinels.len() {
-            let (this, map, asked) = (Arc::clone(&this), Arc::clone(map), asked.clone());
-            let around = map.around.clone();
-            around.spawn(async move { this.poll(&map, nth, asked).await });
+        for address in this.reports.lock().addresses() {
+            Arc::clone(&this).start(map, address, &asked);
         }
-        let map = Arc::clone(map);
         let around = map.around.clone();
+        let map = Arc::clone(map);
         around.spawn(async move {
             let in_doubt = async {
                 loop {
                     map.around.outdated.notified().await;
                     let _ = query_now.send(());
-                    // Everybody who has found that a server is gone says so.
-                    tokio::time::sleep(APART).await;
+                    // Every call that finds its server gone reports that.
+                    tokio::time::sleep(QUERY_GAP_MIN).await;
                 }
             };
             tokio::join!(in_doubt, this.listen(&map));
         });
     }
 
-    /// Asks one sentinel every second, and whenever there is doubt.
-    async fn poll(&self, map: &Map, nth: usize, mut asked: watch::Receiver<()>) {
-        let sentinel = &self.sentinels[nth];
-        let mut backoff = Backoff::new(self.settings.is_scattered());
+    /// Starts asking a sentinel.
+    fn start(self: Arc<Self>, map: &Arc<Map>, address: Address, asked: &watch::Receiver<()>) {
+        let (around, map, asked) = (map.around.clone(), Arc::clone(map), asked.clone());
+        around.spawn(async move {
+            let poll = Box::pin(self.poll(&map, &address, asked));
+            poll.await;
+        });
+    }
+
+    /// Asks one sentinel every second, and whenever there is doubt. Returns when it is gone for good.
+    async fn poll(
+        self: &Arc<Self>,
+        map: &Arc<Map>,
+        address: &Address,
+        mut asked: watch::Receiver<()>,
+    ) {
+        let settings = self.settings.at_sentinel(address);
+        let mut backoff = Backoff::new(settings.is_scattered());
+        let mut learn_at = Instant::now();
         loop {
-            let problem = match Connection::open(&sentinel.settings, Role::Commands).await {
+            let problem = match Connection::open(&settings, Role::Commands).await {
                 Ok((connection, _task)) => loop {
-                    match self.query(&connection, sentinel, TIME_LIMIT).await {
-                        Ok(report) => self.believe(map, nth, report),
+                    match self.query(&connection, address).await {
+                        Ok(report) => {
+                            if let Some(primary) = self.believe(address, report) {
+                                map.apply(&table(primary));
+                            }
+                        }
                         Err(problem) => break problem,
                     }
-                    backoff = Backoff::new(self.settings.is_scattered());
-                    let _ = tokio::time::timeout(BETWEEN, asked.changed()).await;
+                    map.log(None);
+                    if Instant::now() >= learn_at {
+                        for other in self.learn(&connection, address).await {
+                            Arc::clone(self).start(map, other, &asked);
+                        }
+                        learn_at = Instant::now() + LEARN_INTERVAL;
+                    }
+                    backoff = Backoff::new(settings.is_scattered());
+                    let _ = tokio::time::timeout(QUERY_INTERVAL, asked.changed()).await;
                 },
                 Err(problem) => problem,
             };
-            event!(DEBUG, sentinel = %sentinel.address, %problem, "a sentinel does not answer");
-            self.reports.lock().latest[nth] = None;
+            event!(DEBUG, sentinel = %address, %problem, "a sentinel does not respond");
+            if !self.reports.lock().silent(address, Instant::now()) {
+                return;
+            }
             backoff.wait().await;
         }
     }
@@ -217,45 +180,65 @@ impl Sentinels {
     async fn query(
         &self,
         connection: &Connection,
-        sentinel: &Sentinel,
-        time_limit: Duration,
+        address: &Address,
     ) -> Result<Report, ConnectionError> {
-        let exchange = |subcommand| {
-            let words = [Arg::Fixed(subcommand), Arg::Text(Arc::clone(&self.service))];
-            connection.command("SENTINEL", &words, time_limit)
-        };
-        let unclear = || ConnectionError::Refused("ERR the sentinel does not tell".to_owned());
-        loop {
+        let unclear = || ConnectionError::Refused("ERR the sentinel does not report".to_owned());
+        for _ in 0..TRIES {
             // The sentinel that leads a failover shows the new epoch beside the old address until it is
-            // over; the new address it tells to who asks for nothing else.
-            let before = epoch(&exchange("MASTER").await?).ok_or_else(unclear)?;
-            let address = exchange("GET-MASTER-ADDR-BY-NAME").await?;
-            let master = exchange("MASTER").await?;
-            let report = read(&master, &address, &sentinel.address).ok_or_else(unclear)?;
+            // over; the new address is what it answers to a question for the address alone.
+            let before = epoch(&self.ask(connection, "MASTER").await?).ok_or_else(unclear)?;
+            let primary = self.ask(connection, "GET-MASTER-ADDR-BY-NAME").await?;
+            let master = self.ask(connection, "MASTER").await?;
+            let report = read(&master, &primary, address).ok_or_else(unclear)?;
             if report.epoch == before {
                 return Ok(report);
             }
+            tokio::time::sleep(QUERY_GAP_MIN).await;
         }
+        Err(unclear())
     }
 
-    fn believe(&self, map: &Map, nth: usize, report: Report) {
-        if let Some(primary) = self.learn(nth, report) {
-            map.apply(&[(0..=0, primary)]);
-        }
+    async fn ask(
+        &self,
+        connection: &Connection,
+        subcommand: &'static str,
+    ) -> Result<Reply, ConnectionError> {
+        let words = [Arg::Fixed(subcommand), Arg::Text(Arc::clone(&self.service))];
+        connection.command("SENTINEL", &words, TIME_LIMIT).await
     }
 
-    /// Who the primary is by what a sentinel has just said.
-    fn learn(&self, nth: usize, report: Report) -> Option<Address> {
+    /// Other sentinels that this one knows and this client did not. None, if it does not permit the question.
+    async fn learn(&self, connection: &Connection, address: &Address) -> Vec<Address> {
+        let own = connection.command("SENTINEL", &[Arg::Fixed("MYID")], TIME_LIMIT);
+        let own = match own.await {
+            Ok(Reply::Text(id)) => Some(id.into()),
+            _ => None,
+        };
+        let others = self.ask(connection, "SENTINELS").await;
+        let now = Instant::now();
+        let mut reports = self.reports.lock();
+        reports.identified(address, own);
+        let Ok(Reply::List(others)) = others else {
+            return Vec::new();
+        };
+        let others = others.iter().filter_map(|other| sentinel(other, address));
+        let new = others.filter(|(address, id)| reports.learn(address, id.clone(), now));
+        new.map(|(address, _)| address).collect()
+    }
+
+    /// Who the primary is by what a sentinel has just reported.
+    fn believe(&self, sentinel: &Address, report: Report) -> Option<Address> {
         let timeout = self.settings.command_timeout;
         let too_short = report
             .down_after
             .filter(|down_after| *down_after <= timeout);
-        let (primary, warn) = {
+        let primary = {
             let mut reports = self.reports.lock();
-            let warn = too_short.filter(|_| !std::mem::replace(&mut reports.warned, true));
-            (reports.primary(nth, report, Instant::now()), warn)
+            reports.primary(sentinel, report, Instant::now())
         };
-        if let Some(down_after) = warn {
+        if let Some(down_after) = too_short
+            && !std::mem::replace(&mut *self.warned.lock(), true)
+        {
             event!(
                 WARN,
                 ?down_after,
@@ -269,8 +252,16 @@ impl Sentinels {
     /// Hears of failovers from one sentinel, and from the next when that one is gone.
     async fn listen(&self, map: &Map) {
         let mut backoff = Backoff::new(self.settings.is_scattered());
-        for sentinel in self.sentinels.iter().cycle() {
-            if let Ok((connection, task)) = self.subscribed(sentinel).await {
+        let mut last = None;
+        loop {
+            let addresses = self.reports.lock().addresses();
+            let next = addresses
+                .iter()
+                .find(|address| Some(*address) > last.as_ref());
+            last = next.or_else(|| addresses.first()).cloned();
+            if let Some(address) = &last
+                && let Ok((connection, task)) = self.subscribed(address).await
+            {
                 backoff = Backoff::new(self.settings.is_scattered());
                 hear(map, &connection, task).await;
             }
@@ -280,8 +271,9 @@ impl Sentinels {
         }
     }
 
-    async fn subscribed(&self, sentinel: &Sentinel) -> Result<(Connection, Task), ConnectionError> {
-        let (connection, task) = Connection::open(&sentinel.settings, Role::Messages).await?;
+    async fn subscribed(&self, address: &Address) -> Result<(Connection, Task), ConnectionError> {
+        let settings = self.settings.at_sentinel(address);
+        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
         let change = Change::Subscribe(vec!["+switch-master".into()]);
         let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
         confirmed.await?;
@@ -309,6 +301,16 @@ fn silent() -> ConnectionError {
     ConnectionError::Timeout("no answer".to_owned())
 }
 
+/// All locks are at the primary. Which server that is, each of its connections finds out.
+fn table(primary: Address) -> Table {
+    Table {
+        source: None,
+        epoch: 0,
+        routes: vec![(0..=0, primary.into())],
+        members: Default::default(),
+    }
+}
+
 /// Reads `SENTINEL MASTER`, names and values in turn, and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
 fn read(master: &Reply, address: &Reply, asked: &Address) -> Option<Report> {
     let Reply::List(address) = address else {
@@ -323,6 +325,17 @@ fn read(master: &Reply, address: &Reply, asked: &Address) -> Option<Report> {
         primary: Address::named(host, port.parse().ok()?, asked),
         down_after: down_after.map(Duration::from_millis),
     })
+}
+
+/// Reads one of `SENTINEL SENTINELS`, unless it is about one that has not introduced itself yet, or is down.
+fn sentinel(words: &Reply, asked: &Address) -> Option<(Address, Option<ServerId>)> {
+    let (host, port) = (field(words, "ip")?, field(words, "port")?.parse().ok()?);
+    let is_down = field(words, "flags").is_some_and(|flags| flags.contains("_down"));
+    if host.is_empty() || port == 0 || is_down {
+        return None;
+    }
+    let id = field(words, "runid").filter(|id| !id.is_empty());
+    Some((Address::named(host, port, asked), id.map(Into::into)))
 }
 
 fn epoch(master: &Reply) -> Option<u64> {
@@ -340,16 +353,18 @@ fn field<'a>(master: &'a Reply, name: &str) -> Option<&'a str> {
 }
 
 /// Between two questions when nothing happens.
-const BETWEEN: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two questions when much does.
-const APART: Duration = Duration::from_millis(50);
+/// Between two questions for the other sentinels.
+const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// So long all who answer tell of another primary before it is believed. They talk to each other every two
-/// seconds.
-const AGREED: Duration = Duration::from_secs(5);
+/// Between two questions when much happens, and while the epoch changes.
+const QUERY_GAP_MIN: Duration = Duration::from_millis(50);
 
-/// A sentinel that has not answered by then is asked over another connection.
+/// A sentinel whose epoch changes at each question is as good as none.
+const TRIES: u32 = 3;
+
+/// A sentinel that has not responded by then is asked over another connection.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -6,12 +6,16 @@
 //! lagging stream), every waiter is woken.
 //!
 //! Half of the command timeout is for detecting that a connection is dead, the other half for its
-//! replacement: a call that waits for its subscription survives one silent connection.
+//! replacement: a call that waits for its subscription survives one silent connection. Of a cluster the next
+//! node is tried beside one that does not respond.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -34,23 +38,11 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// How many there are to choose from.
-    fn servers(&self) -> usize {
+    /// The servers to choose from.
+    fn servers(&self) -> Vec<Arc<Settings>> {
         match self {
-            Self::One(_) => 1,
-            Self::Several(map) => map.nodes().len(),
-        }
-    }
-
-    /// The server of the next connection. `tried` so many before.
-    fn settings(&self, tried: usize) -> Option<Arc<Settings>> {
-        match self {
-            Self::One(settings) => Some(Arc::clone(settings)),
-            Self::Several(map) => {
-                let nodes = map.nodes();
-                let node = nodes.get(tried.checked_rem(nodes.len())?)?;
-                Some(node.settings())
-            }
+            Self::One(settings) => vec![Arc::clone(settings)],
+            Self::Several(map) => map.nodes().iter().map(|node| node.settings()).collect(),
         }
     }
 }
@@ -71,7 +63,7 @@ pub(super) async fn open(
         moved: Arc::clone(&around.moved),
         slow: AtomicBool::new(false),
     };
-    let first = actor.connect_first().await;
+    let first = actor.connect().await;
     let first = first.map_err(|problem| connect_error(settings, problem))?;
     around.spawn(actor.run(first));
     Ok(())
@@ -79,7 +71,7 @@ pub(super) async fn open(
 
 struct Actor {
     source: Source,
-    /// Connections that were opened, or were not.
+    /// Attempts to open a connection, so that each begins with the next server.
     tried: AtomicUsize,
     settings: Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
@@ -101,17 +93,20 @@ impl Actor {
         let mut backoff = Backoff::new(self.settings.is_scattered());
         loop {
             let since = Instant::now();
-            let served = self.serve(&mut session).await;
+            let end = self.serve(&mut session).await;
             self.subscriptions.disconnected();
             event!(WARN, "subscriber connection lost, reconnecting");
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
-            if served || since.elapsed() >= Backoff::LONGEST {
+            if !matches!(end, End::Useless) || since.elapsed() >= Backoff::LONGEST {
                 backoff = Backoff::new(self.settings.is_scattered());
             } else {
                 backoff.wait().await;
             }
-            session = self.reconnect(&mut backoff).await;
+            session = match end {
+                End::Replaced(successor) => successor,
+                End::Served | End::Useless => self.reconnect(&mut backoff).await,
+            };
             event!(INFO, "subscriber connection replaced");
         }
     }
@@ -129,35 +124,40 @@ impl Actor {
         }
     }
 
-    /// To any server that answers: of a cluster some may be away.
-    async fn connect_first(&self) -> Result<Session, ConnectionError> {
-        let mut left = self.source.servers();
+    /// To any server that responds: of a cluster some may be away, or hang.
+    async fn connect(&self) -> Result<Session, ConnectionError> {
+        let servers = self.source.servers();
+        let mut left = servers.len();
+        let mut opening = FuturesUnordered::new();
+        let mut problem = None;
+        let mut next_at = Instant::now();
         loop {
-            left = left.saturating_sub(1);
-            match self.connect().await {
-                Err(problem) if left > 0 => {
-                    event!(DEBUG, %problem, "a server does not take subscribers")
+            tokio::select! {
+                biased;
+                Some(opened) = opening.next() => match opened {
+                    Ok(session) => return Ok(session),
+                    Err(error) => {
+                        event!(DEBUG, %error, "a server does not take subscribers");
+                        problem = Some(error);
+                        next_at = Instant::now();
+                    }
+                },
+                () = tokio::time::sleep_until(next_at), if left > 0 => {
+                    left -= 1;
+                    let nth = self.tried.fetch_add(1, Ordering::Relaxed) % servers.len();
+                    opening.push(Session::open(&servers[nth]));
+                    next_at = Instant::now() + HEDGE_AFTER;
                 }
-                answer => return answer,
+                else => {
+                    let unknown = || ConnectionError::Lost("no server is known".to_owned());
+                    return Err(problem.unwrap_or_else(unknown));
+                }
             }
         }
     }
 
-    async fn connect(&self) -> Result<Session, ConnectionError> {
-        let tried = self.tried.fetch_add(1, Ordering::Relaxed);
-        let nobody = || ConnectionError::Lost("no server is known".to_owned());
-        let settings = self.source.settings(tried).ok_or_else(nobody)?;
-        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
-        let messages = connection.messages();
-        Ok(Session {
-            connection,
-            messages,
-            task,
-        })
-    }
-
-    /// Serves one connection until it ends or must be replaced. Returns whether it was of use.
-    async fn serve(&self, session: &mut Session) -> bool {
+    /// Serves one connection until it ends or must be replaced.
+    async fn serve(&self, session: &mut Session) -> End {
         let Session {
             connection,
             messages,
@@ -167,16 +167,38 @@ impl Actor {
             actor: self,
             connection,
             served: AtomicBool::new(false),
+            asked_at: Mutex::new(None),
+            asked: Notify::new(),
         };
         tokio::select! {
             biased;
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
-            () = self.moved.notified() => return false,
+            () = self.moved.notified() => return End::Useless,
             () = self.listen(messages) => {}
             OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
+            successor = self.successor(&worker) => return End::Replaced(successor),
         }
-        worker.served.load(Ordering::Relaxed)
+        match worker.served.load(Ordering::Relaxed) {
+            true => End::Served,
+            false => End::Useless,
+        }
+    }
+
+    /// Opens a connection to another node beside one that does not respond. Never ready if that responds first.
+    async fn successor(&self, worker: &ChannelWorker<'_>) -> Session {
+        loop {
+            worker.asked.notified().await;
+            tokio::time::sleep(HEDGE_AFTER).await;
+            if !worker.is_silent() || self.source.servers().len() < 2 {
+                continue;
+            }
+            if let Ok(session) = self.connect().await
+                && worker.is_silent()
+            {
+                return session;
+            }
+        }
     }
 
     /// How long a reply may take before the connection counts as dead.
@@ -204,15 +226,45 @@ impl Actor {
     }
 }
 
+/// Why a connection is not served any more.
+enum End {
+    /// It is gone, after it was of use.
+    Served,
+    /// It was never of use, or leads to the wrong server.
+    Useless,
+    /// It does not respond, and another node does.
+    Replaced(Session),
+}
+
+impl Session {
+    async fn open(settings: &Settings) -> Result<Self, ConnectionError> {
+        let (connection, task) = Connection::open(settings, Role::Messages).await?;
+        let messages = connection.messages();
+        Ok(Self {
+            connection,
+            messages,
+            task,
+        })
+    }
+}
+
 /// Subscribes and unsubscribes on one connection.
 struct ChannelWorker<'a> {
     actor: &'a Actor,
     connection: &'a Connection,
     /// A barrier was answered.
     served: AtomicBool,
+    /// When the barrier under way was sent.
+    asked_at: Mutex<Option<Instant>>,
+    asked: Notify,
 }
 
 impl ChannelWorker<'_> {
+    fn is_silent(&self) -> bool {
+        let asked_at = *self.asked_at.lock();
+        asked_at.is_some_and(|at| at.elapsed() >= HEDGE_AFTER)
+    }
+
     /// Returns when the connection is out of step and must be replaced.
     async fn work(&self) -> OutOfStep {
         let subscriptions = &self.actor.subscriptions;
@@ -329,11 +381,15 @@ impl ChannelWorker<'_> {
             actor,
             connection,
             served,
+            ..
         } = self;
         let answer_timeout = actor.answer_timeout();
         let since = Instant::now();
+        *self.asked_at.lock() = Some(since);
+        self.asked.notify_one();
         let exchange = connection.barrier(change, nonce.clone(), answer_timeout);
         let answer = tokio::time::timeout(answer_timeout, exchange).await;
+        *self.asked_at.lock() = None;
         let slow = since.elapsed() > actor.settings.command_timeout / 2;
         match answer {
             Ok(Ok(echo)) => {
@@ -377,6 +433,9 @@ const STRAY: [Duration; 3] = [
     Duration::from_millis(20),
     Duration::from_millis(80),
 ];
+
+/// The next node is tried beside one that has not responded by then.
+const HEDGE_AFTER: Duration = Duration::from_millis(250);
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
+
 use super::address::Address;
-use super::cluster::Scout;
+use super::cluster::SlotMapRefresher;
+use super::endpoint::Endpoint;
 use super::lane::{Lane, Surroundings};
 use super::link::{Limit, SendError};
 use super::map::Map;
@@ -32,27 +35,22 @@ impl Topology {
     ) -> Result<Self, Error> {
         let map = |expected, routes| {
             let settings = Arc::clone(settings);
-            Arc::new(Map::new(
-                settings,
-                expected,
-                routes,
-                connections,
-                around.clone(),
-            ))
+            Map::new(settings, expected, routes, connections, around.clone())
         };
         Ok(match &settings.kind {
             Kind::Server => {
-                let address = Address::default();
-                let node = Node::new(address, Arc::clone(settings), connections, BULK_MAX);
+                let settings = Arc::clone(settings);
+                let endpoint = Endpoint::new(Address::default(), settings, None, None);
+                let node = Node::new(endpoint, connections, BULK_MAX);
                 node.open(around).await?;
                 Self::One(node)
             }
             Kind::Cluster(known) => {
                 let map = map(Expected::WorkingCluster, SLOTS);
-                let mut scout = Scout::new(settings);
-                scout.begin(&map, known).await?;
-                let announce = scout.announce(settings.announce).await?;
-                scout.keep(&map, known.clone());
+                let mut refresher = SlotMapRefresher::new(settings);
+                refresher.begin(&map, known).await?;
+                let announce = refresher.announce(settings.announce).await?;
+                refresher.keep(&map, known.clone());
                 Self::Cluster(map, announce)
             }
             Kind::Sentinel(known, service) => {
@@ -94,15 +92,14 @@ impl Topology {
         }
     }
 
-    /// Asks every server on every lane for an answer, one after the other.
+    /// Asks every server on every lane for an answer, all servers at the same time.
     pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
         match self {
             Self::One(node) => node.ping(around, limit).await,
             Self::Cluster(map, _) | Self::Sentinel(map) => {
-                for node in map.nodes() {
-                    node.ping(around, limit).await?;
-                }
-                Ok(())
+                let nodes = map.nodes();
+                let pings = nodes.iter().map(|node| node.ping(around, limit));
+                try_join_all(pings).await.map(|_| ())
             }
         }
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::core::{Generation, RenewOutcome, RenewalRequest, ThreadId};
 use crate::entry::{Entry, Locks};
 use crate::redis::slot_of;
-use crate::runtime::event;
+use crate::runtime::{Throttle, event};
 use crate::script::RenewalKey;
 
 /// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
@@ -119,6 +119,7 @@ pub(super) struct Recheck {
     entries: Vec<Weak<Entry>>,
     /// How many holds were looked at so far.
     holds: usize,
+    log: Throttle,
 }
 
 impl Recheck {
@@ -134,9 +135,6 @@ impl Recheck {
         entries.retain(is_of_them);
         entries.sort_by_cached_key(|entry| entry.route().number());
         self.entries.extend(entries.iter().map(Arc::downgrade));
-        if self.entries.is_empty() {
-            self.say();
-        }
     }
 
     pub(super) fn is_under_way(&self) -> bool {
@@ -173,19 +171,30 @@ impl Recheck {
         }
         self.holds += rechecked.len();
         if self.entries.is_empty() {
-            self.say();
+            let holds = std::mem::take(&mut self.holds);
+            self.log(Some(holds).filter(|holds| *holds > 0));
         }
         let limit = limit.unwrap_or_else(Instant::now);
         rechecked.batches(false, limit)
     }
 
-    fn say(&mut self) {
-        let holds = std::mem::take(&mut self.holds);
-        event!(
-            WARN,
-            holds,
-            "other servers have taken over: their holds are looked at"
-        );
+    /// When there is something to log that was held back.
+    pub(super) async fn log_is_due(&self) {
+        match self.log.due() {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Logs how many holds were looked at, at most one line in five seconds. `None`: only what was held back.
+    pub(super) fn log(&mut self, holds: Option<usize>) {
+        if let Some(holds) = self.log.add(holds) {
+            event!(
+                WARN,
+                holds,
+                "other servers have taken over: their holds are looked at"
+            );
+        }
     }
 }
 

@@ -11,16 +11,16 @@ use super::current::{Current, Figures, GoneOnDrop, State};
 use crate::error::TlsProblem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
+use crate::redis::endpoint::{Endpoint, Identified};
 use crate::redis::fence::{self, ConnectionFence, Identity};
 use crate::redis::link::Link;
 use crate::redis::probe;
-use crate::redis::settings::Settings;
 use crate::redis::transport::{ConnectionError, Role};
 use crate::runtime::event;
 
 /// Owns the connection of a lane, and decides when the next one may be used.
 pub(super) struct Supervisor {
-    pub(super) settings: Arc<Settings>,
+    pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
     pub(super) figures: Arc<Figures>,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
@@ -30,6 +30,8 @@ pub(super) struct Supervisor {
     pub(super) moved: Arc<Notify>,
     /// Notified when there is no connection: another server may have taken over.
     pub(super) outdated: Arc<Notify>,
+    /// Notified when the server does not answer in time.
+    pub(super) doubted: Arc<Notify>,
     /// Whether there is to be a connection.
     pub(super) wanted: watch::Receiver<bool>,
 }
@@ -54,7 +56,7 @@ impl Supervisor {
                 }
             }
         };
-        let mut misplaced = Backoff::new(self.settings.is_scattered());
+        let mut misplaced = self.backoff();
         loop {
             let Connected {
                 link,
@@ -81,7 +83,7 @@ impl Supervisor {
                 event!(
                     WARN,
                     lane = self.nth,
-                    server = self.settings.address,
+                    server = self.endpoint.settings().address,
                     "command connection lost, reconnecting"
                 );
                 self.outdated.notify_one();
@@ -99,7 +101,7 @@ impl Supervisor {
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
             let connection_fence = *self.figures.fence.lock();
             event!(INFO, lane = self.nth,
-                server = self.settings.address,
+                server = self.endpoint.settings().address,
                 %connection_fence,
                 "command connection replaced"
             );
@@ -115,6 +117,7 @@ impl Supervisor {
         let doubted = async {
             loop {
                 link.doubt.notified().await;
+                self.doubted.notify_one();
                 if let Some(opened) = self.open_while_doubted(link).await {
                     return opened;
                 }
@@ -123,7 +126,7 @@ impl Supervisor {
         let misplaced = async {
             link.misplaced.notified().await;
             if link.opened_at.elapsed() > STABLE_AFTER {
-                *misplaced = Backoff::new(self.settings.is_scattered());
+                *misplaced = self.backoff();
             }
             loop {
                 misplaced.wait().await;
@@ -145,7 +148,7 @@ impl Supervisor {
 
     /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
-        let mut backoff = Backoff::new(self.settings.is_scattered());
+        let mut backoff = self.backoff();
         while link.is_doubted() {
             match self.open().await {
                 Ok(opened) if link.is_doubted() => return Some(opened),
@@ -174,7 +177,7 @@ impl Supervisor {
     }
 
     async fn reconnect(&mut self, successor: Option<Opened>, current: &Current) -> Connected {
-        let mut backoff = Backoff::new(self.settings.is_scattered());
+        let mut backoff = self.backoff();
         let mut opened = successor.map(Ok);
         loop {
             let next = match opened.take() {
@@ -211,21 +214,23 @@ impl Supervisor {
 
     /// Opens a connection and reads its identity, which shows that the server answers.
     pub(super) async fn open(&self) -> Result<Opened, ConnectionError> {
-        let Settings {
-            expected,
-            command_timeout,
-            ..
-        } = *self.settings;
-        let (connection, task) = Connection::open(&self.settings, Role::Commands).await?;
-        probe::check(&connection, expected, command_timeout).await?;
-        let identity = match self.settings.fence {
-            true => fence::identify(&connection, self.settings.command_timeout).await?,
+        let settings = self.endpoint.settings();
+        let (connection, task) = Connection::open(&settings, Role::Commands).await?;
+        let server = probe::check(&connection, &self.endpoint).await?;
+        let server = self.endpoint.identify(server.as_ref());
+        if server == Identified::Other {
+            let text = "another server answers at its address";
+            return Err(ConnectionError::Lost(text.to_owned()));
+        }
+        let identity = match settings.fence {
+            true => fence::identify(&connection, settings.command_timeout).await?,
             false => None,
         };
         Ok(Opened {
             connection,
             task,
             identity,
+            server,
         })
     }
 
@@ -236,11 +241,11 @@ impl Supervisor {
             connection,
             task,
             identity,
+            server,
         } = opened;
-        let fence = match (self.fence(&connection).await?, &identity) {
-            (ConnectionFence::Active, Some(_)) => {
-                fence::may_kill(&connection, self.settings.command_timeout).await?
-            }
+        let timeout = self.endpoint.settings().command_timeout;
+        let fence = match (self.fence(&connection, server).await?, &identity) {
+            (ConnectionFence::Active, Some(_)) => fence::may_kill(&connection, timeout).await?,
             (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,
         };
@@ -263,25 +268,39 @@ impl Supervisor {
 
     /// Kills the predecessor at the server. After the reply, 0 or 1, none of its commands is
     /// executed any more.
-    async fn fence(&mut self, connection: &Connection) -> Result<ConnectionFence, ConnectionError> {
-        let Some(predecessor) = &self.predecessor else {
-            return Ok(if self.settings.fence {
-                ConnectionFence::Active
-            } else {
-                ConnectionFence::Off
-            });
-        };
-        let fence = match predecessor {
-            _ if !self.settings.fence => ConnectionFence::Off,
-            None => ConnectionFence::NotPermitted,
-            Some(identity) => {
-                fence::kill(connection, identity, self.settings.command_timeout).await?
+    async fn fence(
+        &mut self,
+        connection: &Connection,
+        server: Identified,
+    ) -> Result<ConnectionFence, ConnectionError> {
+        let settings = self.endpoint.settings();
+        if !settings.fence {
+            return Ok(self.unfenced(ConnectionFence::Off));
+        }
+        let killed = match &self.predecessor {
+            None => ConnectionFence::Active,
+            Some(None) => ConnectionFence::NotPermitted,
+            Some(Some(identity)) => {
+                fence::kill(connection, identity, settings.command_timeout).await?
             }
         };
-        if fence != ConnectionFence::Active {
+        Ok(match (killed, server) {
+            (ConnectionFence::Active, Identified::Same) => killed,
+            // This server may be known by another address too, with connections that are not killed here.
+            _ => self.unfenced(ConnectionFence::NotPermitted),
+        })
+    }
+
+    /// Counts a connection whose predecessors may still be executed.
+    fn unfenced(&self, fence: ConnectionFence) -> ConnectionFence {
+        if self.predecessor.is_some() || fence == ConnectionFence::NotPermitted {
             self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(fence)
+        fence
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.endpoint.settings().is_scattered())
     }
 }
 
@@ -297,6 +316,7 @@ pub(super) struct Opened {
     connection: Connection,
     task: Task,
     identity: Option<Identity>,
+    server: Identified,
 }
 
 /// A connection with the task that drives it.

@@ -1,14 +1,27 @@
 //! What the map takes and leaves.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::redis::endpoint::ServerId;
 use crate::redis::link::{Link, SendError};
+use crate::redis::slots::Named;
 use crate::redis::transport::Reply;
+
+/// Who has which routes, as one source says.
+pub(in crate::redis) struct Table {
+    /// The server that says so, if it is one of them.
+    pub(in crate::redis) source: Option<ServerId>,
+    pub(in crate::redis) epoch: u64,
+    pub(in crate::redis) routes: Vec<(RangeInclusive<u16>, Named)>,
+    /// All servers that it names, replicas too.
+    pub(in crate::redis) members: BTreeSet<ServerId>,
+}
 
 /// Routes whose server has changed, until somebody asks for them.
 #[derive(Default)]
@@ -105,4 +118,4 @@ pub(super) fn not_reached(text: String) -> SendError {
 
 /// So many servers have numbers; with addresses that change every day they last for decades. The last number is
 /// nobody's.
-pub(super) const NODES_MAX: usize = if cfg!(test) { 100 } else { u16::MAX as usize };
+pub(in crate::redis::map) const NODES_MAX: usize = if cfg!(test) { 100 } else { u16::MAX as usize };

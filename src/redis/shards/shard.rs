@@ -145,12 +145,12 @@ impl ShardTask {
                     if self.serve(&connection, messages, task).await {
                         backoff = Backoff::new(self.scattered);
                     }
-                    event!(WARN, server = %self.node.address, "sharded channels lost their connection");
+                    event!(WARN, server = %self.node.endpoint.address(), "sharded channels lost their connection");
                     self.lose_all();
                 }
                 Err(problem) => {
                     let text = problem.into_text();
-                    event!(DEBUG, server = %self.node.address, error = text, "no connection for sharded channels");
+                    event!(DEBUG, server = %self.node.endpoint.address(), error = text, "no connection for sharded channels");
                     self.common.subscriptions.set_problem(Some(text));
                 }
             }

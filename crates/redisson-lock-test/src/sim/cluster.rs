@@ -39,7 +39,11 @@ impl Slots {
         let ranges = self.starts.iter().zip(ends.chain([LAST]));
         let range = |((&first, &node), last): ((&u16, &usize), u16)| {
             let (host, port) = address(node);
-            let server = vec![Reply::Text(host), Reply::Number(port.into())];
+            let server = vec![
+                Reply::Text(host),
+                Reply::Number(port.into()),
+                Reply::Text(id(node)),
+            ];
             Reply::List(vec![
                 Reply::Number(first.into()),
                 Reply::Number(last.into()),
@@ -53,6 +57,11 @@ impl Slots {
 /// Where a node listens.
 pub(super) fn address(node: usize) -> (String, u16) {
     ("node".to_owned(), FIRST_PORT + node as u16)
+}
+
+/// The identity of a node.
+fn id(node: usize) -> String {
+    format!("{node:040}")
 }
 
 /// Which node listens there.
@@ -162,6 +171,11 @@ impl Cluster {
         Reply::Text(format!(
             "cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n"
         ))
+    }
+
+    /// `CLUSTER MYID`.
+    pub(super) fn id(&self, node: usize) -> Reply {
+        Reply::Text(id(node))
     }
 
     /// `CLUSTER SLOTS`.

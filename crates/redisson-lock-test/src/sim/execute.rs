@@ -100,6 +100,7 @@ impl Server {
                 Ok(Reply::Text("OK".to_owned()))
             }
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
+            Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
             Command::SetName => Ok(Reply::Text("OK".to_owned())),
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),

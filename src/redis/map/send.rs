@@ -1,0 +1,194 @@
+//! Sends a script to the server of its lock, wherever that goes meanwhile.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Map;
+use super::values::{Received, RoutedLink, not_reached};
+use crate::redis::link::{Limit, SendError};
+use crate::redis::node::Node;
+use crate::redis::redirect::Redirect;
+use crate::redis::transport::Reply;
+use crate::script::Call;
+
+impl Map {
+    /// Waits until `limit` for a connection to the server of a route.
+    pub(in crate::redis) async fn ready(
+        &self,
+        route: u16,
+        nth: usize,
+        limit: Instant,
+    ) -> Result<RoutedLink, SendError> {
+        self.reach(nth, limit, || self.owner(route)).await
+    }
+
+    /// The same for the server that `which` leads to at that time: it may turn out to be another one.
+    async fn reach(
+        &self,
+        nth: usize,
+        limit: Instant,
+        which: impl Fn() -> Option<(u16, Arc<Node>)>,
+    ) -> Result<RoutedLink, SendError> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before the map is read, so that no change is missed in between.
+            changed.as_mut().enable();
+            let Some((number, node)) = which() else {
+                // It may have got one since the map was read.
+                self.around.outdated.notify_one();
+                let again = limit.min(Instant::now() + NOBODY);
+                let changed = tokio::time::timeout_at(again, changed).await;
+                if changed.is_err() && again == limit {
+                    let source = "no server of the cluster has the slot of this lock";
+                    return Err(SendError::NotSent(source.into()));
+                }
+                continue;
+            };
+            tokio::select! {
+                biased;
+                link = node.lane(nth, &self.around).ready(limit) => {
+                    let link = link?;
+                    return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
+                }
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
+    pub(in crate::redis) async fn run<T>(
+        &self,
+        route: u16,
+        nth: usize,
+        mut way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        let mut redirections = 0;
+        loop {
+            let text = match self.run_once(route, &way, call, limit, sent).await {
+                Err(SendError::Refused(text)) => text,
+                Err(error) => return Err(error),
+                Ok((reply, sent_at)) => {
+                    let on_the_way = way.taken_over_from.is_some();
+                    if on_the_way
+                        && let Some((channel, announce)) = &call.announced
+                        && let Some((_, owner)) = self.owner(route)
+                    {
+                        owner.announce(nth, &self.around, (channel, *announce), limit);
+                    }
+                    return Ok(Received {
+                        reply,
+                        sent_at,
+                        on_the_way,
+                    });
+                }
+            };
+            let asked = self.node(way.node);
+            let Some(redirect) = Redirect::read(&text, &asked.endpoint.address()) else {
+                return Err(SendError::Refused(text));
+            };
+            self.around.outdated.notify_one();
+            let next = match redirect {
+                Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
+                    return Err(not_reached(text));
+                }
+                Redirect::Moved(address) => {
+                    redirections += 1;
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    self.moved(route, way.node, address);
+                    if redirections > 2 {
+                        // Two nodes that send each other's clients back are about to hear of each other.
+                        tokio::time::sleep_until(limit.until.min(Instant::now() + CIRCLE)).await;
+                    }
+                    self.ready(route, nth, limit.until).await
+                }
+                Redirect::Ask(address) => {
+                    redirections += 1;
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    let target = || self.taking_over(&address);
+                    let found = self.reach(nth, limit.until, target).await;
+                    found.map(|to| RoutedLink {
+                        taken_over_from: Some(way.node),
+                        ..to
+                    })
+                }
+                Redirect::Later(pause) => {
+                    tokio::time::sleep_until((Instant::now() + pause).min(limit.until)).await;
+                    self.ready(route, nth, limit.until).await
+                }
+            };
+            way = match next {
+                Ok(way) if Instant::now() < limit.until => way,
+                // What the last server said tells more than that the time is over.
+                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(text)),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Sends once. What a server has answered that does not have the route any more is not known.
+    async fn run_once<T>(
+        &self,
+        route: u16,
+        way: &RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        let sent_at = Instant::now();
+        let answer = async {
+            match way.taken_over_from {
+                None => way.link.run(call, limit, sent).await,
+                Some(_) => way.link.run_asking(call, limit, sent).await,
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(_) if !self.has(route, way) => None,
+                answer => Some(answer),
+            },
+            () = self.lost(route, way) => None,
+        };
+        answer.unwrap_or_else(|| {
+            let source = "another server has taken over";
+            Err(SendError::Unknown {
+                source: source.into(),
+                sent_at,
+            })
+        })
+    }
+
+    /// Whether the server of this way has the route, or is about to take it over from the one that has.
+    fn has(&self, route: u16, way: &RoutedLink) -> bool {
+        let owner = self.state.lock().owners[usize::from(route)];
+        owner == Some(way.node) || owner.is_some() && owner == way.taken_over_from
+    }
+
+    /// Waits until the server of this way does not have the route any more.
+    pub(in crate::redis) async fn lost(&self, route: u16, way: &RoutedLink) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !self.has(route, way) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A slot that nobody has is asked for again after this.
+const NOBODY: Duration = Duration::from_millis(100);
+
+/// One more is a circle.
+const REDIRECTIONS_MAX: u32 = 8;
+
+/// Before a command that was sent on twice is sent on again.
+const CIRCLE: Duration = Duration::from_millis(50);

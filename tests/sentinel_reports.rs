@@ -1,0 +1,213 @@
+//! What sentinels report that are replaced, silent, at odds with themselves, or name the primary anew.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{ConnectionFence, Error, LockClient, LockClientBuilder};
+use test_support::{Fate, Proxy, RELEASE, Scripted, Server, eventually, is_script, ms, stalls};
+
+fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
+    builder
+        .watchdog_timeout(ms(9_000))
+        .command_timeout(ms(1_500))
+}
+
+/// A sentinel that reports what a test wants, in front of a plain server.
+struct FakeSentinel {
+    proxy: Proxy,
+    report: Arc<Mutex<Report>>,
+    _server: Server,
+}
+
+#[derive(Default)]
+struct Report {
+    epoch: u64,
+    /// Each question finds the next epoch.
+    restless: bool,
+    primary: u16,
+    /// Ports of the other sentinels that it knows.
+    others: Vec<u16>,
+    silent: bool,
+    port: u16,
+}
+
+impl Report {
+    fn react(&mut self, words: &[String], questions: &AtomicU64) -> Scripted {
+        if self.silent {
+            return Scripted::Silence;
+        }
+        if words[0] != "SENTINEL" {
+            return Scripted::Pass;
+        }
+        questions.fetch_add(1, Ordering::SeqCst);
+        self.epoch += u64::from(self.restless);
+        Scripted::Answer(match &*words[1] {
+            "MASTER" => format!(
+                "return {{'name','shop','config-epoch','{}','down-after-milliseconds','5000'}}",
+                self.epoch
+            ),
+            "GET-MASTER-ADDR-BY-NAME" => format!("return {{'127.0.0.1','{}'}}", self.primary),
+            "SENTINELS" => {
+                let others = self.others.iter().map(|port| {
+                    format!("{{'ip','127.0.0.1','port','{port}','runid','id-{port}','flags','sentinel'}}")
+                });
+                format!("return {{{}}}", others.collect::<Vec<_>>().join(","))
+            }
+            "MYID" => format!("return 'id-{}'", self.port),
+            other => panic!("{other} is not asked of sentinels"),
+        })
+    }
+}
+
+impl FakeSentinel {
+    async fn start(primary: u16) -> (Self, Arc<AtomicU64>) {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port).await;
+        let report = Arc::new(Mutex::new(Report {
+            epoch: 1,
+            primary,
+            port: proxy.port,
+            ..Report::default()
+        }));
+        let questions = Arc::<AtomicU64>::default();
+        let (reports, count) = (Arc::clone(&report), Arc::clone(&questions));
+        proxy.script(move |words| reports.lock().expect("unpoisoned").react(words, &count));
+        let sentinel = Self {
+            proxy,
+            report,
+            _server: server,
+        };
+        (sentinel, questions)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.report.lock().expect("unpoisoned"));
+    }
+
+    /// It is gone, with its connections.
+    fn end(&self) {
+        self.proxy.refuse(true);
+        self.proxy.cut_all();
+    }
+}
+
+fn url(sentinels: &[&FakeSentinel]) -> String {
+    let nodes: Vec<_> = sentinels[1..]
+        .iter()
+        .map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.proxy.port))
+        .collect();
+    format!(
+        "redis-sentinel://127.0.0.1:{}?sentinelServiceName=shop{}",
+        sentinels[0].proxy.port,
+        nodes.concat()
+    )
+}
+
+async fn connect(url: &str) -> LockClient {
+    brisk(LockClient::builder())
+        .connect(url)
+        .await
+        .expect("it responds")
+}
+
+#[tokio::test]
+async fn a_failover_is_followed_after_all_named_sentinels_were_replaced() {
+    let (first, second) = (Server::start(), Server::start());
+    let (named, _) = FakeSentinel::start(first.port).await;
+    let (new, asked) = FakeSentinel::start(first.port).await;
+    let client = connect(&url(&[&named])).await;
+    named.change(|report| report.others.push(new.proxy.port));
+    let guard = client.lock("a").lock().await.expect("free");
+    eventually("the new sentinel is asked", ms(15_000), || {
+        asked.load(Ordering::SeqCst) > 0
+    })
+    .await;
+    named.end();
+    new.change(|report| {
+        report.epoch = 2;
+        report.primary = second.port;
+    });
+    let followed = || client.stats().failovers_total == 1;
+    eventually("the failover is followed", ms(5_000), followed).await;
+    drop(guard);
+    let guard = client.lock("b").lock().await.expect("free");
+    assert_eq!(second.control().count("b"), 1);
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_whose_epoch_changes_at_each_question_is_not_asked_without_a_pause() {
+    let server = Server::start();
+    let (steady, _) = FakeSentinel::start(server.port).await;
+    let (restless, asked) = FakeSentinel::start(server.port).await;
+    restless.change(|report| report.restless = true);
+    let start = Instant::now();
+    let client = connect(&url(&[&restless, &steady])).await;
+    tokio::time::sleep(ms(3_000)).await;
+    let (asked, took) = (asked.load(Ordering::SeqCst), start.elapsed());
+    let bound = 60 * took.as_secs().max(1);
+    assert!(asked <= bound, "{asked} questions in {took:?}");
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_client_connects_while_two_of_three_sentinels_hang() {
+    let server = Server::start();
+    let (first, _) = FakeSentinel::start(server.port).await;
+    let (second, _) = FakeSentinel::start(server.port).await;
+    let (third, _) = FakeSentinel::start(server.port).await;
+    first.change(|report| report.silent = true);
+    second.change(|report| report.silent = true);
+    let start = Instant::now();
+    let client = LockClient::connect(&url(&[&first, &second, &third]))
+        .await
+        .expect("one responds");
+    let took = start.elapsed().saturating_sub(stalls(start));
+    assert!(took < ms(1_500), "{took:?}");
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// With `resolve-hostnames` set, or a name that leads to the same server, the primary has another address.
+#[tokio::test]
+async fn a_primary_that_gets_another_name_is_fenced_from_its_last_one() {
+    let server = Server::start();
+    let (by_first, by_second) = (
+        Proxy::start(server.port).await,
+        Proxy::start(server.port).await,
+    );
+    let (sentinel, _) = FakeSentinel::start(by_first.port).await;
+    let client = connect(&url(&[&sentinel])).await;
+    let guard = client.lock("late").lock().await.expect("free");
+    by_first.rule(Fate::Late, 1, |words| is_script(words, RELEASE));
+    by_first.refuse(true);
+    sentinel.change(|report| {
+        report.epoch = 2;
+        report.primary = by_second.port;
+    });
+    guard.unlock().await.expect("it is sent again");
+    assert_eq!(by_first.kept(), 1, "the first copy is on its way");
+    let again = client.lock("late").lock().await.expect("free");
+    by_first.deliver().await;
+    assert_eq!(server.control().count("late"), 1, "it is still held");
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
+    again.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn sentinels_that_know_no_such_primary_are_an_error_that_names_it() {
+    let server = Server::start();
+    let url = format!(
+        "redis-sentinel://127.0.0.1:{}?sentinelServiceName=shop",
+        server.port
+    );
+    // A plain server has no such command.
+    let refused = brisk(LockClient::builder()).connect(&url).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+}

@@ -1,0 +1,342 @@
+//! What nodes of a cluster report that are stale, silent, of another cluster, or known by two addresses.
+
+use std::time::{Duration, Instant};
+
+use redisson_lock::{
+    Announce, ConnectionFence, Error, HoldState, LockClient, LockClientBuilder, LossReason,
+};
+use test_support::{
+    Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot, stalls,
+};
+use tracing::Level;
+
+fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
+    builder
+        .watchdog_timeout(ms(9_000))
+        .command_timeout(ms(1_500))
+}
+
+async fn connect(url: &str) -> LockClient {
+    brisk(LockClient::builder())
+        .connect(url)
+        .await
+        .expect("it responds")
+}
+
+/// What an operator hears of each change.
+const CHANGED: &str = "the servers of locks have changed";
+
+/// How long something took, without the time in which this machine stood still.
+fn took(since: Instant) -> Duration {
+    since.elapsed().saturating_sub(stalls(since))
+}
+
+/// An unlock is left on a connection that is lost, and the owner takes the lock again by another address of the
+/// same server. `change` gives it that address, or that identity.
+async fn a_late_unlock_is_not_executed(change: impl FnOnce(&FakeCluster)) {
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    let key = cluster.key_at(1, "late");
+    let guard = client.lock(&*key).lock().await.expect("free");
+    let by_first = cluster.proxy(1);
+    by_first.rule(Fate::Late, 1, |words| is_script(words, RELEASE));
+    change(&cluster);
+    guard.unlock().await.expect("it is sent again");
+    assert_eq!(by_first.kept(), 1, "the first copy is on its way");
+    let again = client.lock(&*key).lock().await.expect("free");
+    by_first.deliver().await;
+    assert_eq!(cluster.control(1).count(&key), 1, "it is still held");
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
+    assert_eq!(client.stats().nodes, 3);
+    again.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_server_that_gets_another_address_is_fenced_from_its_last_one() {
+    a_late_unlock_is_not_executed(|cluster| {
+        let port = cluster.alias(1).port;
+        cluster.change(|view| view.nodes[1].1 = port);
+        // What is opened from now on uses the new one.
+        cluster.proxy(1).refuse(true);
+    })
+    .await;
+}
+
+/// After `CLUSTER RESET HARD` a process has another identity, and its connections stay.
+#[tokio::test]
+async fn a_server_that_gets_another_identity_is_fenced_from_its_last_one() {
+    a_late_unlock_is_not_executed(|cluster| {
+        let id = format!("{:b<40}", "reset");
+        cluster.change(|view| view.nodes[1].0.clone_from(&id));
+        cluster.change_at(1, |view| view.id = id);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_address_of_a_server_uses_its_connection() {
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(2)).await;
+    let key = cluster.key_at(0, "moves");
+    let there = client.lock(cluster.key_at(1, "there"));
+    let held = there.lock().await.expect("free");
+    let moved = slot(&key);
+    let port = cluster.alias(1).port;
+    // The others do not know yet what the owner of the slot says.
+    cluster.change_at(0, |view| {
+        view.nodes[1].1 = port;
+        view.give(moved, 1);
+    });
+    cluster.change_at(1, |view| view.give(moved, 1));
+    let guard = client.lock(&*key).lock().await.expect("free");
+    assert_eq!(cluster.control(1).count(&key), 1);
+    assert!(client.stats().redirects_total >= 1);
+    let by_alias = cluster.alias(1).script_calls();
+    assert!(by_alias.is_empty(), "{by_alias:?}");
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
+    guard.unlock().await.expect("held");
+    held.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// Without the right to ask for its identity, a server that no table names may be a known one.
+#[tokio::test]
+async fn a_server_that_nobody_identifies_counts_as_unfenced() {
+    let cluster = FakeCluster::start().await;
+    cluster.change(|view| view.may_ask_id = false);
+    let client = connect(&cluster.url_from(0)).await;
+    let key = cluster.key_at(0, "moves");
+    let guard = client.lock(&*key).lock().await.expect("free");
+    let before = cluster.control(0).run(&["HKEYS", &key]);
+    guard.unlock().await.expect("held");
+    assert_eq!(client.stats().connection_fence, ConnectionFence::Active);
+    let port = cluster.alias(1).port;
+    cluster.change_at(0, |view| {
+        view.moved.push((slot(&key), 1));
+        view.nodes[1].1 = port;
+    });
+    cluster.change_at(1, |view| view.moved.push((slot(&key), 1)));
+    let guard = client.lock(&*key).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    assert_eq!(
+        client.stats().connection_fence,
+        ConnectionFence::NotPermitted
+    );
+    let guard = client.lock(&*key).lock().await.expect("free");
+    let after = cluster.control(1).run(&["HKEYS", &key]);
+    assert_ne!(after, before, "a thread id that was never used before");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// A seed belongs to another cluster by now, with a higher epoch.
+#[tokio::test]
+async fn another_cluster_is_not_followed_although_nobody_else_responds() {
+    let (events, _here) = Events::of_this_thread();
+    let (own, other) = (
+        FakeCluster::start().await,
+        FakeCluster::start_named("other").await,
+    );
+    other.change(|view| view.epoch = 99);
+    let url = format!("{}&node=127.0.0.1:{}", own.url_from(0), other.proxy(0).port);
+    let client = connect(&url).await;
+    let guard = client.lock("a").lock().await.expect("free");
+    (0..3).for_each(|nth| own.hang(nth));
+    let start = Instant::now();
+    while start.elapsed() < ms(7_000) {
+        let failed = client.lock("b").try_lock().await;
+        assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    }
+    let text = "a server belongs to another cluster";
+    events.comes(Level::WARN, text).await;
+    assert_eq!(events.count(Level::WARN, text), 1);
+    assert!(events.has(Level::WARN, &format!("127.0.0.1:{}", other.proxy(0).port)));
+    for nth in 0..3 {
+        assert_eq!(other.control(nth).run(&["DBSIZE"]), "0");
+    }
+    assert_eq!(client.stats().failovers_total, 0);
+    drop(guard);
+    client.close(Duration::ZERO).await;
+}
+
+/// A node that was cut off from the others goes on reporting the slots of its time, in the same epoch.
+#[tokio::test]
+async fn a_stale_node_does_not_take_a_slot_back() {
+    let (events, _here) = Events::of_this_thread();
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(2)).await;
+    let key = cluster.key_at(0, "moves");
+    let moved = slot(&key);
+    cluster.change_at(0, |view| view.give(moved, 1));
+    cluster.change_at(1, |view| view.give(moved, 1));
+    let before = events.count(Level::INFO, CHANGED);
+    let start = Instant::now();
+    let mut sections = 0;
+    // Shorter than the time for which a stale node is not believed.
+    while start.elapsed() < ms(4_000) {
+        let guard = client.lock(&*key).lock().await.expect("free");
+        guard.unlock().await.expect("it responds");
+        sections += 1;
+    }
+    assert!(sections > 100, "{sections}");
+    let stats = client.stats();
+    assert!(stats.redirects_total <= 2, "{stats:?}");
+    let lines = events.count(Level::INFO, CHANGED) - before;
+    assert!(lines <= 1, "{lines} lines");
+    client.close(Duration::ZERO).await;
+}
+
+/// What a former primary reports that was resumed a moment ago: a lower epoch, in which it has all slots.
+fn is_stale(cluster: &FakeCluster, nth: usize) {
+    cluster.change_at(nth, |view| {
+        view.epoch = 1;
+        view.owners = vec![(0, nth)];
+    });
+}
+
+#[tokio::test]
+async fn a_stale_node_is_not_believed_although_no_other_responds_but_for_long_enough_it_is() {
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    let key = cluster.key_at(0, "a");
+    is_stale(&cluster, 2);
+    cluster.hang(0);
+    cluster.hang(1);
+    let start = Instant::now();
+    while start.elapsed() < ms(3_000) {
+        // Every failure casts doubt on the map.
+        let failed = client.lock(&*key).try_lock().await;
+        assert!(failed.is_err(), "{failed:?}");
+    }
+    assert_eq!(client.stats().failovers_total, 0);
+    let followed = || client.stats().failovers_total == 2;
+    eventually("it is followed", ms(15_000), followed).await;
+    let guard = client.lock(&*key).lock().await.expect("free");
+    assert_eq!(cluster.control(2).count(&key), 1);
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_lower_epoch_is_followed_immediately_if_all_nodes_report_it() {
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    (0..3).for_each(|nth| is_stale(&cluster, nth));
+    cluster.change(|view| view.owners = vec![(0, 1)]);
+    let followed = || client.stats().failovers_total == 2;
+    // Nothing is held, so the nodes are asked every five seconds.
+    eventually("it is followed", ms(7_000), followed).await;
+    client.close(Duration::ZERO).await;
+}
+
+/// Two nodes that send each other's clients back, for a while: neither a flood of messages nor of commands.
+#[tokio::test]
+async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
+    let (events, _here) = Events::of_this_thread();
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(2)).await;
+    let key = cluster.key_at(0, "circle");
+    cluster.change_at(0, |view| view.moved.push((slot(&key), 1)));
+    let before = events.count(Level::INFO, CHANGED);
+    let failed = client.lock(&*key).try_lock().await;
+    assert!(matches!(failed, Err(Error::Refused { .. })), "{failed:?}");
+    let redirects = client.stats().redirects_total;
+    assert!((2..=9).contains(&redirects), "{redirects} redirections");
+    let lines = events.count(Level::INFO, CHANGED) - before;
+    assert!(lines <= 1, "{lines} lines");
+    cluster.change_at(0, |view| view.moved.clear());
+    let guard = client.lock(&*key).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_client_connects_while_two_of_three_nodes_hang() {
+    let cluster = FakeCluster::start().await;
+    cluster.hang(0);
+    cluster.hang(1);
+    let start = Instant::now();
+    let client = LockClient::connect(&cluster.url_from(0))
+        .await
+        .expect("one responds");
+    let took = took(start);
+    assert!(took < ms(1_500), "{took:?}");
+    let key = cluster.key_at(2, "lock");
+    let guard = client.lock(&*key).lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
+    let cluster = FakeCluster::start().await;
+    let client = LockClient::builder()
+        .announce(Announce::Classic)
+        .connect(&cluster.url_from(0))
+        .await
+        .expect("all respond");
+    let key = cluster.key_at(2, "lock");
+    let mut control = cluster.control(2);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    // The subscriber is at the first of them.
+    cluster.hang(0);
+    cluster.hang(1);
+    let start = Instant::now();
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually("it listens where a node responds", ms(5_000), || {
+        has_listener(&mut control, &key)
+    })
+    .await;
+    control.run(&["DEL", &key]);
+    control.run(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+    let guard = waiting.await.expect("no panic").expect("free");
+    let took = took(start);
+    assert!(took < ms(1_000), "{took:?}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// A primary that hangs keeps its connections, so nothing but silence shows that another one has taken over.
+#[tokio::test]
+async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_replaced() {
+    const HOLDS: usize = 5_000;
+    let cluster = FakeCluster::start().await;
+    // Nothing of it is renewed in this time.
+    let client = LockClient::connect(&cluster.url_from(0))
+        .await
+        .expect("all respond");
+    let mut guards = Vec::new();
+    let mut names = (0..).map(|nth| format!("held:{nth}"));
+    while guards.len() < HOLDS {
+        let name = names.next().expect("endless");
+        if slot(&name) < 5_461 {
+            guards.push(client.lock(name).lock().await.expect("free"));
+        }
+    }
+    // The client has just asked for the slots, and does so every five seconds.
+    let asked = || {
+        let is_it = |words: &&Vec<String>| words.iter().any(|word| word == "SLOTS");
+        let seen = (0..3).map(|nth| cluster.proxy(nth).seen().iter().filter(is_it).count());
+        seen.sum::<usize>()
+    };
+    let before = asked();
+    eventually("it asks for the slots", ms(10_000), || asked() > before).await;
+    cluster.hang(0);
+    let start = Instant::now();
+    cluster.change(|view| {
+        view.epoch += 1;
+        view.owners = vec![(0, 1), (10_923, 2)];
+    });
+    for guard in &guards {
+        let reason = tokio::time::timeout(ms(10_000), guard.lost()).await;
+        assert_eq!(reason.expect("reported"), LossReason::Gone);
+    }
+    let took = took(start);
+    assert!(took < ms(2_000), "{took:?}");
+    assert!(guards.iter().all(|guard| guard.state() != HoldState::Held));
+    drop(guards);
+    client.close(Duration::ZERO).await;
+}
