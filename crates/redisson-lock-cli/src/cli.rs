@@ -15,9 +15,11 @@ mod unlock;
 mod waiting;
 mod watch;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use redisson_lock::LockClient;
 
@@ -26,11 +28,20 @@ use self::exit::Problem;
 
 /// Reads the arguments and does what they say.
 pub(crate) fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return not_understood(&error),
+    std::panic::set_hook(Box::new(|panic| {
+        text::say(&text::of_panic(panic.payload(), panic.location()));
+    }));
+    let performed = match Arguments::try_parse() {
+        Ok(arguments) => perform(arguments.command),
+        Err(error) if error.use_stderr() => return not_understood(error),
+        // Help, or the version.
+        Err(error) => error
+            .print()
+            .and_then(|()| std::io::stdout().flush())
+            .map(|()| 0)
+            .map_err(text::unwritable),
     };
-    match perform(arguments.command) {
+    match performed {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
             text::say(&problem.sentence);
@@ -39,16 +50,34 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Help and the version, or what is wrong with the arguments.
-fn not_understood(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+/// Says what is wrong with the arguments, without what was given: it may be a part of an address
+/// with a password, of which a shell has made several words.
+fn not_understood(mut error: clap::Error) -> ExitCode {
+    let mut given = vec![ContextKind::InvalidValue, ContextKind::InvalidSubcommand];
+    if error.kind() == ErrorKind::UnknownArgument
+        && !matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if is_option(word))
+    {
+        given.push(ContextKind::InvalidArg);
     }
-    // clap repeats what was given, and that may be an address.
-    let sentence = text::without_passwords(&error.render().to_string());
-    eprint!("{sentence}");
+    for given in given {
+        if let Some(ContextValue::String(word)) = error.get(given)
+            && !word.is_empty()
+        {
+            error.insert(given, ContextValue::String("***".to_owned()));
+        }
+    }
+    // "To pass '…' as a value, use '-- …'".
+    error.remove(ContextKind::Suggested);
+    let _ = write!(std::io::stderr(), "{}", error.render());
     ExitCode::from(exit::USAGE)
+}
+
+/// Whether the word looks like an option that was mistyped.
+fn is_option(word: &str) -> bool {
+    word.strip_prefix("--").is_some_and(|name| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    })
 }
 
 fn perform(command: Command) -> Result<u8, Problem> {
@@ -74,8 +103,7 @@ fn perform(command: Command) -> Result<u8, Problem> {
                 let mut script = Vec::new();
                 let mut command = Arguments::command();
                 clap_complete::generate(shell, &mut command, "redisson-lock", &mut script);
-                text::print(&String::from_utf8_lossy(&script));
-                Ok(0)
+                text::print(&String::from_utf8_lossy(&script)).map(|()| 0)
             }
         }
     })

@@ -281,6 +281,63 @@ impl FakeRedis {
         OtherHolder::take(&self.server, name)
     }
 
+    /// Sets how many replicas the server has. Default: none.
+    ///
+    /// Each has what is written as soon as it is written, so a lock with
+    /// [`sync_replicas`](redisson_lock::Lock::sync_replicas) of up to this many is granted. One of
+    /// more fails with [`Error::TooFewReplicas`] after its time limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redisson_lock::Error> {
+    /// # let fake = redisson_lock_test::FakeRedis::start();
+    /// # let client = fake.client().await;
+    /// let lock = client.lock("stock:42").sync_replicas(2, Duration::from_millis(100));
+    /// assert!(lock.try_lock().await.is_err());
+    ///
+    /// fake.set_replicas(2);
+    /// let guard = lock.lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn set_replicas(&self, count: u32) {
+        self.server.set_replicas(count);
+    }
+
+    /// Changes what the clients may do, by rules as `ACL SETUSER` takes them. At first they may do
+    /// everything.
+    ///
+    /// The rules are `-command` and `+command` (`-client` takes all its subcommands away,
+    /// `-client|kill` takes one, `-@all` all commands), `resetchannels`, `allchannels`, and
+    /// `&channel`, which may end with `*` and grants channels after `resetchannels`. They hold for
+    /// open connections too; one that is subscribed to a channel without a grant ends, as in Redis.
+    ///
+    /// # Panics
+    ///
+    /// If a rule is none of these, such as one for keys or for another category of commands.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::Error;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redisson_lock::Error> {
+    /// # let fake = redisson_lock_test::FakeRedis::start();
+    /// # let client = fake.client().await;
+    /// let guard = client.lock("stock:42").lock().await?;
+    /// fake.acl("-publish");
+    /// match guard.unlock().await {
+    ///     Err(Error::PermissionDenied { permission, .. }) => assert_eq!(permission, "+publish"),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn acl(&self, rules: &str) {
+        self.server.acl(0, rules);
+    }
+
     /// Who holds a lock, or `None`: the owner's field, its hold count, and the time left on the
     /// lease. Read from the data itself, also while the server is [paused](Self::pause).
     ///

@@ -20,6 +20,7 @@ mod faults;
 mod keyspace;
 mod lua;
 mod network;
+mod rights;
 mod server;
 
 pub use cluster::{Gossip, NODES, Promoted};
@@ -28,4 +29,5 @@ pub(crate) use keyspace::WATCHDOG_TIMEOUT_MS;
 pub use keyspace::{Answer, Keyspace};
 pub use lua::Interpreter;
 pub use network::Latency;
+pub use rights::Rights;
 pub use server::{APPLIED_LATE_MS, Executed, Observer, Server};

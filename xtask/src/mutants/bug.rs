@@ -44,7 +44,7 @@ pub enum Finder {
     Sim(String),
     /// Other unit tests of the library.
     Unit(String),
-    /// Tests with a real server: the file, and their name.
+    /// Tests of `tests/`: the file, behind `package/` if it is not the library's, and their name.
     Test(String, String),
 }
 
@@ -236,7 +236,7 @@ fn without_layout(text: &str) -> Vec<(usize, char)> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "Breaks: a promise.\nFound by: seeds, traces::v01, unit wait::tests, test waiting::a_name\n";
+    const HEAD: &str = "Breaks: a promise.\nFound by: seeds, traces::v01, unit wait::tests, test waiting::a_name, test redisson-lock-cli/cli::runs\n";
 
     fn parse(blocks: &str) -> Result<Bug, String> {
         Bug::parse("name".to_owned(), &format!("{HEAD}{blocks}"))

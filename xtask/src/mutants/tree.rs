@@ -137,7 +137,8 @@ impl Tree {
                 (self.build(&library)?, filter.as_str(), Some(LIMIT))
             }
             Finder::Test(file, filter) => {
-                let mut selected = vec!["--package", "redisson-lock", "--test", file.as_str()];
+                let (package, file) = file.split_once('/').unwrap_or(("redisson-lock", file));
+                let mut selected = vec!["--package", package, "--test", file];
                 let features = test::features(file).iter();
                 selected.extend(features.flat_map(|feature| ["--features", feature]));
                 (self.build(&selected)?, filter.as_str(), Some(LIMIT))

@@ -74,6 +74,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = text::duration, default_value = "10s")]
     pub(crate) grace: Duration,
     /// The lock: the key in Redis, as given to Redisson's getLock
+    #[arg(value_parser = text::lock_name)]
     pub(crate) name: String,
     /// The command with its arguments. It is executed as it is, by no shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -88,7 +89,7 @@ pub(crate) struct Inspect {
     #[arg(long)]
     pub(crate) json: bool,
     /// The locks
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", value_parser = text::lock_name)]
     pub(crate) names: Vec<String>,
 }
 
@@ -111,6 +112,7 @@ pub(crate) struct Unlock {
     #[arg(long)]
     pub(crate) force: bool,
     /// The lock
+    #[arg(value_parser = text::lock_name)]
     pub(crate) name: String,
 }
 
@@ -119,6 +121,7 @@ pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) server: Server,
     /// The lock, which need not exist
+    #[arg(value_parser = text::lock_name)]
     pub(crate) name: String,
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: &Bench) -> Result<u8, Problem> {
     // A release without an answer goes on in the background, and this waits for it.
     client.close(CLOSE_GRACE).await;
     let shown = measured?.shown(arguments.tasks);
-    text::print(&shown);
+    text::print(&shown)?;
     Ok(ended_by.map_or(0, exit::by_signal))
 }
 

@@ -13,6 +13,8 @@ pub(crate) const NOT_A_LOCK: u8 = 65;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// `EX_SOFTWARE`: the operating system refused something, or a bug.
 pub(crate) const INTERNAL: u8 = 70;
+/// `EX_IOERR`: the output cannot be written.
+pub(crate) const UNWRITABLE: u8 = 74;
 /// `EX_TEMPFAIL`: the lock was not free in time.
 pub(crate) const NOT_IN_TIME: u8 = 75;
 /// `EX_NOPERM`: credentials or permissions at the server.
@@ -33,6 +35,7 @@ Exit codes:
    65    the key holds something else than a lock
    69    Redis cannot be reached, did not answer, or refused
    70    the operating system refused something
+   74    the output cannot be written; what was to be done is done
    75    run: the lock was not free in time; the command was not started
    77    Redis does not accept the credentials, or a permission is missing
    79    run: the lock was lost; a command that still ran was ended
@@ -45,6 +48,7 @@ The URL may be given in the variable REDISSON_LOCK_URL. A password on a command 
 by everybody on the machine; in the environment it cannot.";
 
 /// Why the program ends with a code of its own.
+#[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) code: u8,
     pub(crate) sentence: String,
@@ -112,6 +116,7 @@ mod tests {
             NOT_A_LOCK,
             UNAVAILABLE,
             INTERNAL,
+            UNWRITABLE,
             NOT_IN_TIME,
             NOT_PERMITTED,
             LOST,

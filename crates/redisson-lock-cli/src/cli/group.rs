@@ -18,6 +18,7 @@ pub(crate) enum Change {
     /// It ended; with the exit code that says how.
     Ended(u8),
     Stopped(Signal),
+    Continued,
 }
 
 /// A process group with the command as its leader. Dropped before it is empty, which only a panic
@@ -70,28 +71,29 @@ impl Group {
         self.send(Signal::SIGCONT);
     }
 
-    /// Reads what happened to the children since the last time; answers what happened to the
-    /// command.
-    pub(crate) fn reap(&self) -> Vec<Change> {
-        let mut changes = Vec::new();
-        let options = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+    /// Reaps children, and returns what happened to the command last, if anything did since the last
+    /// call.
+    pub(crate) fn reap(&self) -> Option<Change> {
+        let mut last = None;
+        let options = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;
         loop {
             match waitpid(None, Some(options)) {
                 Ok(WaitStatus::Exited(id, code)) if id == self.id => {
                     // The system hands on eight bits of it.
-                    changes.push(Change::Ended((code & 0xff) as u8));
+                    last = Some(Change::Ended((code & 0xff) as u8));
                 }
                 Ok(WaitStatus::Signaled(id, signal, _)) if id == self.id => {
-                    changes.push(Change::Ended(exit::by_signal(signal)));
+                    last = Some(Change::Ended(exit::by_signal(signal)));
                 }
                 Ok(WaitStatus::Stopped(id, signal)) if id == self.id => {
-                    changes.push(Change::Stopped(signal));
+                    last = Some(Change::Stopped(signal));
                 }
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return changes,
+                Ok(WaitStatus::Continued(id)) if id == self.id => last = Some(Change::Continued),
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return last,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => {
                     super::text::say(&format!("the command cannot be waited for: {error}"));
-                    return changes;
+                    return last;
                 }
             }
         }

@@ -22,13 +22,13 @@ pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Problem> {
             .iter()
             .map(|(name, holder)| as_json(name, holder.as_ref()))
             .collect();
-        text::print(&format!("{:#}\n", Value::Array(list)));
+        text::print(&format!("{}\n", text::json(&Value::Array(list))))?;
     } else {
         let lines = found.iter().map(|(name, holder)| match holder {
             Some(holder) => format!("{}: {}\n", text::plain(name), held(holder)),
             None => format!("{}: free\n", text::plain(name)),
         });
-        text::print(&lines.collect::<String>());
+        text::print(&lines.collect::<String>())?;
     }
     let all_held = found.iter().all(|(_, holder)| holder.is_some());
     Ok(if all_held { 0 } else { exit::FREE })

@@ -69,7 +69,7 @@ async fn with_client(
 /// The lock was not free in time. Whether it is known who holds it now makes no other difference.
 fn not_in_time(arguments: &Run, holder: Option<&Holder>) -> Problem {
     let waited = text::seconds(arguments.wait.unwrap_or_default());
-    let name = text::plain(&arguments.name);
+    let name = &arguments.name;
     let held = holder.map_or_else(String::new, |holder| format!(": {}", inspect::held(holder)));
     let sentence = format!("lock `{name}` was not free within {waited}{held}");
     Problem::new(exit::NOT_IN_TIME, sentence)
@@ -87,26 +87,26 @@ async fn with_lock(
     guard: LockGuard,
     signals: &mut Signals,
 ) -> Result<u8, Problem> {
-    let name = text::plain(&arguments.name);
+    let name = arguments.name.as_str();
     signals.and_those_of_a_job()?;
     // The program may have been stopped for longer than the lease since the lock was granted.
     if let HoldState::Lost(reason) = guard.state() {
-        return Err(lost(&name, reason, Fate::NotStarted));
+        return Err(lost(name, reason, Fate::NotStarted));
     }
     let group = match Group::start(&arguments.command) {
         Ok(group) => group,
         Err(error) => {
-            release(&name, guard, Fate::NotStarted).await?;
+            release(name, guard, Fate::NotStarted).await?;
             return Err(not_started(arguments, &error));
         }
     };
     match supervise(group, &guard, signals, arguments.grace).await {
         Ending::Ended(code) => {
-            release(&name, guard, Fate::EndedByItself(code)).await?;
+            release(name, guard, Fate::EndedByItself(code)).await?;
             Ok(code)
         }
-        Ending::Lost(reason, None) => Err(lost(&name, reason, Fate::WasEnded)),
-        Ending::Lost(reason, Some(code)) => Err(lost(&name, reason, Fate::EndedByItself(code))),
+        Ending::Lost(reason, None) => Err(lost(name, reason, Fate::WasEnded)),
+        Ending::Lost(reason, Some(code)) => Err(lost(name, reason, Fate::EndedByItself(code))),
     }
 }
 
@@ -152,7 +152,7 @@ fn not_started(arguments: &Run, error: &std::io::Error) -> Problem {
         .command
         .first()
         .map(|command| command.display().to_string());
-    let command = text::plain(&command.unwrap_or_default());
+    let command = command.unwrap_or_default();
     let code = match error.kind() {
         ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::CANNOT_EXECUTE,

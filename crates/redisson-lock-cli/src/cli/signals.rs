@@ -1,7 +1,7 @@
 //! The signals that reach this program, as events.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
@@ -58,6 +58,7 @@ impl Signals {
     /// command, Ctrl-Z does what it does to any program.
     pub(crate) fn and_those_of_a_job(&mut self) -> Result<(), Problem> {
         self.watch(Event::Child, Signal::SIGCHLD)?;
+        // Before `Stop`, which it discards.
         self.watch(Event::Continue, Signal::SIGCONT)?;
         if !Ignored::now().contains(Signal::SIGTSTP) {
             self.watch(Event::Stop, Signal::SIGTSTP)?;
@@ -74,15 +75,23 @@ impl Signals {
 
     /// The next event. Dropping the future loses none.
     pub(crate) async fn next(&mut self) -> Event {
-        poll_fn(|context| {
-            for (event, arrivals) in &mut self.watched {
-                if let Poll::Ready(Some(())) = arrivals.poll_recv(context) {
-                    return Poll::Ready(*event);
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let mut event = None;
+        for (of, arrivals) in &mut self.watched {
+            match event {
+                None => event = arrivals.poll_recv(context).is_ready().then_some(*of),
+                // SIGCONT discards stops that are pending, as in the kernel. Otherwise the second of
+                // two stops would stop a job that was continued after both.
+                Some(Event::Continue) if *of == Event::Stop => {
+                    let _ = arrivals.poll_recv(context);
                 }
+                Some(_) => {}
             }
-            Poll::Pending
-        })
-        .await
+        }
+        event.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The next signal that ends this program.
@@ -120,6 +129,22 @@ impl Ignored {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_stop_before_a_continuation_is_forgotten() {
+        let mut signals = Signals {
+            watched: Vec::new(),
+        };
+        signals.and_those_of_a_job().expect("they can be handled");
+        for signal in [Signal::SIGTSTP, Signal::SIGCONT] {
+            nix::sys::signal::raise(signal).expect("raised");
+        }
+        assert_eq!(signals.next().await, Event::Continue);
+        nix::sys::signal::raise(Signal::SIGCHLD).expect("raised");
+        assert_eq!(signals.next().await, Event::Child);
+        nix::sys::signal::raise(Signal::SIGTSTP).expect("raised");
+        assert_eq!(signals.next().await, Event::Stop);
+    }
 
     #[test]
     fn ignored_signals_are_read_from_their_mask() {

@@ -57,8 +57,10 @@ struct Job {
     loss: Option<(LossReason, Option<u8>)>,
     /// How far the ending of the group has come.
     stage: Stage,
-    /// A wish to stop was passed on: when the command stops, so does this program.
-    stop_wanted: bool,
+    /// The command is stopped, as far as is known.
+    is_stopped: bool,
+    /// A stop was passed on: if the command stops before this instant, so does this program.
+    stops_until: Option<Instant>,
 }
 
 /// How the group is made to end.
@@ -90,7 +92,8 @@ impl Job {
             code: None,
             loss: None,
             stage: Stage::Running,
-            stop_wanted: false,
+            is_stopped: false,
+            stops_until: None,
         }
     }
 
@@ -139,37 +142,70 @@ impl Job {
 
     fn lose(&mut self, reason: LossReason) {
         // The command may have ended, and nobody has looked yet. That it was stopped makes no difference now.
-        for change in self.group.reap() {
-            if let Change::Ended(code) = change {
-                self.command_ended(code);
-            }
+        if let Some(Change::Ended(code)) = self.group.reap() {
+            self.command_ended(code);
         }
         self.loss = Some((reason, self.code));
         self.end_group();
     }
 
     fn on(&mut self, event: Event, guard: &LockGuard) {
+        if event == Event::Stop {
+            self.stops_until = Some(Instant::now() + FOLLOWED);
+        }
+        // Whatever the event is: SIGCHLD may arrive after what the command does next.
+        match self.group.reap() {
+            Some(Change::Ended(code)) => self.command_ended(code),
+            Some(Change::Stopped(signal)) => self.command_stopped(signal, guard),
+            Some(Change::Continued) => self.is_stopped = false,
+            None => {}
+        }
+        if self.notices_loss(guard) {
+            return;
+        }
         match event {
-            Event::Child => {
-                for change in self.group.reap() {
-                    match change {
-                        Change::Ended(code) => self.command_ended(code),
-                        Change::Stopped(signal) => self.command_stopped(signal),
-                    }
-                }
-            }
+            Event::Child => {}
             Event::Ending(signal) => {
+                let asks_to_end =
+                    matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT);
+                if self.loss.is_some() && !asks_to_end {
+                    // To many programs it means work, such as to read their settings again.
+                    return;
+                }
                 self.group.send(signal);
                 if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
                     // One that is stopped is meant to end too.
                     self.group.send(Signal::SIGCONT);
                 }
             }
+            // The program has just stopped and continued, with a command that was seen to be stopped.
+            Event::Stop if self.stops_until.is_none() => {}
             Event::Stop => {
-                self.stop_wanted = true;
                 self.group.send(Signal::SIGTSTP);
+                // Stopped already, it will not report another stop.
+                if self.is_stopped {
+                    self.stop();
+                }
             }
             Event::Continue => self.resume(guard),
+        }
+    }
+
+    /// This program may have been stopped for any time, and its loss not be reported yet. Not one
+    /// instruction of the command without the lock: called before anything that continues it.
+    fn notices_loss(&mut self, guard: &LockGuard) -> bool {
+        match (guard.state(), self.loss) {
+            (HoldState::Lost(reason), None) => {
+                self.lose(reason);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn continue_command(&mut self, guard: &LockGuard) {
+        if !self.notices_loss(guard) {
+            self.group.send(Signal::SIGCONT);
         }
     }
 
@@ -185,46 +221,58 @@ impl Job {
         }
     }
 
-    /// The command was stopped. Then this program stops too, so that the shell above sees it.
-    fn command_stopped(&mut self, signal: Signal) {
+    /// The command was stopped. This program stops too, and so ends its renewals, only if it was asked
+    /// to stop, or if a shell waits at the terminal and has to see that its job is stopped.
+    fn command_stopped(&mut self, signal: Signal, guard: &LockGuard) {
+        self.is_stopped = true;
         if !matches!(self.stage, Stage::Running) {
             return;
         }
-        if let Some(terminal) = &self.terminal
-            && matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
-            && (terminal.hand_over_from_own(self.group.id()) || terminal.is_at(self.group.id()))
-        {
-            // It wanted the terminal just before it had it.
-            self.group.send(Signal::SIGCONT);
-            return;
+        let wants_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        let mut at_terminal = false;
+        if let Some(terminal) = &self.terminal {
+            let has_it = terminal.is_at(self.group.id());
+            if wants_terminal && (has_it || terminal.hand_over_from_own(self.group.id())) {
+                // It wanted the terminal just before it had it.
+                self.continue_command(guard);
+                return;
+            }
+            at_terminal = has_it || wants_terminal;
         }
-        let wanted = self.terminal.is_some() || self.stop_wanted;
-        if wanted && terminal::has_a_shell_above() {
-            self.stop_wanted = false;
-            terminal::stop_own_group();
-            // What follows is the event of SIGCONT.
-        } else if self.terminal.is_some() && signal == Signal::SIGTSTP {
-            // Nobody could continue it, and nobody could type anything else.
-            self.group.send(Signal::SIGCONT);
+        let asked = self.stops_until.take();
+        let is_wanted = at_terminal || asked.is_some_and(|until| Instant::now() < until);
+        if is_wanted && !self.stop() && at_terminal && signal == Signal::SIGTSTP {
+            // Nothing could continue it, and nothing else could be typed.
+            self.continue_command(guard);
         }
     }
 
-    /// This program continues, after a stop of any length.
-    fn resume(&mut self, guard: &LockGuard) {
-        // Not one instruction of the command without the lock.
-        if let (HoldState::Lost(reason), None) = (guard.state(), self.loss) {
-            self.lose(reason);
-            return;
+    /// Stops this program until it is continued; the event of SIGCONT follows. Returns `false` if
+    /// there is no shell that could continue it.
+    fn stop(&mut self) -> bool {
+        self.stops_until = None;
+        let may_stop = terminal::has_a_shell_above();
+        if may_stop {
+            terminal::stop_own_group();
         }
+        may_stop
+    }
+
+    /// This program continues.
+    fn resume(&mut self, guard: &LockGuard) {
+        self.stops_until = None;
         if let Some(terminal) = &self.terminal {
             terminal.hand_over_from_own(self.group.id());
         }
-        self.group.send(Signal::SIGCONT);
+        self.continue_command(guard);
     }
 }
 
 /// Between two checks whether the group is empty.
 const BETWEEN: Duration = Duration::from_millis(20);
+
+/// A command that handles SIGTSTP has this long to stop itself.
+const FOLLOWED: Duration = Duration::from_secs(3);
 
 /// SIGKILL takes a moment. What lasts longer hangs inside the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);

@@ -1,7 +1,11 @@
-//! Texts for people: durations, names that others chose, and addresses without their passwords.
+//! What users write and read: durations and names, output, messages.
 
+use std::any::Any;
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
+
+use super::exit::{self, Problem};
 
 /// Reads `500ms`, `30s`, `5m`, `2h`, `1d`, or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -49,51 +53,76 @@ pub(crate) fn seconds(duration: Duration) -> String {
     }
 }
 
-/// A name or an owner that another program wrote: what could steer a terminal is escaped.
+/// Reads the name of a lock. Names are shown, so an address that was misplaced must not become one.
+pub(crate) fn lock_name(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
+            Err("an address is given with --url or in REDISSON_LOCK_URL".to_owned())
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Whether a terminal would obey the character instead of showing it: controls, which begin escape
+/// sequences, and those that reorder the text around them.
+fn steers(character: char) -> bool {
+    let reorders = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    character.is_control() || reorders
+}
+
+/// Escapes what could steer a terminal in a text that another program wrote.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
+        match steers(character) {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
         }
     }
     shown
 }
 
-/// The text with the credentials of every address in it left out.
-pub(crate) fn without_passwords(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, address) = rest.split_at(at + 3);
-        shown.push_str(before);
-        let end = address.find(char::is_whitespace).unwrap_or(address.len());
-        // The last one: a password may contain the sign itself.
-        let host = address[..end].rfind('@').unwrap_or(0);
-        if host > 0 {
-            shown.push_str("***");
+/// The value as indented JSON. `serde_json` escapes only the controls of ASCII, as it has to.
+pub(crate) fn json(value: &serde_json::Value) -> String {
+    let mut shown = String::new();
+    for character in format!("{value:#}").chars() {
+        // All of them take one UTF-16 unit. The line breaks are those of the layout.
+        match steers(character) && character != '\n' {
+            true => shown += &format!("\\u{:04x}", u32::from(character)),
+            false => shown.push(character),
         }
-        rest = &address[host..];
     }
-    shown.push_str(rest);
     shown
 }
 
-/// Says something on stderr, and never a password.
+/// Writes one line to stderr.
 pub(crate) fn say(sentence: &str) {
-    let sentence = without_passwords(sentence);
-    // A stderr that is closed is no reason to end otherwise.
-    let _ = writeln!(std::io::stderr(), "redisson-lock: {sentence}");
+    // The exit code stays what it is if stderr cannot be written: there is nowhere else to say it.
+    let _ = writeln!(std::io::stderr(), "redisson-lock: {}", plain(sentence));
 }
 
-/// Writes to stdout. A reader that is gone wants nothing more, and is no problem.
-pub(crate) fn print(text: &str) {
+/// Writes to stdout.
+pub(crate) fn print(text: &str) -> Result<(), Problem> {
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
+    let written = stdout.write_all(text.as_bytes());
+    written.and_then(|()| stdout.flush()).map_err(unwritable)
+}
+
+pub(crate) fn unwritable(error: impl Display) -> Problem {
+    let sentence = format!("the output cannot be written: {error}");
+    Problem::new(exit::UNWRITABLE, sentence)
+}
+
+/// The message of a panic. A text that was put together at run time is left out, because it may
+/// quote an address with its password.
+pub(crate) fn of_panic(payload: &dyn Any, location: Option<impl Display>) -> String {
+    let location = location.map_or_else(String::new, |location| format!(" at {location}"));
+    let literal = payload.downcast_ref::<&'static str>();
+    let literal = literal.map_or_else(String::new, |literal| format!(": {literal}"));
+    format!("a bug{location}{literal}")
 }
 
 /// Whether stderr is a terminal that may be coloured.
@@ -128,25 +157,36 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_left_out_whatever_they_contain() {
-        let cases = [
-            ("no address at all", "no address at all"),
-            ("redis://host:6379/0", "redis://host:6379/0"),
-            ("`redis://u:p@host` is wrong", "`redis://***@host` is wrong"),
-            ("rediss://:p@ss/w:rd@host:1", "rediss://***@host:1"),
-            (
-                "redis://:a@h and redis://:b@h",
-                "redis://***@h and redis://***@h",
-            ),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(without_passwords(text), expected);
+    fn an_address_is_no_name() {
+        for address in [
+            "redis://h",
+            "rediss://:p@h",
+            "valkey-cluster://h",
+            "redis+unix://x",
+        ] {
+            assert!(lock_name(address).is_err(), "{address}");
+        }
+        for name in ["stock:42", "redis", "http://stock/42", "://", ""] {
+            assert_eq!(lock_name(name).as_deref(), Ok(name));
         }
     }
 
     #[test]
     fn nothing_steers_the_terminal() {
         assert_eq!(plain("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+        assert_eq!(plain("\u{9b}\u{7f}\u{202e}"), "\\u{9b}\\u{7f}\\u{202e}");
         assert_eq!(plain("über"), "über");
+        let value = serde_json::json!(["ü\u{1b}\u{9b}\u{7f}\u{202e}"]);
+        assert_eq!(json(&value), "[\n  \"ü\\u001b\\u009b\\u007f\\u202e\"\n]");
+    }
+
+    #[test]
+    fn a_panic_shows_no_text_that_was_put_together() {
+        let location = std::panic::Location::caller();
+        let shown = of_panic(&"no such node", Some(location));
+        assert_eq!(shown, format!("a bug at {location}: no such node"));
+        let shown = of_panic(&"redis://:secret@host".to_owned(), Some(location));
+        assert_eq!(shown, format!("a bug at {location}"));
+        assert_eq!(of_panic(&7, None::<&str>), "a bug");
     }
 }

@@ -33,19 +33,18 @@ async fn watch(arguments: &Watch) -> Result<(), Problem> {
     loop {
         let found = locks(&client, &scanner, &arguments.pattern).await;
         if arguments.once {
-            text::print(&table(&found?, usize::MAX));
-            return Ok(());
+            return text::print(&table(&found?, usize::MAX));
         }
         let lines = match found {
             Ok(found) if is_screen => table(&found, lines_of_screen()),
             Ok(found) => table(&found, usize::MAX),
             // It goes on when the server is back.
-            Err(problem) => format!("{}\n", text::without_passwords(&problem.sentence)),
+            Err(problem) => format!("{}\n", text::plain(&problem.sentence)),
         };
         text::print(&match is_screen {
             true => format!("{CLEAR_SCREEN}{lines}"),
             false => format!("{lines}\n"),
-        });
+        })?;
         tokio::time::sleep(BETWEEN).await;
     }
 }

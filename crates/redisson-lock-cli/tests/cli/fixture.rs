@@ -1,7 +1,7 @@
 //! A server, the program, and a folder into which commands write what they see.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +13,12 @@ use nix::unistd::Pid;
 use test_support::{Control, Server};
 
 pub(crate) const LOCK: &str = "stock:42";
+
+/// A lease that is renewed every second: a loss is noticed soon, and a busy machine causes none.
+pub(crate) const SHORT: &str = "3s";
+
+/// A lease of which no third passes in a test.
+pub(crate) const LONG: &str = "1h";
 
 /// No wait is longer.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -108,6 +114,15 @@ impl Fixture {
         read().trim_end().to_owned()
     }
 
+    /// Waits until a trap of a shell that reads lines from the pipe has written the file. The shell handles a signal
+    /// that comes just before it begins to read only after that line.
+    pub(crate) fn written_by_trap(&self, name: &str, pipe: &mut File) {
+        wait(&format!("`{name}` is written"), || {
+            pipe.write_all(b"again\n").expect("written");
+            self.path(name).exists()
+        });
+    }
+
     /// Waits until the file names a process.
     pub(crate) fn process(&self, name: &str) -> Pid {
         Pid::from_raw(self.written(name).parse().expect("a process id"))
@@ -120,6 +135,15 @@ impl Fixture {
         wait("somebody waits", || {
             control.run(&["PUBSUB", "NUMSUB", &channel]) == format!("{channel} 1")
         });
+    }
+
+    /// Waits until the lock has been renewed twice more, by what the server counts: each renewal is a PEXPIRE of a
+    /// lock. The second one was sent after this was called.
+    pub(crate) fn wait_for_renewals(&self) {
+        let mut control = self.control();
+        let before = control.calls("pexpire");
+        wait("two renewals", || control.calls("pexpire") >= before + 2);
+        assert_eq!(control.count(LOCK), 1);
     }
 
     pub(crate) fn is_free(&self) -> bool {

@@ -2,10 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::fixture::{Fixture, JAVA, LOCK, Running, is_gone, wait};
-
-/// Renewed every half second, so a loss is noticed soon, and a busy machine makes none.
-const SHORT: [&str; 2] = ["--lease", "1500ms"];
+use crate::fixture::{Fixture, JAVA, LOCK, LONG, Running, SHORT, is_gone, wait};
 
 /// A command with a child in the background, both of which write what they get.
 fn command_with_child(fixture: &Fixture, options: &[&str]) -> Running {
@@ -47,7 +44,7 @@ fn every_loss_ends_the_command_and_its_children_at_once() {
     for (lose, reason) in losses {
         let fixture = Fixture::new();
         // A grace that no test waits for: TERM is sent at once, or the test fails.
-        let running = command_with_child(&fixture, &[&SHORT[..], &["--grace", "10m"]].concat());
+        let running = command_with_child(&fixture, &["--lease", SHORT, "--grace", "10m"]);
         let (command, child) = (fixture.process("in"), fixture.process("child"));
         lose(&fixture);
         fixture.written("got");
@@ -67,7 +64,7 @@ fn every_loss_ends_the_command_and_its_children_at_once() {
 #[test]
 fn what_another_took_is_left_alone() {
     let fixture = Fixture::new();
-    let running = command_with_child(&fixture, &SHORT);
+    let running = command_with_child(&fixture, &["--lease", SHORT]);
     fixture.process("in");
     taken_by_another(&fixture);
     running.end().with_code(79);
@@ -80,7 +77,7 @@ fn a_command_that_ignores_the_end_is_killed_after_the_grace() {
     let script = "trap '' TERM; \
                   sh -c 'trap \"\" TERM; echo $$ > child; while :; do sleep 0.02; done' & \
                   echo $$ > in; while :; do sleep 0.02; done";
-    let options = [&SHORT[..], &["--grace", "400ms"]].concat();
+    let options = ["--lease", SHORT, "--grace", "400ms"];
     let running = fixture.start_script(&options, script);
     let (command, child) = (fixture.process("in"), fixture.process("child"));
     let start = std::time::Instant::now();
@@ -94,7 +91,7 @@ fn a_command_that_ignores_the_end_is_killed_after_the_grace() {
 fn a_command_that_ends_well_after_the_loss_has_the_code_of_the_loss() {
     let fixture = Fixture::new();
     let script = "trap 'exit 0' TERM; echo in > in; while :; do sleep 0.02; done";
-    let running = fixture.start_script(&SHORT, script);
+    let running = fixture.start_script(&["--lease", SHORT], script);
     fixture.written("in");
     delete(&fixture);
     running.end().with_code(79);
@@ -103,9 +100,8 @@ fn a_command_that_ends_well_after_the_loss_has_the_code_of_the_loss() {
 #[test]
 fn a_loss_that_only_the_release_finds_has_its_code_too() {
     let fixture = Fixture::new();
-    // The next renewal is ten seconds away.
     let script = "echo in > in; while [ ! -e go ]; do sleep 0.02; done; exit 7";
-    let running = fixture.start_script(&["--lease", "30s"], script);
+    let running = fixture.start_script(&["--lease", LONG], script);
     fixture.written("in");
     delete(&fixture);
     std::fs::write(fixture.path("go"), "").expect("written");
@@ -114,18 +110,22 @@ fn a_loss_that_only_the_release_finds_has_its_code_too() {
 }
 
 #[test]
-fn a_loss_that_is_noticed_behind_the_end_of_the_command_did_not_end_it() {
+fn a_loss_that_is_noticed_after_the_end_of_the_command_did_not_end_it() {
     let fixture = Fixture::new();
-    // Somebody of its group is still to be ended, and the lock is held until that is done.
+    // A process of its group is still to be ended, and the lock is held until that is done.
     let script = "sh -c 'trap \"\" TERM; echo $$ > deaf; while :; do sleep 0.02; done' & \
                   echo $$ > in; while [ ! -s deaf -o ! -e go ]; do sleep 0.02; done; exit 7";
-    let running = fixture.start_script(&[&SHORT[..], &["--grace", "2s"]].concat(), script);
+    let running = fixture.start_script(&["--lease", SHORT, "--grace", "10m"], script);
     let (command, deaf) = (fixture.process("in"), fixture.process("deaf"));
     std::fs::write(fixture.path("go"), "").expect("written");
     wait("the command has ended", || is_gone(command));
     delete(&fixture);
+    // The renewal asks for the key, and hears that it is gone.
+    let mut control = fixture.control();
+    let before = control.calls("hexists");
+    wait("a renewal", || control.calls("hexists") > before);
+    kill(deaf, Signal::SIGKILL).expect("it runs");
     let said = running.end().with_code(79).stderr;
-    assert!(is_gone(deaf));
     assert!(
         said.contains("was lost: its key is gone") && said.ends_with(ENDED_BY_ITSELF),
         "{said}"
@@ -138,7 +138,7 @@ const ENDED_BY_ITSELF: &str =
 #[test]
 fn a_server_that_is_silent_for_longer_than_the_lease_is_a_loss() {
     let fixture = Fixture::new();
-    let running = command_with_child(&fixture, &SHORT);
+    let running = command_with_child(&fixture, &["--lease", SHORT]);
     let (command, child) = (fixture.process("in"), fixture.process("child"));
     fixture.server.pause();
     fixture.written("got");
@@ -150,7 +150,7 @@ fn a_server_that_is_silent_for_longer_than_the_lease_is_a_loss() {
 #[test]
 fn a_stopped_command_is_ended_by_a_loss() {
     let fixture = Fixture::new();
-    let running = command_with_child(&fixture, &[&SHORT[..], &["--grace", "10m"]].concat());
+    let running = command_with_child(&fixture, &["--lease", SHORT, "--grace", "10m"]);
     let command = fixture.process("in");
     fixture.process("child");
     kill(command, Signal::SIGSTOP).expect("it runs");
@@ -162,7 +162,7 @@ fn a_stopped_command_is_ended_by_a_loss() {
 #[test]
 fn without_the_program_the_lock_ends_with_its_lease() {
     let fixture = Fixture::new();
-    let mut running = command_with_child(&fixture, &SHORT);
+    let mut running = command_with_child(&fixture, &["--lease", SHORT]);
     let (command, child) = (fixture.process("in"), fixture.process("child"));
     running.send(Signal::SIGKILL);
     wait("it is killed", || running.has_ended());

@@ -5,6 +5,7 @@
 mod fixture;
 mod inspecting;
 mod losses;
+mod output;
 mod runs;
 mod signals;
 #[cfg(target_os = "linux")]

@@ -4,10 +4,12 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::fixture::{Fixture, JAVA, LOCK, PROGRAM, Running, is_gone, state, wait};
+use crate::fixture::{Fixture, JAVA, LOCK, LONG, PROGRAM, Running, SHORT, is_gone, state, wait};
 
 const PASSED_ON: [(Signal, &str); 6] = [
     (Signal::SIGTERM, "TERM"),
@@ -145,30 +147,62 @@ fn what_is_ignored_stays_ignored() {
     assert!(fixture.is_free());
 }
 
-/// A command that was stopped together with the program, as by Ctrl-Z, while it reads from the pipe `go`.
-fn stopped(fixture: &Fixture, lease: &str, script: &str) -> (Running, nix::unistd::Pid) {
-    let words = ["run", "--lease", lease, LOCK, "--", "sh", "-c", script];
+/// The program as a job of a shell has it: in a group of its own, inside the session. The command runs in `sh`, and
+/// writes its id into `in`.
+fn job(fixture: &Fixture, lease: &str, script: &str) -> (Running, Pid) {
+    let script = format!("echo $$ > in; {script}");
+    let words = ["run", "--lease", lease, LOCK, "--", "sh", "-c", &script];
     let mut command = fixture.command(&words);
-    // As a job of a shell has it: a group of its own, inside the session.
     command.process_group(0);
     let running = Running::start(&mut command);
     let child = fixture.process("in");
+    (running, child)
+}
+
+/// Stops the program as Ctrl-Z does, and waits until its command is stopped too.
+fn stop(running: &Running, child: Pid) {
     running.send(Signal::SIGTSTP);
     wait("both are stopped", || {
         is_stopped(child) && is_stopped(running.id())
     });
-    (running, child)
 }
+
+/// Continues the program, and waits until its command continues too.
+fn resume(running: &Running, child: Pid) {
+    running.send(Signal::SIGCONT);
+    wait("both continue", || {
+        !is_stopped(child) && !is_stopped(running.id())
+    });
+}
+
+/// Stops only the command, and waits until the program has renewed the lock twice more.
+#[track_caller]
+fn stop_the_command(fixture: &Fixture, running: &Running, child: Pid) {
+    kill(child, Signal::SIGSTOP).expect("it runs");
+    wait("it is stopped", || is_stopped(child));
+    fixture.wait_for_renewals();
+    assert!(!is_stopped(running.id()), "the program stopped too");
+}
+
+fn continue_the_command(child: Pid) {
+    kill(child, Signal::SIGCONT).expect("it runs");
+    wait("it continues", || !is_stopped(child));
+}
+
+/// Waits for a line in the pipe `go`.
+const WAITING: &str = "read line < go";
 
 #[test]
 fn a_stop_stops_both_and_both_continue() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
-    let script = "echo $$ > in; read line < go; exit 2";
-    let (running, _) = stopped(&fixture, "60s", script);
+    let (running, child) = job(&fixture, LONG, &format!("{WAITING}; exit 2"));
+    for _ in 0..3 {
+        stop(&running, child);
+        assert_eq!(fixture.control().count(LOCK), 1);
+        resume(&running, child);
+    }
     go.write_all(b"on\n").expect("written");
-    assert_eq!(fixture.control().count(LOCK), 1);
-    running.send(Signal::SIGCONT);
     running.end().with_code(2);
     assert!(fixture.is_free());
 }
@@ -177,8 +211,9 @@ fn a_stop_stops_both_and_both_continue() {
 fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
-    let script = "echo $$ > in; read line < go; echo on > on; sleep 60";
-    let (running, child) = stopped(&fixture, "1500ms", script);
+    let script = format!("{WAITING}; echo on > on; sleep 60");
+    let (running, child) = job(&fixture, SHORT, &script);
+    stop(&running, child);
     go.write_all(b"on\n").expect("written");
     wait("the lease is over", || fixture.is_free());
     running.send(Signal::SIGCONT);
@@ -188,25 +223,89 @@ fn a_stop_beyond_the_lease_ends_the_command_before_it_goes_on() {
 }
 
 #[test]
-fn a_stopped_command_without_a_terminal_keeps_its_lock_and_ends_by_a_signal() {
+fn a_signal_after_a_stop_beyond_the_lease_does_not_reach_the_command() {
     let fixture = Fixture::new();
-    let mut go = fixture.pipe("go");
-    let running = fixture.start_script(&["--lease", "1500ms"], "echo $$ > in; read line < go");
-    let child = fixture.process("in");
-    kill(child, Signal::SIGSTOP).expect("it runs");
-    wait("it is stopped", || is_stopped(child));
-    let mut control = fixture.control();
-    let before = control.calls("pexpire");
-    wait("the lock is renewed", || {
-        control.calls("pexpire") >= before + 2
-    });
-    assert_eq!(control.count(LOCK), 1);
-    running.send(Signal::SIGTERM);
-    running.end().with_code(143);
-    assert!(is_gone(child) && fixture.is_free());
-    go.write_all(b"nobody reads\n").expect("written");
+    let _go = fixture.pipe("go");
+    // The shell handles the signal with the lower number first.
+    let script =
+        format!("trap 'echo got > got' HUP; trap 'exit 0' TERM; echo ready > ready; {WAITING}");
+    let (running, child) = job(&fixture, SHORT, &script);
+    fixture.written("ready");
+    stop(&running, child);
+    wait("the lease is over", || fixture.is_free());
+    // As a terminal does that is closed.
+    running.send(Signal::SIGHUP);
+    running.send(Signal::SIGCONT);
+    running.end().with_code(79);
+    assert!(!fixture.path("got").exists(), "it went on without its lock");
+    assert!(is_gone(child));
 }
 
-fn is_stopped(process: nix::unistd::Pid) -> bool {
+#[test]
+fn a_stopped_command_is_continued_by_a_signal_that_ends_it() {
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let fixture = Fixture::new();
+        let _go = fixture.pipe("go");
+        let (running, child) = job(&fixture, SHORT, WAITING);
+        stop_the_command(&fixture, &running, child);
+        running.send(signal);
+        running.end().with_code(128 + signal as i32);
+        assert!(is_gone(child) && fixture.is_free(), "{signal}");
+    }
+}
+
+#[test]
+fn a_command_that_is_stopped_by_itself_keeps_its_lock_however_often() {
+    let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
+    let (running, child) = job(&fixture, SHORT, &format!("{WAITING}; exit 2"));
+    for _ in 0..2 {
+        stop_the_command(&fixture, &running, child);
+        continue_the_command(child);
+    }
+    // A stop of the program is over when it continues.
+    stop(&running, child);
+    resume(&running, child);
+    stop_the_command(&fixture, &running, child);
+    continue_the_command(child);
+    go.write_all(b"on\n").expect("written");
+    running.end().with_code(2);
+}
+
+#[test]
+fn a_stop_that_the_command_does_not_follow_is_over_soon() {
+    let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
+    let script = "trap 'echo got > got' TSTP; echo ready > ready; until [ \"$line\" = end ]; do read line < go; done; exit 2";
+    let (running, child) = job(&fixture, SHORT, script);
+    fixture.written("ready");
+    // That it was stopped before is over too.
+    stop_the_command(&fixture, &running, child);
+    continue_the_command(child);
+    running.send(Signal::SIGTSTP);
+    fixture.written_by_trap("got", &mut go);
+    fixture.wait_for_renewals();
+    // The program stops with a command that stops within three seconds.
+    std::thread::sleep(Duration::from_millis(3500));
+    stop_the_command(&fixture, &running, child);
+    continue_the_command(child);
+    go.write_all(b"end\n").expect("written");
+    running.end().with_code(2);
+}
+
+#[test]
+fn a_program_whose_command_is_stopped_already_can_be_stopped() {
+    let fixture = Fixture::new();
+    let mut go = fixture.pipe("go");
+    let (running, child) = job(&fixture, LONG, &format!("{WAITING}; exit 2"));
+    kill(child, Signal::SIGSTOP).expect("it runs");
+    wait("it is stopped", || is_stopped(child));
+    stop(&running, child);
+    resume(&running, child);
+    go.write_all(b"on\n").expect("written");
+    running.end().with_code(2);
+}
+
+fn is_stopped(process: Pid) -> bool {
     state(process) == Some('T')
 }

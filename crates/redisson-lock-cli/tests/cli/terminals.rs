@@ -9,7 +9,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, tcgetpgrp};
 
-use crate::fixture::{Fixture, LOCK, PROGRAM, Running, state, wait};
+use crate::fixture::{Fixture, LOCK, LONG, PROGRAM, Running, SHORT, state, wait};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
@@ -68,8 +68,12 @@ impl Terminal {
     }
 
     fn wait_for_foreground(&self, group: Pid) {
+        self.wait_for_foreground_of(&[group]);
+    }
+
+    fn wait_for_foreground_of(&self, groups: &[Pid]) {
         wait("the group is in the foreground", || {
-            tcgetpgrp(&self.keyboard) == Ok(group)
+            tcgetpgrp(&self.keyboard).is_ok_and(|group| groups.contains(&group))
         });
     }
 
@@ -80,7 +84,7 @@ impl Terminal {
 
 /// The program with a command that runs in `sh`.
 fn run(script: &str) -> String {
-    format!("'{PROGRAM}' run --lease 60s {LOCK} -- sh -c '{script}'")
+    format!("'{PROGRAM}' run --lease {LONG} {LOCK} -- sh -c '{script}'")
 }
 
 #[test]
@@ -149,19 +153,57 @@ fn in_the_background_the_command_does_not_get_the_terminal_until_it_is_called() 
 }
 
 #[test]
+fn in_the_background_a_command_that_is_stopped_keeps_its_lock() {
+    let fixture = Fixture::new();
+    let _go = fixture.pipe("go");
+    let job = format!(
+        "'{PROGRAM}' run --lease {SHORT} {LOCK} -- sh -c 'echo $$ > in; read line < go; exit 6'"
+    );
+    let script = format!(
+        "{job} & echo $! > program; while [ ! -e called ]; do sleep 0.02; done; fg; echo $? > ended"
+    );
+    let mut terminal = Terminal::shell(&fixture, &script);
+    let (command, program) = (fixture.process("in"), fixture.process("program"));
+    for stop in [Signal::SIGSTOP, Signal::SIGTSTP] {
+        kill(command, stop).expect("it runs");
+        wait("the command is stopped", || state(command) == Some('T'));
+        fixture.wait_for_renewals();
+        assert_ne!(state(program), Some('T'), "the program stopped too");
+        kill(command, Signal::SIGCONT).expect("it runs");
+        wait("the command continues", || state(command) != Some('T'));
+    }
+    // In the foreground the shell has to hear of it.
+    std::fs::write(fixture.path("called"), "").expect("written");
+    // Not every shell continues a job that it believes to run: then the program's own group stays there.
+    terminal.wait_for_foreground_of(&[command, program]);
+    terminal.enter(CTRL_Z);
+    assert_eq!(fixture.written("ended"), "147");
+    kill(program, Signal::SIGTERM).expect("it exists");
+    kill(program, Signal::SIGCONT).expect("it exists");
+    terminal.leader.end().with_code(0);
+}
+
+#[test]
 fn without_a_shell_above_a_stop_does_not_last() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
-    let script =
-        "trap \"echo on > on\" CONT; echo $$ > in; while ! read line < go; do :; done; exit 4";
-    let words = [PROGRAM, "run", LOCK, "--", "sh", "-c", script];
+    // The hand-over of the terminal continues it too: the trap is set after that.
+    let script = "echo $$ > in; while [ ! -e given ]; do sleep 0.02; done; \
+                  trap 'echo on > on' CONT; echo ready > ready; \
+                  until [ \"$line\" = end ]; do read line < go; done; exit 4";
+    let words = [
+        PROGRAM, "run", "--lease", SHORT, LOCK, "--", "sh", "-c", script,
+    ];
     let mut terminal = Terminal::start(&fixture, &words, &[]);
-    terminal.wait_for_foreground(fixture.process("in"));
-    // What is written by the hand-over of the terminal is of no interest.
-    let _ = std::fs::remove_file(fixture.path("on"));
+    let command = fixture.process("in");
+    terminal.wait_for_foreground(command);
+    // The program has done what it does at the start.
+    fixture.wait_for_renewals();
+    std::fs::write(fixture.path("given"), "").expect("written");
+    fixture.written("ready");
     terminal.enter(CTRL_Z);
-    fixture.written("on");
-    go.write_all(b"on\n").expect("written");
+    fixture.written_by_trap("on", &mut go);
+    go.write_all(b"end\n").expect("written");
     terminal.leader.end().with_code(4);
     assert!(fixture.is_free());
 }
@@ -187,7 +229,7 @@ fn whoever_waits_at_a_terminal_sees_who_holds_the_lock() {
 fn a_command_that_is_lost_at_a_terminal_leaves_it_to_the_shell() {
     let fixture = Fixture::new();
     let job = format!(
-        "'{PROGRAM}' run --lease 1500ms {LOCK} -- sh -c 'echo $$ > in; while :; do sleep 0.02; done'"
+        "'{PROGRAM}' run --lease {SHORT} {LOCK} -- sh -c 'echo $$ > in; while :; do sleep 0.02; done'"
     );
     let script = format!("{job}; echo $? > ended; read line; echo \"$line\" > after");
     let mut terminal = Terminal::shell(&fixture, &script);

@@ -122,8 +122,9 @@ impl TransportConnection for Connection {
         args: Vec<Arg>,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Reply, ConnectionError>> {
-        let delay = self.server.reply_delay();
-        Box::pin(self.exchange(Command::parse(name, args), timeout, delay))
+        let command = Command::parse(name, args);
+        let delay = self.server.reply_delay(&command);
+        Box::pin(self.exchange(command, timeout, delay))
     }
 
     fn barrier(
@@ -193,9 +194,8 @@ impl Connection {
 /// A command as the server sees it.
 pub(super) enum Command {
     Script {
-        /// Under which right it runs: evalsha or eval.
-        name: &'static str,
         sha: String,
+        /// With EVAL.
         source: Option<&'static str>,
         keys: Vec<String>,
         args: Vec<String>,
@@ -207,6 +207,10 @@ pub(super) enum Command {
     ClusterSlots,
     SetName,
     Ping,
+    Wait {
+        replicas: i64,
+        within: Duration,
+    },
     Kill {
         id: i64,
         address: String,
@@ -228,6 +232,10 @@ impl Command {
             ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
             ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::SetName,
             ("PING", []) => Self::Ping,
+            ("WAIT", [Arg::Number(replicas), Arg::Number(ms)]) => Self::Wait {
+                replicas: *replicas,
+                within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
+            },
             (
                 "CLIENT",
                 [
@@ -249,7 +257,6 @@ impl Command {
                 let first_arg = 2 + usize::try_from(*keys).expect("a number of keys");
                 let is_source = name == "EVAL";
                 Self::Script {
-                    name: if is_source { "eval" } else { "evalsha" },
                     sha: if is_source {
                         sha1_smol::Sha1::from(script).digest().to_string()
                     } else {
@@ -262,6 +269,24 @@ impl Command {
             }
             other => panic!("the simulated server does not know {other:?}"),
         }
+    }
+
+    /// What the right to it is called. `None`: it is several commands.
+    pub(super) fn name(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Script { source: None, .. } => "evalsha",
+            Self::Script { .. } => "eval",
+            Self::Info => "client|info",
+            Self::Asking => "asking",
+            Self::ClusterInfo => "cluster|info",
+            Self::ClusterId => "cluster|myid",
+            Self::ClusterSlots => "cluster|slots",
+            Self::SetName => "client|setname",
+            Self::Ping => "ping",
+            Self::Wait { .. } => "wait",
+            Self::Kill { .. } => "client|kill",
+            Self::Barrier { .. } => return None,
+        })
     }
 }
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 use redisson_lock::test_util::{Reply, ScriptCall};
 use tokio::time::Instant;
 
-use super::connection::text;
+use super::connection::{Command, text};
 use super::keyspace::{Keyspace, RenewReply};
 use super::network::{Event, Latency, Network};
+use super::rights::Rights;
 use super::server::{Executed, Observer, Server};
 
 /// What makes things happen.
@@ -53,8 +54,21 @@ impl Server {
     }
 
     /// How long a client waits for a reply that is there.
-    pub(super) fn reply_delay(&self) -> Option<Duration> {
-        (self.pace == Pace::AtOnce).then_some(REPLY_DELAY)
+    pub(super) fn reply_delay(&self, command: &Command) -> Option<Duration> {
+        let delay = (self.pace == Pace::AtOnce).then_some(REPLY_DELAY);
+        match command {
+            Command::Wait { replicas, within }
+                if i64::from(self.state.lock().replicas) < *replicas =>
+            {
+                Some(delay.unwrap_or_default() + *within)
+            }
+            _ => delay,
+        }
+    }
+
+    /// From now on this many replicas have what is written.
+    pub(crate) fn set_replicas(&self, count: u32) {
+        self.state.lock().replicas = count;
     }
 
     /// Commands wait, and so do messages, until [`Self::resume`].
@@ -128,7 +142,10 @@ impl Server {
     fn call(&self, state: &mut Network, call: &ScriptCall) -> Result<Reply, String> {
         let keys: Vec<String> = call.keys.iter().map(|key| key.to_string()).collect();
         let args: Vec<String> = call.args.iter().map(text).collect();
-        self.with_keyspace(|keyspace| keyspace.listeners = state.listeners(0, &args));
+        self.with_keyspace(|keyspace| {
+            keyspace.rights = Rights::default();
+            keyspace.listeners = state.listeners(0, &args);
+        });
         let sha = state.lua[0].load(call.source);
         let reply = state.lua[0].run(&sha, &keys, &args);
         let published = std::mem::take(&mut self.keyspaces[0].lock().published);

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::connection::Command;
 use super::network::{Event, Network, Wire, Written};
+use super::rights;
 use super::server::{Executed, Server};
 
 impl Server {
@@ -56,26 +57,25 @@ impl Server {
         let Written {
             command, answer, ..
         } = written;
+        if let Some(name) = command.name()
+            && !state.may_call(serial, name)
+        {
+            return state.answer(serial, answer, Err(rights::no_command(name)));
+        }
         let answered = match command {
             Command::Script {
-                name,
                 sha,
                 source,
                 keys,
                 args,
             } => {
-                let denied = state.is_denied(serial, name);
-                if !denied && let Some(text) = self.redirected(state, serial, &keys) {
+                if let Some(text) = self.redirected(state, serial, &keys) {
                     return state.answer(serial, answer, Err(text));
                 }
-                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args, name)
+                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args)
                 else {
-                    // NOSCRIPT, or no right: nothing has happened.
-                    let text = if denied {
-                        format!("NOPERM this user has no permissions to run the '{name}' command")
-                    } else {
-                        "NOSCRIPT No matching script. Please use EVAL.".to_owned()
-                    };
+                    // Nothing has happened.
+                    let text = "NOSCRIPT No matching script. Please use EVAL.".to_owned();
                     return state.answer(serial, answer, Err(text));
                 };
                 let executed = Executed { late, ..executed };
@@ -104,16 +104,13 @@ impl Server {
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
             Command::SetName => Ok(Reply::Text("OK".to_owned())),
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),
-            Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
+            Command::Wait { .. } => Ok(Reply::Number(state.replicas.into())),
             Command::Info => {
                 let wire = &state.wires[&serial];
                 Ok(Reply::Text(format!(
                     "id={} addr={} laddr=0.0.0.0:0 fd=8",
                     wire.id, wire.address
                 )))
-            }
-            Command::Kill { .. } if state.is_denied(serial, "client|kill") => {
-                Err(no_right("client|kill"))
             }
             Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
             Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
@@ -130,7 +127,7 @@ impl Server {
         cluster.refuses(node, keys, asking, has)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a command is as wide as that")]
+    /// `None`: the script is not known.
     fn run_script(
         &self,
         state: &mut Network,
@@ -139,11 +136,7 @@ impl Server {
         source: Option<&'static str>,
         keys: Vec<String>,
         args: Vec<String>,
-        name: &'static str,
     ) -> Option<Executed> {
-        if state.is_denied(serial, name) {
-            return None;
-        }
         let Wire { client, node, .. } = state.wires[&serial];
         if let Some(source) = source {
             state.lua[node].load(source);
@@ -152,11 +145,7 @@ impl Server {
             return None;
         }
         let (before, expiries) = self.with_keyspace_of(node, |keyspace| {
-            keyspace.denied = state
-                .denied
-                .get(&client)
-                .map(|denied| denied.iter().map(|&name| name.to_owned()).collect())
-                .unwrap_or_default();
+            keyspace.rights = state.rights.get(&client).cloned().unwrap_or_default();
             keyspace.listeners = state.listeners(node, &args);
             keys.iter()
                 .map(|key| {
@@ -194,8 +183,4 @@ impl Server {
             published: published.into_iter().map(|(channel, _)| channel).collect(),
         })
     }
-}
-
-pub(super) fn no_right(right: &str) -> String {
-    format!("NOPERM this user has no permissions to run the '{right}' command")
 }

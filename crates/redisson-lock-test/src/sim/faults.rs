@@ -152,15 +152,34 @@ impl Server {
         self.state.lock().latency = latency;
     }
 
-    /// Takes a right away from a client, or gives it back.
-    pub fn deny(&self, client: usize, right: &'static str, denied: bool) {
+    /// Takes the right to a command away from a client, or gives it back.
+    pub fn deny(&self, client: usize, command: &str, denied: bool) {
+        let sign = if denied { '-' } else { '+' };
+        self.acl(client, &format!("{sign}{command}"));
+    }
+
+    /// Changes the rights of a client, by rules as `ACL SETUSER` takes them. As in Redis, a connection
+    /// that is subscribed to a channel without the right to it ends.
+    pub fn acl(&self, client: usize, rules: &str) {
         let mut state = self.state.lock();
-        let rights = state.denied.entry(client).or_default();
-        if denied {
-            rights.insert(right);
-        } else {
-            rights.remove(right);
+        let rights = state.rights.entry(client).or_default();
+        for rule in rules.split_ascii_whitespace() {
+            let applied = rights.apply(rule);
+            assert!(
+                applied.is_some(),
+                "the simulated server does not know the rule {rule}"
+            );
         }
+        let rights = rights.clone();
+        let is_meant = |wire: &Wire| {
+            wire.client == client && !wire.channels.iter().all(|channel| rights.may_use(channel))
+        };
+        let wires = state.wires.iter().filter(|(_, wire)| is_meant(wire));
+        let serials: Vec<u64> = wires.map(|(&serial, _)| serial).collect();
+        for serial in serials {
+            state.cut(serial, true);
+        }
+        self.changed.notify_one();
     }
 
     /// Messages to a client are lost for a while.

@@ -1,7 +1,9 @@
 //! The data of the simulated server: the commands that the scripts use, each as Redis has it. No
 //! connections.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use super::rights::{self, Rights};
 
 /// What one key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +37,8 @@ pub struct Keyspace {
     pub published: Vec<(String, String)>,
     /// How many connections are subscribed to the channels that the running script names.
     pub listeners: BTreeMap<String, i64>,
-    /// Commands that the running user may not call.
-    pub denied: BTreeSet<String>,
+    /// What the user of the running script may do.
+    pub rights: Rights,
     /// Keys that ran out since this was last taken, each with its first field.
     pub expired: Vec<(String, String)>,
     /// Holds that somebody outside of the server renews, by key.
@@ -65,10 +67,8 @@ impl Keyspace {
             );
         };
         let name = name.to_ascii_lowercase();
-        if self.denied.contains(&name) {
-            return Err(
-                "ERR The user executing the script can't run this command or subcommand".to_owned(),
-            );
+        if !self.rights.may_call(&name) {
+            return Err(rights::no_command_of_script());
         }
         self.expire();
         Ok(match (name.as_str(), args) {
@@ -89,6 +89,9 @@ impl Keyspace {
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
             ("pttl", &[key]) => Answer::Number(self.time_left(key)),
             ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
+            ("publish", &[channel, _]) if !self.rights.may_use(channel) => {
+                return Err(rights::no_channel_of_script());
+            }
             ("publish", &[channel, message]) => {
                 self.published
                     .push((channel.to_owned(), message.to_owned()));

@@ -94,10 +94,11 @@ impl Interpreter {
         match self.loaded[sha].function.call::<Value>(()) {
             Ok(value) => reply(&value),
             Err(error) => {
-                let spot = |text: &str| format!("{text} script: {sha}, on @user_script:1.");
-                Err(spot(
-                    &server_error(&error).unwrap_or_else(|| format!("ERR {error}")),
-                ))
+                let (text, line) = match server_error(&error) {
+                    Some(CommandError { text, line }) => (text.clone(), *line),
+                    None => (format!("ERR {error}"), 1),
+                };
+                Err(format!("{text} script: {sha}, on @user_script:{line}."))
             }
         }
     }
@@ -113,22 +114,24 @@ fn name(source: &str) -> &str {
 
 /// An error that a command raised inside a script.
 #[derive(Debug)]
-struct CommandError(String);
+struct CommandError {
+    text: String,
+    /// Of the call in the script.
+    line: usize,
+}
 
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl std::error::Error for CommandError {}
 
-fn server_error(error: &mlua::Error) -> Option<String> {
+fn server_error(error: &mlua::Error) -> Option<&CommandError> {
     match error {
         mlua::Error::CallbackError { cause, .. } => server_error(cause),
-        error => error
-            .downcast_ref::<CommandError>()
-            .map(|error| error.0.clone()),
+        error => error.downcast_ref(),
     }
 }
 
@@ -151,7 +154,11 @@ fn call(
             error.set("err", text)?;
             Ok(Value::Table(error))
         }
-        Err(text) => Err(mlua::Error::external(CommandError(text))),
+        Err(text) => {
+            let line = lua.inspect_stack(1, |caller| caller.current_line());
+            let line = line.flatten().unwrap_or(1);
+            Err(mlua::Error::external(CommandError { text, line }))
+        }
     }
 }
 
@@ -162,9 +169,10 @@ fn word(value: &Value) -> mlua::Result<String> {
         Value::Integer(number) => Ok(number.to_string()),
         Value::Number(number) if number.fract() == 0.0 => Ok(format!("{number:.0}")),
         Value::Number(number) => Ok(number.to_string()),
-        _ => Err(mlua::Error::external(CommandError(
-            "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
-        ))),
+        _ => Err(mlua::Error::external(CommandError {
+            text: "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
+            line: 1,
+        })),
     }
 }
 

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
 use super::connection::Command;
-use super::execute::no_right;
 use super::lua::Interpreter;
+use super::rights::{self, Rights};
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,10 @@ pub(super) struct Network {
     /// Of a hundred answers so many are applied late, each by itself.
     pub(super) late_percent: u8,
     pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
-    pub(super) denied: BTreeMap<usize, BTreeSet<&'static str>>,
+    /// Of each client; all of them, if it has no entry.
+    pub(super) rights: BTreeMap<usize, Rights>,
+    /// How many replicas have what was written.
+    pub(super) replicas: u32,
     /// What comes over this client's subscriber connections takes so much longer.
     pub(super) delayed: BTreeMap<usize, Duration>,
     /// Messages to this client are lost until then.
@@ -143,11 +146,9 @@ impl Network {
         self.events.push(Reverse((at, tie, self.serials, event)));
     }
 
-    pub(super) fn is_denied(&self, serial: u64, right: &str) -> bool {
-        let client = self.wires[&serial].client;
-        self.denied
-            .get(&client)
-            .is_some_and(|denied| denied.contains(right))
+    pub(super) fn may_call(&self, serial: u64, command: &str) -> bool {
+        let rights = self.rights.get(&self.wires[&serial].client);
+        rights.is_none_or(|rights| rights.may_call(command))
     }
 
     /// What a node of a cluster says of it.
@@ -241,20 +242,16 @@ impl Network {
         change: &Change,
         nonce: String,
     ) -> Answered {
-        let denied = self.is_denied(serial, "subscribe");
-        let no_ping = self.is_denied(serial, "ping");
+        let refused = self.refused_change(serial, change);
+        let may_ping = self.may_call(serial, "ping");
         let Some(wire) = self.wires.get_mut(&serial) else {
             return Err(String::new());
         };
+        if let Some(text) = refused {
+            wire.stale_echo = Some(nonce);
+            return Err(text);
+        }
         match change {
-            Change::Subscribe(_) if denied => {
-                wire.stale_echo = Some(nonce);
-                return Err(
-                    "NOPERM this user has no permissions to access one of the channels used as \
-                            arguments"
-                        .to_owned(),
-                );
-            }
             Change::Subscribe(names) => wire
                 .channels
                 .extend(names.iter().map(|name| name.to_string())),
@@ -263,10 +260,23 @@ impl Network {
                 .retain(|name| !names.iter().any(|other| **other == **name)),
             Change::None => {}
         }
-        if no_ping {
-            return Err(no_right("ping"));
+        if !may_ping {
+            return Err(rights::no_command("ping"));
         }
         Ok(Reply::Text(wire.stale_echo.take().unwrap_or(nonce)))
+    }
+
+    /// One refused channel refuses the whole command.
+    fn refused_change(&self, serial: u64, change: &Change) -> Option<String> {
+        let Change::Subscribe(names) = change else {
+            return None;
+        };
+        if !self.may_call(serial, "subscribe") {
+            return Some(rights::no_command("subscribe"));
+        }
+        let rights = self.rights.get(&self.wires[&serial].client)?;
+        let may_use_all = names.iter().all(|name| rights.may_use(name));
+        (!may_use_all).then(rights::no_channel)
     }
 
     /// CLIENT KILL: nothing of that connection is executed any more.

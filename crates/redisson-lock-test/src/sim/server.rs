@@ -111,7 +111,8 @@ impl Server {
             down_until: vec![start; nodes],
             late_percent: 0,
             unapplied: BTreeMap::new(),
-            denied: BTreeMap::new(),
+            rights: BTreeMap::new(),
+            replicas: 0,
             delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
         };

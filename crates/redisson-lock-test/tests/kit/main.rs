@@ -13,6 +13,8 @@ use tokio::runtime::{Builder, Runtime};
 mod another;
 mod clients;
 mod controls;
+mod replicas;
+mod rights;
 mod threads;
 
 const fn ms(ms: u64) -> Duration {

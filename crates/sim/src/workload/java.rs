@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_test::sim::{Answer, Keyspace};
+use redisson_lock_test::sim::{Answer, Keyspace, Rights};
 use tokio::time::Instant;
 
 use super::actors::ms;
@@ -150,7 +150,7 @@ impl Java {
 
 fn number(keyspace: &mut Keyspace, words: &[&str]) -> i64 {
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    keyspace.denied.clear();
+    keyspace.rights = Rights::default();
     match keyspace.call(&words) {
         Ok(Answer::Number(number)) => number,
         other => panic!("{words:?} answered {other:?}"),
