@@ -226,6 +226,9 @@ async fn the_sentinels_are_asked_with_credentials_of_their_own() {
         .await
         .expect_err("nobody is asked");
     assert!(matches!(refused, Error::Auth { .. }), "{refused:?}");
+    let in_the_address = format!("{url}&sentinelUsername=asker&sentinelPassword=the%69rs");
+    let client = connect_to(&in_the_address).await;
+    client.close(Duration::ZERO).await;
     let builder = LockClient::builder().sentinel_credentials(Some("asker"), "theirs");
     let client = builder.connect(&url).await.expect("both let it in");
     let guard = client.lock("lock:stock").lock().await.expect("free");

@@ -5,7 +5,6 @@
 mod tls;
 mod url;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,26 +24,13 @@ use crate::error::Error;
 use crate::wire::Announce;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
-use url::{invalid, parse};
+pub(crate) use url::Credentials;
+use url::{Given, invalid, parse};
 
 /// Without the feature there are no such settings.
 #[cfg(not(feature = "tls-rustls"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Tls {}
-
-/// As whom to connect.
-#[derive(Clone)]
-pub(crate) struct Credentials {
-    /// `None`: the default user.
-    pub(crate) user: Option<String>,
-    pub(crate) password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials(…)")
-    }
-}
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 #[derive(Clone)]
@@ -144,9 +130,10 @@ impl Settings {
         Self { announce, ..self }
     }
 
+    /// Those given last count, if any are.
     pub(crate) fn with_sentinel_credentials(self, credentials: Option<Credentials>) -> Self {
         Self {
-            sentinel_credentials: credentials,
+            sentinel_credentials: credentials.or(self.sentinel_credentials),
             ..self
         }
     }
@@ -171,8 +158,12 @@ impl Settings {
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
-        let config = parse(url, tls)?;
-        Self::new(config, &ConnectionConfig::default(), command_timeout, fence)
+        let Given {
+            config,
+            sentinel_credentials,
+        } = parse(url, tls)?;
+        let settings = Self::new(config, &ConnectionConfig::default(), command_timeout, fence)?;
+        Ok(settings.with_sentinel_credentials(sentinel_credentials))
     }
 
     pub(crate) fn from_fred(
