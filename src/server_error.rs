@@ -3,26 +3,20 @@
 //! Redis returns errors as text in which only the first word is stable. An error inside a script
 //! carries a line number, which identifies the refused command and so the missing permission.
 
-use crate::error::{Error, Operation, RefusedKind, Source, TlsProblem, shorten};
+use crate::error::{Cause, Error, Operation, RefusedKind, TlsProblem, shorten};
 use crate::script::Script;
 
 /// The error for a script that the server refused.
-pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
-    let source = || Source::from(text.to_owned());
-    if let Some(kind) = kind(text) {
-        return Error::Refused {
-            kind,
-            source: source(),
-        };
+pub(crate) fn of_script(script: &Script, key: &str, source: Box<Cause>) -> Error {
+    let text = &*source.text;
+    if let Some(kind) = kind(text).or_else(|| runs_no_scripts(text)) {
+        return Error::Refused { kind, source };
     }
     if is_auth(text) {
-        return Error::Auth { source: source() };
+        return Error::Auth { source };
     }
     if let Some(permission) = missing_permission(script, text) {
-        return Error::PermissionDenied {
-            permission,
-            source: source(),
-        };
+        return Error::PermissionDenied { permission, source };
     }
     if text.contains("WRONGTYPE") {
         return Error::NotALock {
@@ -44,37 +38,37 @@ pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
 
 /// Whether the script was not executed, or changed nothing. Any other error may come from a proxy,
 /// which says nothing about what the server did.
-pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
-    let is_known = !matches!(error, Error::UnexpectedReply { .. });
-    is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
+pub(crate) fn is_certain(error: &Error) -> bool {
+    match error {
+        Error::UnexpectedReply { reply, .. } => {
+            NOT_EXECUTED.iter().any(|start| reply.starts_with(start))
+        }
+        _ => true,
+    }
 }
 
 /// The error for a connection, or a subscription, that the server refused.
-pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str) -> Error {
-    let source = || Source::from(text.to_owned());
+pub(crate) fn of_connection(
+    while_doing: Operation,
+    permission: &str,
+    mut source: Box<Cause>,
+) -> Error {
+    let text = &*source.text;
     if let Some(kind) = kind(text) {
-        Error::Refused {
-            kind,
-            source: source(),
-        }
+        Error::Refused { kind, source }
     } else if is_auth(text) {
-        Error::Auth { source: source() }
+        Error::Auth { source }
     } else if is_permission(text) {
         let permission = quoted_command(text).unwrap_or_else(|| permission.to_owned());
-        Error::PermissionDenied {
-            permission,
-            source: source(),
-        }
+        Error::PermissionDenied { permission, source }
     } else if is_from_server(text) {
-        Error::Refused {
-            kind: RefusedKind::Other,
-            source: source(),
-        }
+        let kind = RefusedKind::Other;
+        Error::Refused { kind, source }
     } else if let Some(problem) = TlsProblem::of(text) {
-        let source = TlsProblem::cause(text).into();
+        source.text = TlsProblem::cause(text).to_owned();
         Error::Tls { problem, source }
     } else {
-        Error::no_answer(while_doing, source())
+        Error::no_answer(while_doing, source)
     }
 }
 
@@ -127,6 +121,13 @@ fn kind(text: &str) -> Option<RefusedKind> {
                         || text.contains(&format!(": {start}")))
         })
         .map(|&(_, kind)| kind)
+}
+
+/// What answers there is no server for locks: a sentinel perhaps.
+fn runs_no_scripts(text: &str) -> Option<RefusedKind> {
+    let command = text.strip_prefix("ERR unknown command ")?;
+    let command = command.trim_start_matches(['\'', '`']);
+    command.starts_with("EVAL").then_some(RefusedKind::Other)
 }
 
 fn is_auth(text: &str) -> bool {
@@ -262,7 +263,7 @@ mod tests {
             ),
             format!("ERR {why} script: 0, on @user_script:{line}."),
         ] {
-            let error = of_script(script, "a", &text);
+            let error = of_script(script, "a", Cause::new(None, text));
             assert!(
                 matches!(&error, Error::PermissionDenied { permission, .. } if permission == "+hdel"),
                 "{error:?}"
@@ -333,7 +334,7 @@ mod tests {
     #[test]
     fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
         let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
-        let certain = |text| is_certain(&of_script(script, "a", text), text);
+        let certain = |text| is_certain(&of_script(script, "a", Cause::new(None, text)));
         for text in [
             "NOSCRIPT No matching script. Please use EVAL.",
             // Redis 6.2 puts the name in backticks.

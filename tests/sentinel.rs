@@ -273,12 +273,3 @@ async fn another_primary_in_the_same_epoch_is_followed_when_all_who_answer_tell_
     sentinels.signal_sentinel(2, "-CONT");
     nothing_is_left(&sentinels, 1, vec![client]).await;
 }
-
-#[tokio::test]
-async fn a_name_that_the_sentinels_do_not_know_is_refused_with_a_sentence() {
-    let sentinels = Sentinels::start().await;
-    let url = sentinels.url().replace("Name=shop", "Name=other");
-    let refused = LockClient::connect(&url).await.expect_err("unknown");
-    let expected = "the sentinels know no primary of the name `other`";
-    assert!(refused.to_string().contains(expected), "{refused}");
-}

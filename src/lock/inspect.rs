@@ -265,7 +265,7 @@ impl Lock {
             let refused = subscribe::refused(&entry, &subscription);
             let refused = tokio::time::timeout(shared.command_timeout(), refused)
                 .await
-                .unwrap_or_else(|_| Err(subscribe::unconfirmed(&entry)));
+                .unwrap_or_else(|_| Err(subscribe::unconfirmed(&entry, &subscription)));
             for error in refused? {
                 let Error::PermissionDenied { permission, .. } = error else {
                     return Err(error);
@@ -326,9 +326,9 @@ impl Lock {
                     }
                 }
                 // By its text it was refused, so the server does not know its name either.
-                Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {}
-                Err(SendError::Refused(text)) => {
-                    match server_error::of_script(call.script, key, &text) {
+                Err(SendError::Refused(cause)) if cause.text.starts_with("NOSCRIPT") => {}
+                Err(SendError::Refused(cause)) => {
+                    match server_error::of_script(call.script, key, cause) {
                         Error::PermissionDenied { permission, .. } => add(permission),
                         error => return Err(error),
                     }

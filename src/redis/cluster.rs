@@ -4,6 +4,7 @@
 //! that was cut off tells an old map. A lower epoch than one that was seen is that of a cluster that was made
 //! anew, if every node tells it, or those who answer go on telling it.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
-use super::connection::{Connection, Task, connect_error};
+use super::connection::{Connection, Failed, Task, connect_error};
 use super::map::Map;
 use super::probe;
 use super::settings::{Expected, Settings};
@@ -58,7 +59,7 @@ impl Scout {
     pub(super) async fn begin(&mut self, map: &Map, known: &[Address]) -> Result<(), Error> {
         let time_limit = self.settings.command_timeout / known.len().max(1) as u32;
         let reported = self.query(known, time_limit).await;
-        map.apply(&reported.map_err(|problem| connect_error(&self.settings, problem))?);
+        map.apply(&reported.map_err(|failed| failed.into_error(&self.settings))?);
         Ok(())
     }
 
@@ -141,8 +142,8 @@ impl Scout {
         &mut self,
         candidates: &[Address],
         time_limit: Duration,
-    ) -> Result<Slots, ConnectionError> {
-        let mut lost = None;
+    ) -> Result<Slots, Failed> {
+        let mut failed = Failed::default();
         if let Some((address, connection, task)) = self.current.take() {
             match reported(&connection, &address, time_limit).await {
                 Ok((epoch, slots)) if epoch >= self.epoch => {
@@ -150,12 +151,11 @@ impl Scout {
                     return Ok(self.believe(epoch, slots));
                 }
                 Ok(_) => {}
-                Err(error) => lost = Some(error),
+                Err(error) => failed.add(address.to_string().into(), error),
             }
         }
         let mut behind: Option<Told> = None;
-        // The first: that of the node which was named first.
-        let mut problem: Option<(usize, ConnectionError)> = None;
+        let mut problems = BTreeMap::new();
         let (mut next, mut asked) = (0, Asked(Vec::new()));
         loop {
             if let Some(address) = candidates.get(next) {
@@ -185,26 +185,25 @@ impl Scout {
                             behind = Some(found);
                         }
                     }
-                    Err(error) => {
-                        if problem.as_ref().is_none_or(|(first, _)| nth < *first) {
-                            problem = Some((nth, error));
-                        }
-                    }
+                    Err(error) => _ = problems.insert(nth, error),
                 },
                 () = slow => {}
             }
         }
-        let problem = problem.map(|(_, problem)| problem);
+        let all_answered = problems.is_empty();
+        for (nth, problem) in problems {
+            failed.add(candidates[nth].to_string().into(), problem);
+        }
         match behind {
             // Nobody has seen more: the cluster was made anew.
-            Some(found) if problem.is_none() || self.is_behind_for_long() => {
+            Some(found) if all_answered || self.is_behind_for_long() => {
                 Ok(self.believe(found.epoch, found.slots))
             }
             // A former primary that has just gone on says for a moment that all is well.
-            Some(_) => Err(problem.unwrap_or_else(silent)),
+            Some(_) => Err(failed),
             None => {
                 self.behind_since = None;
-                Err(lost.or(problem).unwrap_or_else(silent))
+                Err(failed)
             }
         }
     }

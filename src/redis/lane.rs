@@ -20,13 +20,15 @@ use super::connection::connect_error;
 use super::fence::ConnectionFence;
 use super::link::{Link, SendError};
 use super::settings::Settings;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::runtime::{Runtime, Tasks};
 
 use current::{Current, Figures, GoneOnDrop, State};
 use supervisor::{Connected, Supervisor};
 
 pub(super) struct Lane {
+    /// Where it leads to, for errors.
+    server: Arc<str>,
     current: Arc<Current>,
     figures: Arc<Figures>,
     wanted: watch::Sender<bool>,
@@ -111,6 +113,7 @@ impl Lane {
             changed: Notify::new(),
         });
         let lane = Self {
+            server: Arc::clone(&settings.address),
             current,
             figures,
             wanted,
@@ -167,8 +170,10 @@ impl Lane {
             .await
             .unwrap_or_else(|_| {
                 Err(match &*self.current.state.lock() {
-                    State::Down(Some(text)) => SendError::NotAccepted(text.clone()),
-                    _ => SendError::NotSent("not connected".into()),
+                    State::Down(Some(text)) => {
+                        SendError::NotAccepted(Cause::at(&self.server, text.as_str()))
+                    }
+                    _ => SendError::NotSent(Cause::at(&self.server, "not connected")),
                 })
             })
     }

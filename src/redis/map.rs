@@ -154,7 +154,7 @@ impl Map {
                 }
             };
             let asked = self.node(way.node);
-            let Some(redirect) = Redirect::read(&text, &asked.address) else {
+            let Some(redirect) = Redirect::read(&text.text, &asked.address) else {
                 return Err(SendError::Refused(text));
             };
             self.around.outdated.notify_one();
@@ -220,11 +220,8 @@ impl Map {
             () = self.lost(route, way) => None,
         };
         answer.unwrap_or_else(|| {
-            let source = "another server has taken over";
-            Err(SendError::Unknown {
-                source: source.into(),
-                sent_at,
-            })
+            let source = way.link.cause("another server has taken over");
+            Err(SendError::Unknown { source, sent_at })
         })
     }
 

@@ -11,6 +11,7 @@ use super::map::RoutedLink;
 use super::settings::Settings;
 use super::topology::Topology;
 use super::transport::{Arg, ConnectionError, Role};
+use crate::error::Cause;
 use crate::server_error;
 
 impl Route<'_> {
@@ -60,13 +61,14 @@ impl Route<'_> {
 /// on which there is none.
 async fn may_ask(settings: &Settings, limit: Limit) -> Result<bool, SendError> {
     let sent_at = Instant::now();
+    let cause = |text: String| Cause::at(&settings.address, text);
     let silent = || ConnectionError::Timeout("no answer".to_owned());
     let opening = Connection::open(settings, Role::Commands);
     let opened = tokio::time::timeout_at(limit.until, opening).await;
     let (connection, _task) = match opened.unwrap_or_else(|_| Err(silent())) {
         Ok(opened) => opened,
-        Err(ConnectionError::Refused(text)) => return Err(SendError::NotAccepted(text)),
-        Err(problem) => return Err(SendError::NotSent(problem.into_text().into())),
+        Err(ConnectionError::Refused(text)) => return Err(SendError::NotAccepted(cause(text))),
+        Err(problem) => return Err(SendError::NotSent(cause(problem.into_text()))),
     };
     let asked = connection.command("ASKING", &[], settings.command_timeout);
     let asked = tokio::time::timeout_at(limit.until, asked).await;
@@ -74,7 +76,7 @@ async fn may_ask(settings: &Settings, limit: Limit) -> Result<bool, SendError> {
         Ok(_) => Ok(true),
         Err(ConnectionError::Refused(text)) => Ok(!server_error::is_permission(&text)),
         Err(problem) => {
-            let source = problem.into_text().into();
+            let source = cause(problem.into_text());
             Err(SendError::Unknown { source, sent_at })
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
-use super::connection::{Connection, Task, connect_error};
+use super::connection::{Connection, Failed, Task};
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
@@ -135,7 +135,7 @@ impl Sentinels {
     /// Fills the map for the first time: every sentinel is asked once.
     pub(super) async fn begin(&self, map: &Map) -> Result<(), Error> {
         let time_limit = self.settings.command_timeout / self.sentinels.len().max(1) as u32;
-        let (mut primary, mut problem) = (None, None);
+        let (mut primary, mut failed) = (None, Failed::default());
         for (nth, sentinel) in self.sentinels.iter().enumerate() {
             let asking = async {
                 let (connection, _task) =
@@ -145,7 +145,7 @@ impl Sentinels {
             let asked = tokio::time::timeout(time_limit, asking).await;
             match asked.unwrap_or_else(|_| Err(silent())) {
                 Ok(report) => primary = self.learn(nth, report),
-                Err(error) => problem = problem.or(Some((sentinel, error))),
+                Err(error) => failed.add(sentinel.address.to_string().into(), error),
             }
         }
         if let Some(primary) = primary {
@@ -153,19 +153,21 @@ impl Sentinels {
             map.apply(&[(0..=0, primary)]);
             return Ok(());
         }
-        match problem {
-            Some((_, ConnectionError::Refused(text))) if text.contains("No such master") => {
-                Err(Error::InvalidConfig {
-                    what: "address",
-                    problem: format!(
-                        "the sentinels know no primary of the name `{}`",
-                        self.service
-                    ),
-                })
-            }
-            Some((sentinel, error)) => Err(connect_error(&sentinel.settings, error)),
-            None => Err(connect_error(&self.settings, silent())),
+        if failed.has_refusal("ERR No such master") {
+            let known: Vec<String> = self
+                .sentinels
+                .iter()
+                .map(|one| one.address.to_string())
+                .collect();
+            return Err(Error::InvalidConfig {
+                what: "address",
+                problem: format!(
+                    "the sentinels at {} know no primary by the name of `sentinelServiceName`",
+                    known.join(", ")
+                ),
+            });
         }
+        Err(failed.into_error(&self.settings))
     }
 
     /// Starts what keeps the map right.

@@ -38,8 +38,8 @@ pub(crate) struct Settings {
     pub(super) target: Target,
     pub(super) kind: Kind,
     pub(super) expected: Expected,
-    /// Host and port, for error messages.
-    pub(super) address: String,
+    /// Host and port, or the path of a socket, for errors and events.
+    pub(super) address: Arc<str>,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
     /// What every connection is called at the server.
@@ -109,7 +109,7 @@ impl Settings {
             },
             target: Target::Custom(transport),
             expected: Expected::Nothing,
-            address: "the server of a test".to_owned(),
+            address: "the server of a test".into(),
             command_timeout,
             fence,
             client_name: None,
@@ -252,7 +252,7 @@ impl Settings {
             target: Target::Server(Box::new(server)),
             kind,
             expected: Expected::Nothing,
-            address: first.to_string(),
+            address: first.to_string().into(),
             command_timeout,
             fence,
             client_name: None,
@@ -278,7 +278,7 @@ impl Settings {
         Self {
             kind: Kind::Server,
             expected,
-            address: address.to_string(),
+            address: address.to_string().into(),
             ..settings
         }
     }

@@ -16,12 +16,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
-use super::connection::{Connection, Messages, Task, connect_error};
+use super::connection::{Connection, Failed, Messages, Task};
 use super::lane::Surroundings;
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::runtime::event;
 use crate::server_error;
 use crate::wait::Subscriptions;
@@ -72,7 +72,7 @@ pub(super) async fn open(
         slow: AtomicBool::new(false),
     };
     let first = actor.connect_first().await;
-    let first = first.map_err(|problem| connect_error(settings, problem))?;
+    let first = first.map_err(|failed| failed.into_error(settings))?;
     around.spawn(actor.run(first));
     Ok(())
 }
@@ -90,6 +90,7 @@ struct Actor {
 
 /// One connection of the subscriber.
 struct Session {
+    server: Arc<str>,
     connection: Connection,
     messages: Messages,
     task: Task,
@@ -120,9 +121,10 @@ impl Actor {
         loop {
             match self.connect().await {
                 Ok(session) => return session,
-                Err(error) => {
+                Err((server, error)) => {
                     event!(DEBUG, %error, "subscriber reconnect failed");
-                    self.subscriptions.set_problem(Some(error.into_text()));
+                    let problem = Cause::at(&server, error.into_text());
+                    self.subscriptions.set_problem(Some(problem));
                     backoff.wait().await;
                 }
             }
@@ -130,41 +132,50 @@ impl Actor {
     }
 
     /// To any server that answers: of a cluster some may be away.
-    async fn connect_first(&self) -> Result<Session, ConnectionError> {
-        let mut left = self.source.servers();
-        loop {
-            left = left.saturating_sub(1);
+    async fn connect_first(&self) -> Result<Session, Failed> {
+        let mut failed = Failed::default();
+        for _ in 0..self.source.servers().max(1) {
             match self.connect().await {
-                Err(problem) if left > 0 => {
-                    event!(DEBUG, %problem, "a server does not take subscribers")
+                Ok(session) => return Ok(session),
+                Err((server, problem)) => {
+                    event!(DEBUG, %problem, "a server does not take subscribers");
+                    failed.add(server, problem);
                 }
-                answer => return answer,
             }
         }
+        Err(failed)
     }
 
-    async fn connect(&self) -> Result<Session, ConnectionError> {
+    async fn connect(&self) -> Result<Session, (Arc<str>, ConnectionError)> {
         let tried = self.tried.fetch_add(1, Ordering::Relaxed);
-        let nobody = || ConnectionError::Lost("no server is known".to_owned());
-        let settings = self.source.settings(tried).ok_or_else(nobody)?;
-        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
-        let messages = connection.messages();
-        Ok(Session {
-            connection,
-            messages,
-            task,
-        })
+        let Some(settings) = self.source.settings(tried) else {
+            let problem = ConnectionError::Lost("no server is known".to_owned());
+            return Err((Arc::clone(&self.settings.address), problem));
+        };
+        let server = Arc::clone(&settings.address);
+        self.subscriptions.set_server(&server);
+        match Connection::open(&settings, Role::Messages).await {
+            Ok((connection, task)) => Ok(Session {
+                server,
+                messages: connection.messages(),
+                connection,
+                task,
+            }),
+            Err(problem) => Err((server, problem)),
+        }
     }
 
     /// Serves one connection until it ends or must be replaced. Returns whether it was of use.
     async fn serve(&self, session: &mut Session) -> bool {
         let Session {
+            server,
             connection,
             messages,
             task,
         } = session;
         let worker = ChannelWorker {
             actor: self,
+            server,
             connection,
             served: AtomicBool::new(false),
         };
@@ -207,6 +218,7 @@ impl Actor {
 /// Subscribes and unsubscribes on one connection.
 struct ChannelWorker<'a> {
     actor: &'a Actor,
+    server: &'a Arc<str>,
     connection: &'a Connection,
     /// A barrier was answered.
     served: AtomicBool,
@@ -264,7 +276,7 @@ impl ChannelWorker<'_> {
     /// replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         let subscriptions = &self.actor.subscriptions;
-        let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
+        let cause = match self.barrier(Change::Subscribe(channels.clone())).await? {
             Barrier::Passed => {
                 for channel in &channels {
                     subscriptions.subscribed(channel);
@@ -272,24 +284,24 @@ impl ChannelWorker<'_> {
                 return Ok(());
             }
             Barrier::Shifted => return Err(OutOfStep(None)),
-            Barrier::Refused(text) => text,
+            Barrier::Refused(cause) => cause,
         };
         if let Err(out_of_step) = self.in_step().await {
             // A missing permission stays missing until it is granted: the callers get the error
             // now. Anything else may be temporary; they wait for the next connection.
-            if let Some(text) = out_of_step
+            if let Some(cause) = out_of_step
                 .0
                 .as_ref()
-                .filter(|text| server_error::is_permission(text))
+                .filter(|cause| server_error::is_permission(&cause.text))
             {
                 for channel in &channels {
-                    subscriptions.refused(channel, text);
+                    subscriptions.refused(channel, cause);
                 }
             }
             return Err(out_of_step);
         }
         if let [channel] = channels.as_slice() {
-            subscriptions.refused(channel, &text);
+            subscriptions.refused(channel, &cause);
             return Ok(());
         }
         // One refused channel refuses its whole batch.
@@ -314,7 +326,7 @@ impl ChannelWorker<'_> {
         for pause in STRAY {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
-                Barrier::Refused(text) => refused_with = Some(text),
+                Barrier::Refused(cause) => refused_with = Some(cause),
                 // It is dropped if it arrives while no reply is awaited.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
@@ -329,6 +341,7 @@ impl ChannelWorker<'_> {
             actor,
             connection,
             served,
+            ..
         } = self;
         let answer_timeout = actor.answer_timeout();
         let since = Instant::now();
@@ -345,7 +358,9 @@ impl ChannelWorker<'_> {
                 actor.subscriptions.set_problem(None);
                 Ok(Barrier::Passed)
             }
-            Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),
+            Ok(Err(ConnectionError::Refused(text))) => {
+                Ok(Barrier::Refused(Cause::at(self.server, text)))
+            }
             Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
             // If it was slow rather than dead, its successor gets more time.
             Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
@@ -360,14 +375,14 @@ impl ChannelWorker<'_> {
 enum Barrier {
     Passed,
     /// The server refused the change or the PING.
-    Refused(String),
+    Refused(Box<Cause>),
     /// With the reply to an earlier one.
     Shifted,
 }
 
 /// The replies on the connection no longer match its commands, it does not answer, or it refuses
 /// even PING, with this message.
-struct OutOfStep(Option<String>);
+struct OutOfStep(Option<Box<Cause>>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 

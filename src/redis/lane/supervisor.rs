@@ -81,7 +81,7 @@ impl Supervisor {
                 event!(
                     WARN,
                     lane = self.nth,
-                    server = self.settings.address,
+                    server = &*self.settings.address,
                     "command connection lost, reconnecting"
                 );
                 self.outdated.notify_one();
@@ -99,7 +99,7 @@ impl Supervisor {
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
             let connection_fence = *self.figures.fence.lock();
             event!(INFO, lane = self.nth,
-                server = self.settings.address,
+                server = &*self.settings.address,
                 %connection_fence,
                 "command connection replaced"
             );
@@ -252,7 +252,8 @@ impl Supervisor {
             );
         }
         self.predecessor = None;
-        let link = Arc::new(Link::new(connection, identity));
+        let server = Arc::clone(&self.settings.address);
+        let link = Arc::new(Link::new(connection, identity, server));
         let ended = link.ended.clone().drop_guard();
         Ok(Connected {
             link,

@@ -231,9 +231,9 @@ mod url;
 #[test]
 fn a_host_of_ipv6_has_no_brackets_of_its_own() {
     let from = |url: &str| Settings::from_url(url, None, TIMEOUT, true).expect("valid");
-    assert_eq!(from("redis://[::1]:6379").address, "[::1]:6379");
+    assert_eq!(&*from("redis://[::1]:6379").address, "[::1]:6379");
     let settings = from("redis-cluster://[::1]:7000");
-    assert_eq!(settings.address, "[::1]:7000");
+    assert_eq!(&*settings.address, "[::1]:7000");
     let Kind::Cluster(known) = &settings.kind else {
         panic!("a cluster");
     };

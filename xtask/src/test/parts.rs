@@ -36,7 +36,7 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
     (
         "errors, bad inputs, rights",
         &[],
-        &["errors", "addresses", "rights"],
+        &["errors", "error_texts", "addresses", "rights"],
     ),
     (
         "hostile: outcomes, cancellation, storms",

@@ -139,7 +139,7 @@ fn shown(url: &str) -> String {
     let settings = settings.unwrap_or_else(|error| panic!("{url}: {error}"));
     let (name, hosts) = kind(Ok(settings.clone()));
     let hosts = match hosts.is_empty() {
-        true => settings.address.clone(),
+        true => settings.address.to_string(),
         false => hosts.join(" "),
     };
     let login = |user: &Option<String>, password: &Option<String>| match (user, password) {
