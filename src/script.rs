@@ -41,7 +41,7 @@ macro_rules! scripts {
             sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
         };)*
         #[cfg(test)]
-        static ALL: &[&Script] = &[$(&$const),*];
+        pub(crate) static ALL: &[&Script] = &[$(&$const),*];
     };
 }
 

@@ -1,10 +1,13 @@
 //! Maps the server's error texts to [`Error`]. No I/O.
 //!
-//! Redis returns errors as text in which only the first word is stable. An error inside a script
-//! carries a line number, which identifies the refused command and so the missing permission.
+//! Redis returns errors as text in which only the first word is stable.
+
+mod permission;
 
 use crate::error::{Cause, Error, Operation, RefusedKind, TlsProblem, shorten};
 use crate::script::Script;
+
+pub(crate) use permission::{Denied, denied, is_permission, pattern_of, quoted_command};
 
 /// The error for a script that the server refused.
 pub(crate) fn of_script(script: &Script, key: &str, source: Box<Cause>) -> Error {
@@ -15,7 +18,7 @@ pub(crate) fn of_script(script: &Script, key: &str, source: Box<Cause>) -> Error
     if is_auth(text) {
         return Error::Auth { source };
     }
-    if let Some(permission) = missing_permission(script, text) {
+    if let Some(permission) = permission::missing(script, key, text) {
         return Error::PermissionDenied { permission, source };
     }
     if text.contains("WRONGTYPE") {
@@ -104,11 +107,6 @@ pub(crate) fn may_end_the_connection(text: &str) -> bool {
         })
 }
 
-/// Whether a permission is missing.
-pub(crate) fn is_permission(text: &str) -> bool {
-    text.starts_with("NOPERM")
-}
-
 fn kind(text: &str) -> Option<RefusedKind> {
     // Before Redis 7 an error inside a script is prefixed with "ERR Error running script …: ".
     let in_old_script = text.starts_with("ERR Error running script");
@@ -134,79 +132,6 @@ fn is_auth(text: &str) -> bool {
     ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"]
         .iter()
         .any(|start| text.starts_with(start))
-}
-
-/// What a user lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
-    Command,
-    Key,
-    Channel,
-}
-
-/// What the user of a script lacks; `None`: the text is about something else.
-pub(crate) fn denied(text: &str) -> Option<Denied> {
-    let in_script =
-        text.contains("user executing the script") || text.contains("ACL failure in script");
-    if !is_permission(text) && !in_script {
-        return None;
-    }
-    // `run this command`, `run the 'publish' command`.
-    Some(if text.contains(" run th") {
-        Denied::Command
-    } else if text.contains("channel") {
-        Denied::Channel
-    } else if text.contains("keys") || text.contains("No permissions to access a key") {
-        Denied::Key
-    } else {
-        Denied::Command
-    })
-}
-
-fn missing_permission(script: &Script, text: &str) -> Option<String> {
-    Some(match denied(text)? {
-        Denied::Channel => "&redisson_lock__channel:*".to_owned(),
-        Denied::Key => "~ with a pattern for the lock's key".to_owned(),
-        Denied::Command => {
-            let command = quoted_command(text).or_else(|| command_at(script, text));
-            command.unwrap_or_else(|| "+@scripting".to_owned())
-        }
-    })
-}
-
-/// `… to run the 'client|kill' command` names the permission itself.
-fn quoted_command(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("run the '")?;
-    let (command, _) = rest.split_once('\'')?;
-    Some(format!("+{command}"))
-}
-
-/// The command that the script calls on the line of the error. Only an error caught by `pcall` has
-/// no line.
-fn command_at(script: &Script, text: &str) -> Option<String> {
-    let line = match text.rsplit_once("@user_script:") {
-        Some((_, rest)) => {
-            // Up to Redis 6.2 the place is said twice, once with a space.
-            let digits = rest.trim_start().chars();
-            let digits: String = digits.take_while(char::is_ascii_digit).collect();
-            script
-                .source
-                .lines()
-                .nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
-        }
-        None => script
-            .source
-            .lines()
-            .find(|line| line.contains("pcall('"))?,
-    };
-    // A line with two calls yields both commands: one is refused, the other is needed as well.
-    let commands: Vec<_> = line
-        .split("call('")
-        .skip(1)
-        .filter_map(|rest| rest.split('\'').next())
-        .map(|command| format!("+{command}"))
-        .collect();
-    (!commands.is_empty()).then(|| commands.join(" "))
 }
 
 const KINDS: [(&str, RefusedKind); 15] = [
@@ -242,36 +167,6 @@ mod tests {
     use crate::wire::LockName;
 
     #[test]
-    fn a_command_that_a_script_may_not_call_is_named() {
-        let name = LockName::new("", "a").expect("a name");
-        let field = "f".into();
-        let script = script::pass(
-            &name,
-            &field,
-            &field,
-            std::time::Duration::from_secs(1),
-            crate::wire::Announce::Classic,
-        )
-        .script;
-        let line = script.source.lines().position(|line| line.contains("hdel"));
-        let line = line.expect("it deletes") + 1;
-        let why = "The user executing the script can't run this command or subcommand";
-        for text in [
-            // Redis 6.2, and 7.0 or later.
-            format!(
-                "ERR Error running script (call to f_0): @user_script:{line}: @user_script: {line}: {why}"
-            ),
-            format!("ERR {why} script: 0, on @user_script:{line}."),
-        ] {
-            let error = of_script(script, "a", Cause::new(None, text));
-            assert!(
-                matches!(&error, Error::PermissionDenied { permission, .. } if permission == "+hdel"),
-                "{error:?}"
-            );
-        }
-    }
-
-    #[test]
     fn an_error_of_the_server_is_no_error_of_the_connection() {
         for (text, from_server) in [
             ("ERR unknown command", true),
@@ -283,51 +178,6 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_from_server(text), from_server, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_missing_is_a_command_a_key_or_a_channel() {
-        for (text, missing) in [
-            (
-                "ERR The user executing the script can't run this command or subcommand script: 0",
-                Some(Denied::Command),
-            ),
-            (
-                "ERR ACL failure in script: User locker has no permissions to run the 'publish' command",
-                Some(Denied::Command),
-            ),
-            (
-                "NOPERM this user has no permissions to run the 'evalsha' command",
-                Some(Denied::Command),
-            ),
-            (
-                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
-                Some(Denied::Key),
-            ),
-            (
-                "ERR ACL failure in script: No permissions to access a key",
-                Some(Denied::Key),
-            ),
-            (
-                "NOPERM this user has no permissions to access one of the keys used as arguments",
-                Some(Denied::Key),
-            ),
-            (
-                "ERR The user executing the script can't publish to the channel mentioned in the command",
-                Some(Denied::Channel),
-            ),
-            (
-                "ERR ACL failure in script: No permissions to access a channel",
-                Some(Denied::Channel),
-            ),
-            ("ERR value is not an integer or out of range", None),
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-                None,
-            ),
-        ] {
-            assert_eq!(denied(text), missing, "{text}");
         }
     }
 

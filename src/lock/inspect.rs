@@ -15,7 +15,7 @@ use crate::guard::LockGuard;
 use crate::owner::Owner;
 use crate::redis::{Limit, SendError};
 use crate::script::{self, Inspected};
-use crate::server_error::{self, Denied};
+use crate::server_error::{self, Denied, pattern_of};
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -270,9 +270,6 @@ impl Lock {
                 let Error::PermissionDenied { permission, .. } = error else {
                     return Err(error);
                 };
-                let channel = permission.strip_prefix('&');
-                let escaped = channel.map(|channel| format!("&{}", pattern_of(channel)));
-                let permission = escaped.unwrap_or(permission);
                 // Of channels of both kinds it is the same.
                 if !missing.contains(&permission) {
                     missing.push(permission);
@@ -358,18 +355,6 @@ impl Lock {
             inspected => Ok(inspected),
         }
     }
-}
-
-/// The pattern that a text alone matches.
-fn pattern_of(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
 }
 
 /// The holder of a lock, as stored in Redis.
