@@ -233,13 +233,17 @@ impl<'a> Route<'a> {
     }
 
     fn server(self) -> Option<Arc<str>> {
-        let settings = match &self.redis.topology {
-            Topology::One(node) => node.settings(),
+        Some(Arc::clone(&self.settings()?.address))
+    }
+
+    /// Those of the server that has the lock now.
+    fn settings(self) -> Option<Arc<Settings>> {
+        match &self.redis.topology {
+            Topology::One(node) => Some(node.settings()),
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                map.owner(self.group)?.1.settings()
+                Some(map.owner(self.group)?.1.settings())
             }
-        };
-        Some(Arc::clone(&settings.address))
+        }
     }
 
     /// Waits until `limit` for a connection that may carry scripts.

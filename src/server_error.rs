@@ -7,6 +7,8 @@ mod permission;
 use crate::error::{Cause, Error, Operation, RefusedKind, TlsProblem, shorten};
 use crate::script::Script;
 
+#[cfg(test)]
+pub(crate) use permission::commands;
 pub(crate) use permission::{Denied, denied, is_permission, pattern_of, quoted_command};
 
 /// The error for a script that the server refused.

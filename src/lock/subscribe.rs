@@ -46,7 +46,7 @@ pub(super) async fn subscribe(
 }
 
 /// Waits until the server has confirmed the subscription; fails if it refuses it.
-pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
+async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
     tokio::select! {
         biased;
         confirmed = subscription.confirmed() => {
@@ -57,23 +57,8 @@ pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Res
     }
 }
 
-/// Waits until every part is confirmed or refused, and says why those are that are.
-pub(super) async fn refused(
-    entry: &Entry,
-    subscription: &Subscription,
-) -> Result<Vec<Error>, Error> {
-    tokio::select! {
-        biased;
-        refused = subscription.refused() => {
-            let error = |cause| not_subscribed(entry, Box::new(cause));
-            Ok(refused.into_iter().map(error).collect())
-        }
-        () = entry.shared().gone.cancelled() => Err(Error::Closed),
-    }
-}
-
 /// Why it was not confirmed in time.
-pub(super) fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
+fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
     match subscription.problem() {
         Some(cause) => not_subscribed(entry, cause),
         None => entry.route().no_answer(Operation::Subscribing, UNCONFIRMED),

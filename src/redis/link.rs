@@ -135,40 +135,6 @@ impl Link {
         Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
     }
 
-    /// Sends a script once by its text, and once by its name: the server has a permission for each.
-    pub(crate) async fn run_both_ways<T>(
-        &self,
-        call: &Call<T>,
-        limit: Limit,
-    ) -> [Result<Reply, SendError>; 2] {
-        let (sent, reply) = (AtomicBool::new(false), |(reply, _)| reply);
-        // By its text first, which also loads it.
-        let by_text = self.send(Words::Text, call, limit, &sent);
-        let by_text = Box::pin(by_text).await.map(reply);
-        let by_name = self.send(Words::Name, call, limit, &sent);
-        [by_text, Box::pin(by_name).await.map(reply)]
-    }
-
-    /// Whether the server lets this user run a command.
-    pub(super) async fn may_run(
-        &self,
-        name: &'static str,
-        args: &[Arg],
-        limit: Limit,
-    ) -> Result<bool, SendError> {
-        let sent_at = Instant::now();
-        let answer = |timeout| self.connection.command(name, args, timeout);
-        match self.exchange(answer, sent_at, limit).await {
-            // Another refusal: the server has no such command, and no permission for it.
-            Ok(_) => Ok(true),
-            Err(ConnectionError::Refused(text)) => Ok(!server_error::is_permission(&text)),
-            Err(problem) => {
-                let source = self.cause(problem.into_text());
-                Err(SendError::Unknown { source, sent_at })
-            }
-        }
-    }
-
     async fn send<T>(
         &self,
         words: Words,

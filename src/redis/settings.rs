@@ -288,6 +288,28 @@ impl Settings {
         self.with_server(|server| server.config.version = RespVersion::RESP2)
     }
 
+    /// The same without what a user may lack the permission for.
+    pub(super) fn for_questions(&self) -> Self {
+        let settings = self.with_server(|server| {
+            server.config.database = None;
+            server.config.version = RespVersion::RESP2;
+            server.connection.auto_client_setname = false;
+        });
+        Self {
+            client_name: None,
+            ..settings
+        }
+    }
+
+    /// The database that each connection selects.
+    pub(super) fn database(&self) -> Option<u8> {
+        match &self.target {
+            Target::Server(server) => server.config.database,
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => None,
+        }
+    }
+
     /// The same for a sentinel: it has no databases, and users of its own.
     pub(super) fn at_sentinel(&self, address: &Address) -> Self {
         let settings = self.at(address, Expected::Nothing).with_server(|server| {

@@ -82,7 +82,7 @@ fn all_commands(script: &Script) -> String {
 }
 
 /// The commands that a text of a script calls, as permissions.
-fn commands(text: &str) -> impl Iterator<Item = String> {
+pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
     let calls = text.split("call('").skip(1);
     let names = calls.filter_map(|rest| rest.split('\'').next());
     names.map(|name| format!("+{name}"))

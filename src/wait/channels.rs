@@ -93,18 +93,6 @@ impl Subscription {
         .await
     }
 
-    /// Waits until the server has confirmed or refused every part; what it says of those it refuses.
-    pub(crate) async fn refused(&self) -> Vec<Cause> {
-        self.until(|this| {
-            let is_settled =
-                |part: &Listener| is_confirmed(part) || part.signal.refused.get().is_some();
-            let refused = |part: &Listener| part.signal.refused.get().cloned();
-            let all = this.each().all(is_settled);
-            all.then(|| this.each().filter_map(refused).collect())
-        })
-        .await
-    }
-
     /// Why it is not confirmed at the moment, as far as that is known.
     pub(crate) fn problem(&self) -> Option<Box<Cause>> {
         let mut silent = self.each().filter(|part| !is_confirmed(part));

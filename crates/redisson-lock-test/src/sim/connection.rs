@@ -200,11 +200,14 @@ pub(super) enum Command {
         keys: Vec<String>,
         args: Vec<String>,
     },
+    /// A command of the scripts, sent by itself.
+    Direct(Vec<String>),
+    /// One whose effect nobody would see, by its permission.
+    Without(&'static str),
     Info,
     Asking,
     ClusterInfo,
     ClusterSlots,
-    SetName,
     Ping,
     Kill {
         id: i64,
@@ -224,8 +227,16 @@ impl Command {
             ("ASKING", []) => Self::Asking,
             ("CLUSTER", [Arg::Fixed("INFO")]) => Self::ClusterInfo,
             ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
-            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::SetName,
+            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::Without("client|setname"),
             ("PING", []) => Self::Ping,
+            ("CLIENT", [Arg::Fixed("ID")]) => Self::Without("client|id"),
+            ("INFO", _) => Self::Without("info"),
+            ("WAIT", _) => Self::Without("wait"),
+            (
+                "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
+                | "PEXPIRE" | "DEL" | "PUBLISH",
+                _,
+            ) => Self::Direct([vec![name.to_ascii_lowercase()], words].concat()),
             (
                 "CLIENT",
                 [

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::connection::Command;
+use super::keyspace::Answer;
 use super::network::{Event, Network, Wire, Written};
 use super::server::{Executed, Server};
 
@@ -93,6 +94,9 @@ impl Server {
                 }
                 reply
             }
+            Command::Direct(words) => self.run_direct(state, serial, &words),
+            Command::Without(right) if state.is_denied(serial, right) => Err(no_right(right)),
+            Command::Without(_) => Ok(Reply::Text("OK".to_owned())),
             Command::Asking => {
                 if let Some(wire) = state.wires.get_mut(&serial) {
                     wire.asking = true;
@@ -101,7 +105,6 @@ impl Server {
             }
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::SetName => Ok(Reply::Text("OK".to_owned())),
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),
             Command::Info if state.is_denied(serial, "client|info") => Err(no_right("client|info")),
             Command::Info => {
@@ -118,6 +121,32 @@ impl Server {
             Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
         };
         state.answer(serial, answer, answered);
+    }
+
+    /// A command that a script could call.
+    fn run_direct(
+        &self,
+        state: &mut Network,
+        serial: u64,
+        words: &[String],
+    ) -> Result<Reply, String> {
+        if state.is_denied(serial, &words[0]) {
+            return Err(no_right(&words[0]));
+        }
+        let (answer, published) = self.with_keyspace_of(state.wires[&serial].node, |keyspace| {
+            keyspace.denied.clear();
+            let answer = keyspace.call(words);
+            (answer, std::mem::take(&mut keyspace.published))
+        });
+        for (channel, _) in &published {
+            state.publish(channel);
+        }
+        Ok(match answer? {
+            Answer::Nil => Reply::Nil,
+            Answer::Number(number) => Reply::Number(number),
+            Answer::Text(text) => Reply::Text(text),
+            Answer::List(items) => Reply::List(items.into_iter().map(Reply::Text).collect()),
+        })
     }
 
     /// What a node of a cluster answers instead of executing a script.
