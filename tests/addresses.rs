@@ -129,7 +129,7 @@ async fn a_cluster_is_reached_through_any_node_that_is_named() {
     server.finish([]).await;
 }
 
-/// A parameter that nobody reads was left out without a word: `?db=3` used database 0, in which a JVM of database 3
+/// A parameter without a meaning was ignored silently: `?db=3` used database 0, in which a JVM of database 3
 /// was not excluded.
 #[tokio::test]
 async fn a_parameter_that_means_nothing_is_refused_by_its_name_before_anything_is_opened() {

@@ -259,11 +259,11 @@ impl Lock {
             if shared.is_closed() {
                 return Err(Error::Closed);
             }
-            // An owner that is made for this is nobody.
-            let nobody = Owner::fresh(&shared.client_id);
+            // The field of a new owner is no name that exists.
+            let absent = Owner::fresh(&shared.client_id);
             let (route, asks_replicas) = (entry.route(), self.replicas.is_some());
             route
-                .missing_permissions(&entry.name, nobody.field(), asks_replicas)
+                .missing_permissions(&entry.name, absent.field(), asks_replicas)
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await

@@ -36,12 +36,12 @@ fn needs(permission: &'static str, name: &'static str, args: impl Into<Vec<Arg>>
 }
 
 impl Route<'_> {
-    /// The permissions that the server of this lock refuses, as `ACL SETUSER` takes them. `nobody`: no key, no field and
-    /// no channel.
+    /// Returns the permissions that the server of this lock refuses, as `ACL SETUSER` takes them. `absent` is the name
+    /// of no key, field or channel.
     pub(crate) async fn missing_permissions(
         self,
         lock: &LockName,
-        nobody: &Arc<str>,
+        absent: &Arc<str>,
         asks_replicas: bool,
     ) -> Result<Vec<String>, Error> {
         let doing = Operation::Inspecting;
@@ -49,15 +49,15 @@ impl Route<'_> {
             || self.no_answer(doing, "no server of the cluster has the slot of this lock");
         let settings = self.settings().ok_or_else(nowhere)?;
         let announce = self.redis.announce();
-        let mut questions = for_every_lock(lock, nobody);
+        let mut questions = for_every_lock(lock, absent);
         if announce.hears_classic() {
             questions.push(needs(
                 "+publish",
                 "PUBLISH",
-                [text(nobody), Arg::Fixed("0")],
+                [text(absent), Arg::Fixed("0")],
             ));
         }
-        questions.extend(self.besides(&settings, nobody, asks_replicas));
+        questions.extend(self.besides(&settings, absent, asks_replicas));
         let mut asked = Asked {
             settings: settings.for_questions(),
             lock,
@@ -81,7 +81,7 @@ impl Route<'_> {
     }
 
     /// What not every client sends.
-    fn besides(self, settings: &Settings, nobody: &Arc<str>, asks_replicas: bool) -> Vec<Question> {
+    fn besides(self, settings: &Settings, absent: &Arc<str>, asks_replicas: bool) -> Vec<Question> {
         let mut questions = Vec::new();
         if settings.fence {
             let fence = fence::without_effect();
@@ -103,11 +103,11 @@ impl Route<'_> {
             questions.push(needs(
                 "+spublish",
                 "SPUBLISH",
-                [text(nobody), Arg::Fixed("0")],
+                [text(absent), Arg::Fixed("0")],
             ));
             questions.push(needs("+pubsub|shardnumsub", "PUBSUB", [shards]));
             if self.redis.announce() == Announce::Auto {
-                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(nobody)]));
+                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(absent)]));
             }
         }
         match &self.redis.topology {
@@ -125,9 +125,9 @@ impl Route<'_> {
 }
 
 /// What the scripts call, what runs them, and what each connection sends.
-fn for_every_lock(lock: &LockName, nobody: &Arc<str>) -> Vec<Question> {
+fn for_every_lock(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
-    let field = || [key(), text(nobody)];
+    let field = || [key(), text(absent)];
     let inspect = script::inspect(lock).script;
     let number = || Arg::Fixed("x");
     vec![
@@ -143,7 +143,7 @@ fn for_every_lock(lock: &LockName, nobody: &Arc<str>) -> Vec<Question> {
         ),
         needs("+hget", "HGET", field()),
         // What is no number is refused after the permissions, and before anything changes.
-        needs("+hincrby", "HINCRBY", [key(), text(nobody), number()]),
+        needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
         needs("+hdel", "HDEL", field()),
         needs("+hlen", "HLEN", [key()]),
         needs("+hkeys", "HKEYS", [key()]),
@@ -152,7 +152,7 @@ fn for_every_lock(lock: &LockName, nobody: &Arc<str>) -> Vec<Question> {
         needs("+pttl", "PTTL", [key()]),
         needs("+pexpire", "PEXPIRE", [key(), number()]),
         // On the lock it would have an effect.
-        needs("+del", "DEL", [text(nobody)]),
+        needs("+del", "DEL", [text(absent)]),
         needs("+ping", "PING", []),
         needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
         needs("+info", "INFO", [Arg::Fixed("SERVER")]),
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn every_command_of_every_script_is_asked_for() {
         let lock = LockName::new("", "a").expect("a name");
-        let questions = for_every_lock(&lock, &"nobody".into());
+        let questions = for_every_lock(&lock, &"absent".into());
         let asked: BTreeSet<String> = questions
             .iter()
             .map(|question| question.permission.to_owned())
