@@ -36,4 +36,5 @@ end
 
 if redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
 if target ~= '1' then return 0 end
-return {redis.call('pttl', lock), redis.call('hkeys', lock)[1]}
+local left = redis.call('pttl', lock)
+return {left, redis.call('hkeys', lock)[1]}

@@ -51,6 +51,19 @@ pub struct LockClientBuilder {
 impl LockClient {
     /// Connects with default settings.
     ///
+    /// | address | leads to |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | one server; port 6379 and database 0 unless given |
+    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket, database 0 |
+    /// | `redis-cluster://[user:password@]host[:port][?node=host:port&…]` | a cluster, port 6379; `node` names another of its nodes |
+    /// | `redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…][&sentinelUsername=user][&sentinelPassword=password]` | the primary that the sentinels know by this name; host, port (26379) and `node` are sentinels |
+    ///
+    /// `valkey` may stand for `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect by
+    /// TLS (feature `tls-rustls`). Parameters come in any order, and one that is not in the row of its scheme is refused.
+    /// Special characters in a part are percent-encoded (`@` as `%40`, `%` as `%25`); an IPv6 address has brackets.
+    /// Without a user the password is the default user's.
+    /// [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) of a builder take precedence.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
@@ -222,7 +235,7 @@ impl LockClientBuilder {
         Self { handover, ..self }
     }
 
-    /// Connects to `redis://[user:password@]host[:port][/database]`; see `Tls` for `rediss://`.
+    /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
     ///
     /// # Errors
     ///

@@ -183,25 +183,26 @@ impl LockClient {
         shared.on_client_runtime(pin!(pinging)).await
     }
 
-    /// The permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them: `+publish`,
+    /// Returns the permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them: `+publish`,
     /// `~stock:42`, `&redisson_lock__channel:{stock:42}`. Empty if nothing is missing.
     ///
-    /// For the start of a service: without it a missing permission shows at the first call that needs it, perhaps
-    /// with a lock already held. It takes up to ten round trips, none with an effect on the lock, held or not; a
-    /// subscription to its channel ends a second later. The server notes what it refuses in its `ACL LOG`. What
-    /// connecting needs is not looked at, nor is `+unsubscribe`, without which subscriptions end with their
-    /// connection. Without both `+eval` and `+evalsha` nothing is known of the commands inside the scripts.
+    /// Call it when a service starts: otherwise a missing permission shows at the first call that needs it, perhaps
+    /// with a lock already held. One run names all that is missing of what this client sends, and what its connections
+    /// send when they are made. A key or a channel shows only through a command that is permitted: if none that uses
+    /// it is, the commands alone are listed.
     ///
-    /// Of a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
-    /// has users of its own, so a name at each primary shows more than one name. `+wait` is looked at if the client
-    /// has [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
+    /// Every command is sent once, in a form that has no effect on the lock, held or not, over up to five connections
+    /// that are opened for this and closed again. The server notes what it refuses in its `ACL LOG`.
+    ///
+    /// In a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
+    /// has users of its own, so check a name of each primary. `+wait` is needed with
+    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas), `+select` with a database in the address. What the sentinels
+    /// permit is not checked.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if the replies to the commands, or the one to the subscription, take longer than the
-    /// command timeout; [`Error::InvalidName`], [`Error::Auth`], [`Error::Refused`], [`Error::UnexpectedReply`],
-    /// [`Error::Closed`], [`Error::NoRuntime`]. If the first connection to a primary is refused, what is missing for it is
-    /// all that is listed.
+    /// [`Error::NoAnswer`] if a reply takes longer than the command timeout; [`Error::InvalidName`], [`Error::Auth`],
+    /// [`Error::Refused`], [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///

@@ -1,21 +1,22 @@
 //! The errors, one variant for each case a caller handles differently. Contention is not an error:
 //! it is `None`.
 
-mod connecting;
+mod cause;
+mod operation;
 mod refused;
-
-use std::error::Error as StdError;
-use std::fmt;
+mod tls;
 
 #[cfg(feature = "macros")]
 use crate::core::Busy;
 use crate::core::LossReason;
 
-pub use connecting::TlsProblem;
+pub use operation::Operation;
 pub use refused::RefusedKind;
+pub use tls::TlsProblem;
 
-pub(crate) use connecting::Unreachable;
-use connecting::at;
+pub(crate) use cause::Cause;
+use cause::{Source, auth, denied, no_answer, redis};
+use refused::refused;
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
@@ -35,8 +36,11 @@ use connecting::at;
 /// ```
 ///
 /// "Nothing changed" and "Nothing was sent" are about the last attempt of a call. One before it whose answer was lost with
-/// its connection may have been executed; an acquisition is undone then. The text of an error does not repeat its cause, such as the words of the
-/// server or of the operating system. For logs, both in one line:
+/// its connection may have been executed; an acquisition is undone then.
+///
+/// The text of an error about a server names it: host and port, or the path of its socket; of several nodes that were tried
+/// for a connection, all. No text has a password or an address with its parameters. The text does not repeat the error's source,
+/// such as the message of the server or of the operating system. For logs, both in one line:
 ///
 /// ```
 /// fn with_causes(error: &dyn std::error::Error) -> String {
@@ -99,8 +103,8 @@ pub enum Error {
     },
 
     /// Redis could not be reached, or did not answer in time. What that means for the lock depends on
-    /// the operation: see [`Operation`]. While connecting, the text names host and port.
-    #[error("no answer from Redis{} while {while_doing}; {}", at(source.as_ref()), while_doing.consequence())]
+    /// the operation: see [`Operation`].
+    #[error("{}", no_answer(*while_doing, source))]
     NoAnswer {
         /// The operation in progress.
         while_doing: Operation,
@@ -110,7 +114,7 @@ pub enum Error {
     },
 
     /// The server refused the command. Nothing changed.
-    #[error("Redis refused: {kind}")]
+    #[error("{} refused: {}", redis(source), refused(*kind, source))]
     Refused {
         /// Why.
         kind: RefusedKind,
@@ -120,7 +124,7 @@ pub enum Error {
     },
 
     /// The server did not accept the credentials. Nothing changed.
-    #[error("Redis did not accept the credentials: check user and password of the client")]
+    #[error("{}", auth(source))]
     Auth {
         /// The server's message, which never contains a password.
         #[source]
@@ -128,7 +132,7 @@ pub enum Error {
     },
 
     /// There is no TLS connection: the server cannot prove who it is, or does not accept the client. Nothing was sent.
-    #[error("no TLS connection to Redis{}: {problem}", at(source.as_ref()))]
+    #[error("no TLS connection to {}: {problem}", redis(source))]
     Tls {
         /// Why.
         problem: TlsProblem,
@@ -138,7 +142,7 @@ pub enum Error {
     },
 
     /// The user of the connection lacks a permission. Nothing changed.
-    #[error("the Redis user lacks permission `{permission}`: grant it with ACL SETUSER")]
+    #[error("{}", denied(permission, source))]
     PermissionDenied {
         /// The permission, as `ACL SETUSER` writes it.
         permission: String,
@@ -299,10 +303,10 @@ impl Error {
         }
     }
 
-    pub(crate) fn no_answer(while_doing: Operation, source: impl Into<Source>) -> Self {
+    pub(crate) fn no_answer(while_doing: Operation, source: Box<Cause>) -> Self {
         Self::NoAnswer {
             while_doing,
-            source: source.into(),
+            source,
         }
     }
 }
@@ -310,81 +314,6 @@ impl Error {
 #[cfg(feature = "macros")]
 fn held_by(found: Option<&Busy>) -> String {
     found.map_or_else(String::new, |found| format!(", held by {}", found.holder))
-}
-
-/// The cause of an error, for people and logs.
-pub(crate) type Source = Box<dyn StdError + Send + Sync>;
-
-/// What was being done when no answer came.
-///
-/// # Examples
-///
-/// ```
-/// use redisson_lock::Operation;
-/// assert_eq!(Operation::Unlocking.to_string(), "unlocking");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Opening a connection.
-    Connecting,
-    /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is undone
-    /// in the background, no later than the end of its lease.
-    Acquiring,
-    /// Subscribing to the channel of a lock that is held by somebody else. The caller holds nothing new.
-    Subscribing,
-    /// Renewing a lock, in the background. It is held until the lease is over, or confirmed again.
-    Renewing,
-    /// Extending a fixed lease. The lock is held; the lease ends when it did before, or later.
-    Extending,
-    /// Unlocking. The release continues in the background; the lock is free no later than the end of
-    /// its lease.
-    Unlocking,
-    /// Releasing in the background what was dropped, or what an unlock has left.
-    Releasing,
-    /// Asking who holds a lock, or what is permitted. Nothing was changed.
-    Inspecting,
-    /// Forcing a lock open. Its holder may have lost it or not.
-    Forcing,
-    /// Asking whether the server is there.
-    Pinging,
-}
-
-impl Operation {
-    /// What it means for the lock that no answer came, and what to do.
-    fn consequence(self) -> &'static str {
-        match self {
-            Self::Pinging => "check that the server is reachable",
-            Self::Connecting => "check the address, and that the server is reachable",
-            Self::Acquiring | Self::Subscribing => {
-                "nothing new is held, check that the server is reachable"
-            }
-            Self::Renewing => "the lock is held until its lease is over",
-            Self::Extending => "the lock is held, and its lease ends when it did before or later",
-            Self::Unlocking | Self::Releasing => {
-                "the release continues in the background, and the lock is free no later than the end of its lease"
-            }
-            Self::Inspecting => "nothing was changed, check that the server is reachable",
-            Self::Forcing => "its holder may have lost it or not, ask again who holds it",
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Connecting => "connecting",
-            Self::Acquiring => "acquiring",
-            Self::Subscribing => "subscribing",
-            Self::Renewing => "renewing",
-            Self::Extending => "extending",
-            Self::Unlocking => "unlocking",
-            Self::Releasing => "releasing",
-            Self::Inspecting => "inspecting",
-            Self::Forcing => "forcing it open",
-            Self::Pinging => "pinging",
-        })
-    }
 }
 
 /// Cuts the text to 200 bytes, on a character boundary.

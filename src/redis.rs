@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Cause, Error, Operation};
 use crate::runtime::Runtime;
 use crate::script::Call;
 use crate::wait::Channels;
@@ -228,6 +228,30 @@ impl<'a> Route<'a> {
     /// The slot in a cluster, and 0 elsewhere.
     pub(crate) fn group(self) -> u16 {
         self.group
+    }
+
+    /// The error for a call without an answer. It names the server that has the lock now.
+    pub(crate) fn no_answer(self, while_doing: Operation, text: &str) -> Error {
+        Error::no_answer(while_doing, Cause::new(self.server(), text))
+    }
+
+    /// The same for an answer that came too late.
+    pub(crate) fn late(self, while_doing: Operation, text: &str) -> Error {
+        Error::no_answer(while_doing, Cause::late(self.server(), text))
+    }
+
+    fn server(self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.settings()?.address))
+    }
+
+    /// Those of the server that has the lock now.
+    fn settings(self) -> Option<Arc<Settings>> {
+        match &self.redis.topology {
+            Topology::One(node) => Some(node.settings()),
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                Some(map.owner(self.group)?.1.settings())
+            }
+        }
     }
 
     /// Waits until `limit` for a connection that may carry scripts.

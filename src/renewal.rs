@@ -218,7 +218,8 @@ async fn call(
     let timeout = shared.command_timeout();
     let permit = entry.route().bulk(Bulk::Renewals);
     let Ok(_permit) = tokio::time::timeout_at(limit - timeout, permit).await else {
-        let error = Error::no_answer(Operation::Renewing, "earlier renewals have no answer yet");
+        let text = "earlier renewals have no answer yet";
+        let error = entry.route().no_answer(Operation::Renewing, text);
         return Err(CallError {
             error,
             maybe_executed: false,

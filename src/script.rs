@@ -41,7 +41,7 @@ macro_rules! scripts {
             sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
         };)*
         #[cfg(test)]
-        static ALL: &[&Script] = &[$(&$const),*];
+        pub(crate) static ALL: &[&Script] = &[$(&$const),*];
     };
 }
 
@@ -52,7 +52,6 @@ scripts! {
     RENEW = "renew";
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
-    CHECK = "check";
     TOUCH = "touch";
 }
 
@@ -305,33 +304,6 @@ pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
         decode: |reply| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
-            _ => None,
-        },
-    }
-}
-
-/// Commands that were refused, with the server's reason. `nobody`: no key, field or channel.
-pub(crate) fn check(
-    name: &LockName,
-    nobody: &Arc<str>,
-    announce: Announce,
-) -> Call<Vec<(String, String)>> {
-    Call {
-        script: &CHECK,
-        // Declared, a key without permission would refuse the whole script.
-        keys: SmallVec::new(),
-        args: announced_by(announce, smallvec![text(name.key()), text(nobody)]),
-        announced: None,
-        decode: |reply| match reply {
-            Reply::List(items) => items
-                .chunks(2)
-                .map(|pair| match pair {
-                    [Reply::Text(command), Reply::Text(reason)] => {
-                        Some((command.clone(), reason.clone()))
-                    }
-                    _ => None,
-                })
-                .collect(),
             _ => None,
         },
     }

@@ -1,28 +1,27 @@
 //! Maps the server's error texts to [`Error`]. No I/O.
 //!
-//! Redis returns errors as text in which only the first word is stable. An error inside a script
-//! carries a line number, which identifies the refused command and so the missing permission.
+//! Redis returns errors as text in which only the first word is stable.
 
-use crate::error::{Error, Operation, RefusedKind, Source, TlsProblem, shorten};
+mod permission;
+
+use crate::error::{Cause, Error, Operation, RefusedKind, TlsProblem, shorten};
 use crate::script::Script;
 
+#[cfg(test)]
+pub(crate) use permission::commands;
+pub(crate) use permission::{Denied, denied, is_permission, pattern_of, quoted_command};
+
 /// The error for a script that the server refused.
-pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
-    let source = || Source::from(text.to_owned());
-    if let Some(kind) = kind(text) {
-        return Error::Refused {
-            kind,
-            source: source(),
-        };
+pub(crate) fn of_script(script: &Script, key: &str, source: Box<Cause>) -> Error {
+    let text = &*source.text;
+    if let Some(kind) = kind(text).or_else(|| runs_no_scripts(text)) {
+        return Error::Refused { kind, source };
     }
     if is_auth(text) {
-        return Error::Auth { source: source() };
+        return Error::Auth { source };
     }
-    if let Some(permission) = missing_permission(script, text) {
-        return Error::PermissionDenied {
-            permission,
-            source: source(),
-        };
+    if let Some(permission) = permission::missing(script, key, text) {
+        return Error::PermissionDenied { permission, source };
     }
     if text.contains("WRONGTYPE") {
         return Error::NotALock {
@@ -44,37 +43,37 @@ pub(crate) fn of_script(script: &Script, key: &str, text: &str) -> Error {
 
 /// Whether the script was not executed, or changed nothing. Any other error may come from a proxy,
 /// which says nothing about what the server did.
-pub(crate) fn is_certain(error: &Error, text: &str) -> bool {
-    let is_known = !matches!(error, Error::UnexpectedReply { .. });
-    is_known || NOT_EXECUTED.iter().any(|start| text.starts_with(start))
+pub(crate) fn is_certain(error: &Error) -> bool {
+    match error {
+        Error::UnexpectedReply { reply, .. } => {
+            NOT_EXECUTED.iter().any(|start| reply.starts_with(start))
+        }
+        _ => true,
+    }
 }
 
 /// The error for a connection, or a subscription, that the server refused.
-pub(crate) fn of_connection(while_doing: Operation, permission: &str, text: &str) -> Error {
-    let source = || Source::from(text.to_owned());
+pub(crate) fn of_connection(
+    while_doing: Operation,
+    permission: &str,
+    mut source: Box<Cause>,
+) -> Error {
+    let text = &*source.text;
     if let Some(kind) = kind(text) {
-        Error::Refused {
-            kind,
-            source: source(),
-        }
+        Error::Refused { kind, source }
     } else if is_auth(text) {
-        Error::Auth { source: source() }
+        Error::Auth { source }
     } else if is_permission(text) {
         let permission = quoted_command(text).unwrap_or_else(|| permission.to_owned());
-        Error::PermissionDenied {
-            permission,
-            source: source(),
-        }
+        Error::PermissionDenied { permission, source }
     } else if is_from_server(text) {
-        Error::Refused {
-            kind: RefusedKind::Other,
-            source: source(),
-        }
+        let kind = RefusedKind::Other;
+        Error::Refused { kind, source }
     } else if let Some(problem) = TlsProblem::of(text) {
-        let source = TlsProblem::cause(text).into();
+        source.text = TlsProblem::cause(text).to_owned();
         Error::Tls { problem, source }
     } else {
-        Error::no_answer(while_doing, source())
+        Error::no_answer(while_doing, source)
     }
 }
 
@@ -110,11 +109,6 @@ pub(crate) fn may_end_the_connection(text: &str) -> bool {
         })
 }
 
-/// Whether a permission is missing.
-pub(crate) fn is_permission(text: &str) -> bool {
-    text.starts_with("NOPERM")
-}
-
 fn kind(text: &str) -> Option<RefusedKind> {
     // Before Redis 7 an error inside a script is prefixed with "ERR Error running script …: ".
     let in_old_script = text.starts_with("ERR Error running script");
@@ -129,83 +123,17 @@ fn kind(text: &str) -> Option<RefusedKind> {
         .map(|&(_, kind)| kind)
 }
 
+/// What answers there is no server for locks: a sentinel perhaps.
+fn runs_no_scripts(text: &str) -> Option<RefusedKind> {
+    let command = text.strip_prefix("ERR unknown command ")?;
+    let command = command.trim_start_matches(['\'', '`']);
+    command.starts_with("EVAL").then_some(RefusedKind::Other)
+}
+
 fn is_auth(text: &str) -> bool {
     ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"]
         .iter()
         .any(|start| text.starts_with(start))
-}
-
-/// What a user lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
-    Command,
-    Key,
-    Channel,
-}
-
-/// What the user of a script lacks; `None`: the text is about something else.
-pub(crate) fn denied(text: &str) -> Option<Denied> {
-    let in_script =
-        text.contains("user executing the script") || text.contains("ACL failure in script");
-    if !is_permission(text) && !in_script {
-        return None;
-    }
-    // `run this command`, `run the 'publish' command`.
-    Some(if text.contains(" run th") {
-        Denied::Command
-    } else if text.contains("channel") {
-        Denied::Channel
-    } else if text.contains("keys") || text.contains("No permissions to access a key") {
-        Denied::Key
-    } else {
-        Denied::Command
-    })
-}
-
-fn missing_permission(script: &Script, text: &str) -> Option<String> {
-    Some(match denied(text)? {
-        Denied::Channel => "&redisson_lock__channel:*".to_owned(),
-        Denied::Key => "~ with a pattern for the lock's key".to_owned(),
-        Denied::Command => {
-            let command = quoted_command(text).or_else(|| command_at(script, text));
-            command.unwrap_or_else(|| "+@scripting".to_owned())
-        }
-    })
-}
-
-/// `… to run the 'client|kill' command` names the permission itself.
-fn quoted_command(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("run the '")?;
-    let (command, _) = rest.split_once('\'')?;
-    Some(format!("+{command}"))
-}
-
-/// The command that the script calls on the line of the error. Only an error caught by `pcall` has
-/// no line.
-fn command_at(script: &Script, text: &str) -> Option<String> {
-    let line = match text.rsplit_once("@user_script:") {
-        Some((_, rest)) => {
-            // Up to Redis 6.2 the place is said twice, once with a space.
-            let digits = rest.trim_start().chars();
-            let digits: String = digits.take_while(char::is_ascii_digit).collect();
-            script
-                .source
-                .lines()
-                .nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?
-        }
-        None => script
-            .source
-            .lines()
-            .find(|line| line.contains("pcall('"))?,
-    };
-    // A line with two calls yields both commands: one is refused, the other is needed as well.
-    let commands: Vec<_> = line
-        .split("call('")
-        .skip(1)
-        .filter_map(|rest| rest.split('\'').next())
-        .map(|command| format!("+{command}"))
-        .collect();
-    (!commands.is_empty()).then(|| commands.join(" "))
 }
 
 const KINDS: [(&str, RefusedKind); 15] = [
@@ -241,36 +169,6 @@ mod tests {
     use crate::wire::LockName;
 
     #[test]
-    fn a_command_that_a_script_may_not_call_is_named() {
-        let name = LockName::new("", "a").expect("a name");
-        let field = "f".into();
-        let script = script::pass(
-            &name,
-            &field,
-            &field,
-            std::time::Duration::from_secs(1),
-            crate::wire::Announce::Classic,
-        )
-        .script;
-        let line = script.source.lines().position(|line| line.contains("hdel"));
-        let line = line.expect("it deletes") + 1;
-        let why = "The user executing the script can't run this command or subcommand";
-        for text in [
-            // Redis 6.2, and 7.0 or later.
-            format!(
-                "ERR Error running script (call to f_0): @user_script:{line}: @user_script: {line}: {why}"
-            ),
-            format!("ERR {why} script: 0, on @user_script:{line}."),
-        ] {
-            let error = of_script(script, "a", &text);
-            assert!(
-                matches!(&error, Error::PermissionDenied { permission, .. } if permission == "+hdel"),
-                "{error:?}"
-            );
-        }
-    }
-
-    #[test]
     fn an_error_of_the_server_is_no_error_of_the_connection() {
         for (text, from_server) in [
             ("ERR unknown command", true),
@@ -286,54 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_command_a_key_or_a_channel() {
-        for (text, missing) in [
-            (
-                "ERR The user executing the script can't run this command or subcommand script: 0",
-                Some(Denied::Command),
-            ),
-            (
-                "ERR ACL failure in script: User locker has no permissions to run the 'publish' command",
-                Some(Denied::Command),
-            ),
-            (
-                "NOPERM this user has no permissions to run the 'evalsha' command",
-                Some(Denied::Command),
-            ),
-            (
-                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
-                Some(Denied::Key),
-            ),
-            (
-                "ERR ACL failure in script: No permissions to access a key",
-                Some(Denied::Key),
-            ),
-            (
-                "NOPERM this user has no permissions to access one of the keys used as arguments",
-                Some(Denied::Key),
-            ),
-            (
-                "ERR The user executing the script can't publish to the channel mentioned in the command",
-                Some(Denied::Channel),
-            ),
-            (
-                "ERR ACL failure in script: No permissions to access a channel",
-                Some(Denied::Channel),
-            ),
-            ("ERR value is not an integer or out of range", None),
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-                None,
-            ),
-        ] {
-            assert_eq!(denied(text), missing, "{text}");
-        }
-    }
-
-    #[test]
     fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
         let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
-        let certain = |text| is_certain(&of_script(script, "a", text), text);
+        let certain = |text| is_certain(&of_script(script, "a", Cause::new(None, text)));
         for text in [
             "NOSCRIPT No matching script. Please use EVAL.",
             // Redis 6.2 puts the name in backticks.

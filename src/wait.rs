@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::error::Cause;
+
 pub(crate) use channels::{Channels, Subscription};
 
 /// The registry of the channels of one kind.
@@ -26,8 +28,10 @@ pub(crate) struct Subscriptions {
     changed: Notify,
     /// The client is closed: no channel lingers.
     over: AtomicBool,
+    /// The only server that confirms these channels at the moment, if there is one.
+    server: Mutex<Option<Arc<str>>>,
     /// Why nothing can be confirmed at the moment, if known.
-    problem: Mutex<Option<String>>,
+    problem: Mutex<Option<Box<Cause>>>,
 }
 
 struct Channel {
@@ -50,7 +54,7 @@ struct Signal {
     /// Counts messages, and everything that may have hidden one.
     version: AtomicU64,
     confirmed: AtomicU64,
-    refused: OnceLock<String>,
+    refused: OnceLock<Cause>,
     notify: Notify,
     /// Hears of everything too, whether or not the call is polled that listens.
     hearer: Mutex<Option<Weak<dyn Hears>>>,
@@ -167,10 +171,10 @@ impl Subscriptions {
     }
 
     /// The server refused the subscription: its waiters get the reason.
-    pub(crate) fn refused(&self, name: &str, text: &str) {
+    pub(crate) fn refused(&self, name: &str, cause: &Cause) {
         let removed = self.channels.lock().remove(name);
         if let Some(channel) = removed {
-            let _ = channel.signal.refused.set(text.to_owned());
+            let _ = channel.signal.refused.set(cause.clone());
             channel.signal.bump();
         }
     }
@@ -206,13 +210,18 @@ impl Subscriptions {
         self.channels.lock().retain(|_, channel| channel.users > 0);
     }
 
-    /// Why the subscriber connection cannot confirm anything at the moment.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.problem.lock().clone()
+    /// Why nothing can be confirmed at the moment, as far as that is known.
+    fn problem(&self) -> Option<Box<Cause>> {
+        let problem = self.problem.lock().clone();
+        problem.or_else(|| Some(Cause::at(self.server.lock().as_ref()?, UNCONFIRMED)))
     }
 
-    pub(crate) fn set_problem(&self, text: Option<String>) {
-        *self.problem.lock() = text;
+    pub(crate) fn set_problem(&self, problem: Option<Box<Cause>>) {
+        *self.problem.lock() = problem;
+    }
+
+    pub(crate) fn set_server(&self, server: &Arc<str>) {
+        *self.server.lock() = Some(Arc::clone(server));
     }
 
     /// The server has forgotten these channels, or another one has taken them over: those in use are wanted
@@ -278,6 +287,8 @@ impl Drop for Listener {
         }
     }
 }
+
+pub(crate) const UNCONFIRMED: &str = "the subscription was not confirmed";
 
 /// How long a subscription outlives its last waiter.
 const LINGER: Duration = Duration::from_secs(1);

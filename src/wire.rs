@@ -124,7 +124,7 @@ pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
 }
 
 /// Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.
-fn channel(key: &str) -> String {
+pub(crate) fn channel(key: &str) -> String {
     if key.contains('{') {
         format!("redisson_lock__channel:{key}")
     } else {

@@ -105,7 +105,7 @@ async fn a_redirect_to_another_address_of_a_server_uses_its_connection() {
 async fn a_server_that_nobody_identifies_counts_as_unfenced() {
     let cluster = FakeCluster::start().await;
     cluster.change(|view| view.may_ask_id = false);
-    let client = connect(&cluster.url_from(0)).await;
+    let client = connect(&cluster.url_from(2)).await;
     let key = cluster.key_at(0, "moves");
     let guard = client.lock(&*key).lock().await.expect("free");
     let before = cluster.control(0).run(&["HKEYS", &key]);

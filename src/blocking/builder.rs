@@ -37,7 +37,7 @@ impl From<AsyncBuilder> for LockClientBuilder {
 }
 
 impl LockClient {
-    /// Connects with default settings.
+    /// Connects with default settings; [`crate::LockClient::connect`] lists the forms that an address may have.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// Connects to `redis://[user:password@]host[:port][/database]`.
+    /// Connects to an address; [`crate::LockClient::connect`] lists the forms that it may have.
     ///
     /// # Errors
     ///

@@ -139,7 +139,7 @@ impl LockClient {
         self.running.wait(self.running.client.ping())
     }
 
-    /// The permissions that the client's user lacks for this lock; see the async
+    /// Returns the permissions that the client's user lacks for this lock; see the async
     /// [`check`](crate::LockClient::check).
     ///
     /// # Errors

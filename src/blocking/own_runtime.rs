@@ -61,7 +61,10 @@ impl OwnRuntime {
             .thread_name("redisson-lock")
             .enable_all()
             .build()
-            .map_err(|error| Error::no_answer(Operation::Connecting, error))?;
+            .map_err(|error| Error::NoAnswer {
+                while_doing: Operation::Connecting,
+                source: error.into(),
+            })?;
         Ok(Self {
             handle: runtime.handle().clone(),
             runtime: Some(runtime),

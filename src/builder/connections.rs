@@ -105,8 +105,9 @@ impl LockClientBuilder {
         Self { tls, ..self }
     }
 
-    /// As whom to ask the sentinels, which have users of their own: a user, or `None` for the default one,
-    /// and a password. Default: as nobody. Those in the address are for the primary and its replicas.
+    /// Sets the credentials for the sentinels, which have users of their own: a user, or `None` for the default one,
+    /// and a password. Default: `sentinelUsername` and `sentinelPassword` of the address, or none. User and password
+    /// before the host are for the primary and its replicas.
     ///
     /// # Examples
     ///

@@ -4,18 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use super::Lock;
 use super::waiter::Wait;
-use super::{Lock, subscribe};
 use crate::core::{Busy, LossReason};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
 use crate::owner::Owner;
-use crate::redis::{Limit, SendError};
 use crate::script::{self, Inspected};
-use crate::server_error::{self, Denied};
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -260,88 +256,17 @@ impl Lock {
         let shared = self.client.shared();
         let checking = async {
             let entry = self.entry()?;
-            let mut missing = self.refused_commands(&entry).await?;
-            let subscription = shared.channels.subscribe(entry.name.channel());
-            let refused = subscribe::refused(&entry, &subscription);
-            let refused = tokio::time::timeout(shared.command_timeout(), refused)
-                .await
-                .unwrap_or_else(|_| Err(subscribe::unconfirmed(&entry)));
-            for error in refused? {
-                let Error::PermissionDenied { permission, .. } = error else {
-                    return Err(error);
-                };
-                let channel = permission.strip_prefix('&');
-                let escaped = channel.map(|channel| format!("&{}", pattern_of(channel)));
-                let permission = escaped.unwrap_or(permission);
-                // Of channels of both kinds it is the same.
-                if !missing.contains(&permission) {
-                    missing.push(permission);
-                }
+            if shared.is_closed() {
+                return Err(Error::Closed);
             }
-            Ok(missing)
+            // The field of a new owner is no name that exists.
+            let absent = Owner::fresh(&shared.client_id);
+            let (route, asks_replicas) = (entry.route(), self.replicas.is_some());
+            route
+                .missing_permissions(&entry.name, absent.field(), asks_replicas)
+                .await
         };
         shared.on_client_runtime(pin!(checking)).await
-    }
-
-    /// What is refused of the scripts, and of the commands besides them.
-    async fn refused_commands(&self, entry: &Entry) -> Result<Vec<String>, Error> {
-        let shared = self.client.shared();
-        let key = entry.name.key();
-        let limit = Limit {
-            until: Instant::now() + shared.command_timeout(),
-            silence: shared.command_timeout() / 2,
-        };
-        let unanswered = |error| script::unsent(error, Operation::Inspecting);
-        let way = match entry.route().ready(limit.until).await.map_err(unanswered) {
-            Ok(way) => way,
-            // In a cluster this may be the first connection to that primary. Without it no more is known.
-            Err(Error::PermissionDenied { permission, .. }) => return Ok(vec![permission]),
-            Err(error) => return Err(error),
-        };
-        let mut missing: Vec<String> = Vec::new();
-        let mut add = |permission: String| {
-            if !missing.contains(&permission) {
-                missing.push(permission);
-            }
-        };
-        // An owner that is made for this is nobody.
-        let nobody = Owner::fresh(&shared.client_id);
-        let call = script::check(&entry.name, nobody.field(), shared.redis.announce());
-        for answer in way.link.run_both_ways(&call, limit).await {
-            match answer {
-                Ok(reply) => {
-                    let refused = (call.decode)(&reply).ok_or_else(|| Error::UnexpectedReply {
-                        script: call.script.name,
-                        reply: reply.shown(),
-                    })?;
-                    for (command, reason) in refused {
-                        match server_error::denied(&reason) {
-                            Some(Denied::Command) => add(format!("+{command}")),
-                            Some(Denied::Key) if command != "del" => {
-                                add(format!("~{}", pattern_of(key)));
-                            }
-                            // Of a key or a channel that is not the lock's; or it is no refusal.
-                            Some(Denied::Key | Denied::Channel) | None => {}
-                        }
-                    }
-                }
-                // By its text it was refused, so the server does not know its name either.
-                Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {}
-                Err(SendError::Refused(text)) => {
-                    match server_error::of_script(call.script, key, &text) {
-                        Error::PermissionDenied { permission, .. } => add(permission),
-                        error => return Err(error),
-                    }
-                }
-                Err(error) => return Err(unanswered(error)),
-            }
-        }
-        let refused = entry
-            .route()
-            .without_permission(&way, self.replicas.is_some(), limit);
-        let refused = refused.await.map_err(unanswered)?;
-        refused.into_iter().map(str::to_owned).for_each(add);
-        Ok(missing)
     }
 
     /// One run of `inspect.lua`.
@@ -358,18 +283,6 @@ impl Lock {
             inspected => Ok(inspected),
         }
     }
-}
-
-/// The pattern that a text alone matches.
-fn pattern_of(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
 }
 
 /// The holder of a lock, as stored in Redis.

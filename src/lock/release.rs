@@ -97,8 +97,8 @@ impl OpenHold {
                     let limit = since.max(start) + entry.shared().command_timeout();
                     let limit = entry.shared().clock.instant(limit);
                     if tokio::time::timeout_at(limit, acquire).await.is_err() {
-                        let source = "an acquire by the same owner is still in flight; is its future being polled?";
-                        return Err(Error::no_answer(Operation::Unlocking, source));
+                        let text = "an acquire by the same owner is still in flight; is its future being polled?";
+                        return Err(entry.route().no_answer(Operation::Unlocking, text));
                     }
                 }
                 Err(reason) => {
@@ -133,8 +133,8 @@ impl OpenUnlock {
         let doing = Operation::Unlocking;
         let sending = pin!(send(&entry, (owner, op), &field, doing, retry));
         let Some(answer) = self.unless_taken_over(sending).await else {
-            let source = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
-            return Err(Error::no_answer(doing, source));
+            let text = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
+            return Err(entry.route().no_answer(doing, text));
         };
         let lost = |reason| Error::lost(entry.name.given(), reason);
         let CallError {
@@ -340,14 +340,13 @@ impl ReleaseJob {
             if let Some(error) = error.filter(|_| Instant::now() >= give_up_at) {
                 return self.give_up(&field, error);
             }
-            let permit = self.entry.route().bulk(Bulk::Releases);
+            let (route, doing) = (self.entry.route(), Operation::Releasing);
+            let permit = route.bulk(Bulk::Releases);
             let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
-                let source = "earlier releases have no answer yet";
-                no_place = Some(Error::no_answer(Operation::Releasing, source));
+                no_place = Some(route.no_answer(doing, "earlier releases have no answer yet"));
                 continue;
             };
             let retry = shared.no_retry();
-            let doing = Operation::Releasing;
             let answer = send(&self.entry, (owner, id), &field, doing, retry).await;
             drop(permit);
             let error = match answer {

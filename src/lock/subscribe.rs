@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::waiter::{Waiter, sleep_until};
 use crate::entry::Entry;
-use crate::error::{Error, Operation};
-use crate::server_error;
-use crate::wait::{Hears, Subscription};
+use crate::error::{Cause, Error, Operation};
+use crate::server_error::{self, pattern_of};
+use crate::wait::{Hears, Subscription, UNCONFIRMED};
 
 pub(super) enum Subscribed {
     Confirmed(Subscription),
@@ -40,45 +40,32 @@ pub(super) async fn subscribe(
         confirmed = confirmed(entry, &subscription) => confirmed?,
         () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
         () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
-        () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry)),
+        () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry, &subscription)),
     }
     Ok(Subscribed::Confirmed(subscription))
 }
 
 /// Waits until the server has confirmed the subscription; fails if it refuses it.
-pub(super) async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
+async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Error> {
     tokio::select! {
         biased;
         confirmed = subscription.confirmed() => {
-            confirmed.map_err(|text| not_subscribed(entry, &text))
+            confirmed.map_err(|cause| not_subscribed(entry, cause))
         }
         // Nobody is left to confirm it.
         () = entry.shared().gone.cancelled() => Err(Error::Closed),
     }
 }
 
-/// Waits until every part is confirmed or refused, and says why those are that are.
-pub(super) async fn refused(
-    entry: &Entry,
-    subscription: &Subscription,
-) -> Result<Vec<Error>, Error> {
-    tokio::select! {
-        biased;
-        refused = subscription.refused() => {
-            Ok(refused.iter().map(|text| not_subscribed(entry, text)).collect())
-        }
-        () = entry.shared().gone.cancelled() => Err(Error::Closed),
+/// Why it was not confirmed in time.
+fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
+    match subscription.problem() {
+        Some(cause) => not_subscribed(entry, cause),
+        None => entry.route().no_answer(Operation::Subscribing, UNCONFIRMED),
     }
 }
 
-/// Why it was not confirmed in time.
-pub(super) fn unconfirmed(entry: &Entry) -> Error {
-    let problem = entry.shared().channels.problem();
-    let text = problem.as_deref();
-    not_subscribed(entry, text.unwrap_or("the subscription was not confirmed"))
-}
-
-fn not_subscribed(entry: &Entry, text: &str) -> Error {
-    let permission = format!("&{}", entry.name.channel());
-    server_error::of_connection(Operation::Subscribing, &permission, text)
+fn not_subscribed(entry: &Entry, cause: Box<Cause>) -> Error {
+    let permission = format!("&{}", pattern_of(entry.name.channel()));
+    server_error::of_connection(Operation::Subscribing, &permission, cause)
 }

@@ -80,8 +80,8 @@ impl Waiter {
                 return Ok(None);
             }
             if behind && limit.is_some_and(|limit| limit <= Instant::now()) {
-                let source = "an earlier operation of this owner on this lock has no answer yet";
-                return Err(Error::no_answer(Operation::Acquiring, source));
+                let text = "an earlier operation of this owner on this lock has no answer yet";
+                return Err(self.entry.route().no_answer(Operation::Acquiring, text));
             }
             self.notified([limit, deadline]).await;
         }
@@ -229,6 +229,7 @@ fn field(entry: &Entry, owner: &Owner) -> Arc<str> {
 
 pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
     let lock = entry.name.given();
+    let late = |text| entry.route().late(Operation::Acquiring, text);
     match rejected {
         Rejected::Closed => Error::Closed,
         Rejected::NoRuntime => Error::NoRuntime,
@@ -237,14 +238,8 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
             lock: lock.to_string(),
             depth,
         },
-        Rejected::TooLate => Error::no_answer(
-            Operation::Acquiring,
-            "the answer came when the lease was already over",
-        ),
-        Rejected::TakenOver => Error::no_answer(
-            Operation::Acquiring,
-            "the call was not polled when the answer came",
-        ),
+        Rejected::TooLate => late("the lease was already over; use a longer one"),
+        Rejected::TakenOver => late("the call was not polled; poll its future until it is ready"),
     }
 }
 

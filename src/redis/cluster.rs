@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
-use super::connection::{Connection, Task, connect_error};
+use super::connection::{Connection, Failed, Task, connect_error};
 use super::endpoint::ServerId;
 use super::map::{Map, Table};
 use super::probe;
@@ -77,7 +77,7 @@ impl SlotMapRefresher {
     /// Fills the map for the first time.
     pub(super) async fn begin(&mut self, map: &Map, known: &[Address]) -> Result<(), Error> {
         let reported = self.query(known, self.settings.command_timeout).await;
-        map.apply(&reported.map_err(|problem| connect_error(&self.settings, problem))?);
+        map.apply(&reported.map_err(|failed| failed.into_error(&self.settings))?);
         Ok(())
     }
 
@@ -202,12 +202,13 @@ impl SlotMapRefresher {
         &mut self,
         candidates: &[Address],
         time_limit: Duration,
-    ) -> Result<Table, ConnectionError> {
+    ) -> Result<Table, Failed> {
         type Asking = BoxFuture<'static, (Address, Result<SlotReport, ConnectionError>)>;
         let mut asking = FuturesUnordered::<Asking>::new();
         if let Some(source) = self.source.take() {
             asking.push(Box::pin(ask_again(source, time_limit)));
         }
+        let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
         let mut stale: Option<SlotReport> = None;
         let mut problems: Vec<(Address, ConnectionError)> = Vec::new();
@@ -253,10 +254,10 @@ impl SlotMapRefresher {
                 Ok(self.believe(report))
             }
             // A former primary that has just been resumed reports for a moment that all is well.
-            Some(_) => Err(first(problems)),
+            Some(_) => Err(failed(&order, problems)),
             None => {
                 self.stale_since = None;
-                Err(first(problems))
+                Err(failed(&order, problems))
             }
         }
     }
@@ -313,10 +314,14 @@ impl SlotMapRefresher {
     }
 }
 
-/// What is said if no node can be believed.
-fn first(problems: Vec<(Address, ConnectionError)>) -> ConnectionError {
-    let first = problems.into_iter().next();
-    first.map_or_else(silent, |(_, problem)| problem)
+/// Why no node can be believed, in the order in which they were named.
+fn failed(order: &[&Address], mut problems: Vec<(Address, ConnectionError)>) -> Failed {
+    problems.sort_by_key(|(address, _)| order.iter().position(|named| *named == address));
+    let mut failed = Failed::default();
+    for (address, problem) in problems {
+        failed.add(address.to_string().into(), problem);
+    }
+    failed
 }
 
 /// Asks a node over a connection of its own.

@@ -6,6 +6,7 @@
 //! reply.
 
 mod cluster;
+mod failed;
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -26,8 +27,9 @@ use super::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use super::transport::TransportConnection;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
-use crate::error::{Error, Operation, TlsProblem, Unreachable};
 use crate::server_error;
+
+pub(super) use failed::{Failed, connect_error};
 
 /// One connection to a server, or to what a test has in its place.
 pub(super) enum Connection {
@@ -157,7 +159,12 @@ impl Messages {
 
 impl From<fred::error::Error> for ConnectionError {
     fn from(error: fred::error::Error) -> Self {
-        let text = error.details().to_owned();
+        let text = error.details();
+        // What follows are names that a log need not have.
+        let (text, _) = text
+            .split_once(", with args beginning with")
+            .unwrap_or((text, ""));
+        let text = text.to_owned();
         match error.kind() {
             _ if server_error::is_from_server(&text) => Self::Refused(text),
             ErrorKind::Timeout => Self::Timeout(text),
@@ -296,65 +303,6 @@ impl From<Value> for Reply {
             },
             other => Self::Other(format!("{other:?}")),
         }
-    }
-}
-
-/// Why the first connection could not be made.
-pub(super) fn connect_error(settings: &Settings, problem: ConnectionError) -> Error {
-    match problem {
-        ConnectionError::Refused(text) => {
-            server_error::of_connection(Operation::Connecting, "+@connection", &text)
-        }
-        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => {
-            let unreachable = |cause| Unreachable {
-                address: settings.address.clone(),
-                cause,
-            };
-            match TlsProblem::of(&text) {
-                Some(problem) => {
-                    let source = unreachable(TlsProblem::cause(&text).to_owned()).into();
-                    Error::Tls { problem, source }
-                }
-                None => {
-                    let source = unreachable(sentence(&text, settings.uses_tls()));
-                    Error::no_answer(Operation::Connecting, source)
-                }
-            }
-        }
-        ConnectionError::NoSockets => Error::NoRuntime,
-    }
-}
-
-/// What an operating system says is printed by fred with `Debug`; inside is a sentence.
-fn sentence(text: &str, tls: bool) -> String {
-    let inside = |key: &str| {
-        text.split_once(key)?
-            .1
-            .split_once('"')
-            .map(|(inside, _)| inside)
-    };
-    let said = inside("message: \"").or_else(|| inside("error: \""));
-    let said = said.unwrap_or(text);
-    // What fred makes of a server that hangs up during the handshake.
-    let hung_up = [
-        "Expected string.",
-        "unexpected end of file",
-        "Connection reset by peer",
-        "tls handshake eof",
-    ];
-    let hung_up = hung_up.iter().any(|start| said.starts_with(start));
-    match (hung_up, tls) {
-        (true, false) => "the server closed the connection without an answer; if it expects TLS, the address begins with \
-             rediss://"
-            .to_owned(),
-        (true, true) => "the server closed the connection without an answer; if it asks for a client certificate, give one \
-             with `Tls::client_certificate`"
-            .to_owned(),
-        // A server takes what TLS begins with for part of a line.
-        (false, true) if said == TOO_LONG => {
-            format!("{said}; if the server does not expect TLS there, the address begins with redis://")
-        }
-        (false, _) => said.to_owned(),
     }
 }
 

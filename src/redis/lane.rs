@@ -20,13 +20,14 @@ use super::connection::connect_error;
 use super::endpoint::Endpoint;
 use super::fence::ConnectionFence;
 use super::link::{Link, SendError};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::runtime::{Runtime, Tasks};
 
 use current::{Current, Figures, GoneOnDrop, State};
 use supervisor::{Connected, Supervisor};
 
 pub(super) struct Lane {
+    endpoint: Arc<Endpoint>,
     current: Arc<Current>,
     figures: Arc<Figures>,
     wanted: watch::Sender<bool>,
@@ -124,6 +125,7 @@ impl Lane {
             changed: Notify::new(),
         });
         let lane = Self {
+            endpoint: Arc::clone(endpoint),
             current,
             figures,
             wanted,
@@ -179,9 +181,12 @@ impl Lane {
         Box::pin(tokio::time::timeout_at(limit, self.current.wait()))
             .await
             .unwrap_or_else(|_| {
+                let server = &self.endpoint.settings().address;
                 Err(match &*self.current.state.lock() {
-                    State::Down(Some(text)) => SendError::NotAccepted(text.clone()),
-                    _ => SendError::NotSent("not connected".into()),
+                    State::Down(Some(text)) => {
+                        SendError::NotAccepted(Cause::at(server, text.as_str()))
+                    }
+                    _ => SendError::NotSent(Cause::at(server, "not connected")),
                 })
             })
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
-use crate::error::Source;
+use crate::error::Cause;
 use crate::runtime::event;
 use crate::script::Call;
 use crate::server_error;
@@ -22,6 +22,8 @@ use crate::wire::Announce;
 /// A connection that may carry scripts.
 pub(crate) struct Link {
     connection: Connection,
+    /// Where it leads to, for errors.
+    server: Arc<str>,
     pub(super) identity: Option<Identity>,
     /// Replies read so far. While this grows, a missing reply is only slow.
     replies: AtomicU64,
@@ -42,16 +44,16 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// It was never handed over, so it is not executed.
-    NotSent(Source),
+    NotSent(Box<Cause>),
     /// Not handed over either: the server refuses the connection with this error.
-    NotAccepted(String),
+    NotAccepted(Box<Cause>),
     /// It may have been executed, and until the fence it may still be.
     Unknown {
-        source: Source,
+        source: Box<Cause>,
         sent_at: Instant,
     },
     /// The server answered with this error.
-    Refused(String),
+    Refused(Box<Cause>),
     Closed,
     NoRuntime,
 }
@@ -74,9 +76,14 @@ enum Words {
 }
 
 impl Link {
-    pub(super) fn new(connection: Connection, identity: Option<Identity>) -> Self {
+    pub(super) fn new(
+        connection: Connection,
+        identity: Option<Identity>,
+        server: Arc<str>,
+    ) -> Self {
         Self {
             connection,
+            server,
             identity,
             replies: AtomicU64::new(0),
             doubted_at: AtomicU64::new(u64::MAX),
@@ -86,6 +93,11 @@ impl Link {
             opened_at: Instant::now(),
             ended: CancellationToken::new(),
         }
+    }
+
+    /// What happened on this connection, for an error.
+    pub(crate) fn cause(&self, text: impl Into<String>) -> Box<Cause> {
+        Cause::at(&self.server, text)
     }
 
     /// Whether no reply came since a caller doubted this connection.
@@ -105,7 +117,7 @@ impl Link {
         match self.send(Words::Name, call, limit, sent).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
-            Err(SendError::Refused(text)) if text.starts_with("NOSCRIPT") => {
+            Err(SendError::Refused(cause)) if cause.text.starts_with("NOSCRIPT") => {
                 Box::pin(self.send(Words::Text, call, limit, sent)).await
             }
             answered => answered,
@@ -123,40 +135,6 @@ impl Link {
         Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
     }
 
-    /// Sends a script once by its text, and once by its name: the server has a permission for each.
-    pub(crate) async fn run_both_ways<T>(
-        &self,
-        call: &Call<T>,
-        limit: Limit,
-    ) -> [Result<Reply, SendError>; 2] {
-        let (sent, reply) = (AtomicBool::new(false), |(reply, _)| reply);
-        // By its text first, which also loads it.
-        let by_text = self.send(Words::Text, call, limit, &sent);
-        let by_text = Box::pin(by_text).await.map(reply);
-        let by_name = self.send(Words::Name, call, limit, &sent);
-        [by_text, Box::pin(by_name).await.map(reply)]
-    }
-
-    /// Whether the server lets this user run a command.
-    pub(super) async fn may_run(
-        &self,
-        name: &'static str,
-        args: &[Arg],
-        limit: Limit,
-    ) -> Result<bool, SendError> {
-        let sent_at = Instant::now();
-        let answer = |timeout| self.connection.command(name, args, timeout);
-        match self.exchange(answer, sent_at, limit).await {
-            // Another refusal: the server has no such command, and no permission for it.
-            Ok(_) => Ok(true),
-            Err(ConnectionError::Refused(text)) => Ok(!server_error::is_permission(&text)),
-            Err(problem) => {
-                let source = problem.into_text().into();
-                Err(SendError::Unknown { source, sent_at })
-            }
-        }
-    }
-
     async fn send<T>(
         &self,
         words: Words,
@@ -166,7 +144,7 @@ impl Link {
     ) -> Result<(Reply, Instant), SendError> {
         let sent_at = Instant::now();
         if limit.until <= sent_at {
-            return Err(SendError::NotSent("no time left to send".into()));
+            return Err(SendError::NotSent(self.cause("no time left to send")));
         }
         let script = match words {
             Words::Name => call.script.sha(),
@@ -179,11 +157,9 @@ impl Link {
         // The next poll hands the command over; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |source: String| {
-            Err(SendError::Unknown {
-                source: source.into(),
-                sent_at,
-            })
+        let unknown = |text: String| {
+            let source = self.cause(text);
+            Err(SendError::Unknown { source, sent_at })
         };
         let answer = |timeout| match words {
             Words::Name => self.connection.command("EVALSHA", &args, timeout),
@@ -203,7 +179,7 @@ impl Link {
                 if server_error::is_misplaced(&text) {
                     self.misplaced.notify_one();
                 }
-                Err(SendError::Refused(text))
+                Err(SendError::Refused(self.cause(text)))
             }
             Err(problem) => unknown(problem.into_text()),
         }
@@ -319,7 +295,7 @@ impl Link {
         match self.exchange(answer, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(SendError::Unknown {
-                source: problem.into_text().into(),
+                source: self.cause(problem.into_text()),
                 sent_at,
             }),
         }

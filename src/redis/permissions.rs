@@ -1,85 +1,336 @@
-//! Which commands its user may not run, of those that are sent besides scripts and channels. Each is sent in a
-//! form without effect.
+//! Which permissions a client's user lacks for a lock.
+//!
+//! Every command that the client sends, or that its scripts call, is sent once by itself, in a form without effect. That
+//! finds all that is missing in one run: a script would stop at the first refusal, and without EVAL there is none.
+//! The connections are opened for this alone, and without what may be missing too: a refusal disturbs no other call.
 
-use tokio::time::Instant;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
 
 use super::Route;
-use super::connection::Connection;
-use super::fence::{self, ConnectionFence};
-use super::link::{Limit, SendError};
-use super::map::RoutedLink;
+use super::connection::{Connection, Task};
+use super::fence;
 use super::settings::Settings;
 use super::topology::Topology;
-use super::transport::{Arg, ConnectionError, Role};
-use crate::server_error;
+use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
+use crate::error::{Cause, Error, Operation};
+use crate::script;
+use crate::server_error::{self, Denied, pattern_of};
+use crate::wire::{Announce, LockName};
 
-impl Route<'_> {
-    /// The permissions that the server at the end of `way` refuses. Not for sharded channels, and not for what
-    /// is sent only while connecting to one server.
-    pub(crate) async fn without_permission(
-        self,
-        way: &RoutedLink,
-        asks_replicas: bool,
-        limit: Limit,
-    ) -> Result<Vec<&'static str>, SendError> {
-        let mut calls = Vec::new();
-        if self.redis.connection_fence() != ConnectionFence::Off {
-            let words = fence::without_effect().map(|(right, args)| (right, "CLIENT", args));
-            calls.extend(words);
-        }
-        // A connection that is replaced asks these again, wherever its lock is by then.
-        match &self.redis.topology {
-            Topology::One(_) => {}
-            Topology::Cluster(..) => calls.extend([
-                ("+cluster|info", "CLUSTER", vec![Arg::Fixed("INFO")]),
-                ("+cluster|slots", "CLUSTER", vec![Arg::Fixed("SLOTS")]),
-                ("+cluster|myid", "CLUSTER", vec![Arg::Fixed("MYID")]),
-            ]),
-            Topology::Sentinel(_) => calls.extend([
-                ("+role", "ROLE", Vec::new()),
-                ("+info", "INFO", vec![Arg::Fixed("server")]),
-            ]),
-        }
-        if asks_replicas {
-            // None has to have anything.
-            calls.push(("+wait", "WAIT", vec![Arg::Number(0), Arg::Number(0)]));
-        }
-        let mut missing = Vec::new();
-        for (right, name, args) in calls {
-            if !way.link.may_run(name, &args, limit).await? {
-                missing.push(right);
-            }
-        }
-        if let Topology::Cluster(map, _) = &self.redis.topology {
-            let settings = map.node(way.node).settings();
-            if !may_ask(&settings, limit).await? {
-                missing.push("+asking");
-            }
-        }
-        Ok(missing)
+/// A permission, and a command that needs it.
+struct Question {
+    permission: &'static str,
+    name: &'static str,
+    args: Vec<Arg>,
+}
+
+fn needs(permission: &'static str, name: &'static str, args: impl Into<Vec<Arg>>) -> Question {
+    let args = args.into();
+    Question {
+        permission,
+        name,
+        args,
     }
 }
 
-/// Whether ASKING is permitted. It changes what the next command of its connection means, so it has a connection
-/// on which there is none.
-async fn may_ask(settings: &Settings, limit: Limit) -> Result<bool, SendError> {
-    let sent_at = Instant::now();
-    let silent = || ConnectionError::Timeout("no answer".to_owned());
-    let opening = Connection::open(settings, Role::Commands);
-    let opened = tokio::time::timeout_at(limit.until, opening).await;
-    let (connection, _task) = match opened.unwrap_or_else(|_| Err(silent())) {
-        Ok(opened) => opened,
-        Err(ConnectionError::Refused(text)) => return Err(SendError::NotAccepted(text)),
-        Err(problem) => return Err(SendError::NotSent(problem.into_text().into())),
-    };
-    let asked = connection.command("ASKING", &[], settings.command_timeout);
-    let asked = tokio::time::timeout_at(limit.until, asked).await;
-    match asked.unwrap_or_else(|_| Err(silent())) {
-        Ok(_) => Ok(true),
-        Err(ConnectionError::Refused(text)) => Ok(!server_error::is_permission(&text)),
-        Err(problem) => {
-            let source = problem.into_text().into();
-            Err(SendError::Unknown { source, sent_at })
+impl Route<'_> {
+    /// Returns the permissions that the server of this lock refuses, as `ACL SETUSER` takes them. `absent` is the name
+    /// of no key, field or channel.
+    pub(crate) async fn missing_permissions(
+        self,
+        lock: &LockName,
+        absent: &Arc<str>,
+        asks_replicas: bool,
+    ) -> Result<Vec<String>, Error> {
+        let doing = Operation::Inspecting;
+        let nowhere =
+            || self.no_answer(doing, "no server of the cluster has the slot of this lock");
+        let settings = self.settings().ok_or_else(nowhere)?;
+        let announce = self.redis.announce();
+        let mut questions = for_every_lock(lock, absent);
+        if announce.hears_classic() {
+            questions.push(needs(
+                "+publish",
+                "PUBLISH",
+                [text(absent), Arg::Fixed("0")],
+            ));
+        }
+        questions.extend(self.besides(&settings, absent, asks_replicas));
+        let mut asked = Asked {
+            settings: settings.for_questions(),
+            lock,
+            commands: Vec::new(),
+            key: false,
+            channel: false,
+        };
+        asked.commands(questions).await?;
+        let channel = || vec![Arc::clone(lock.channel())];
+        if announce.hears_classic() {
+            let unsubscribe = Change::Unsubscribe(channel());
+            asked.change("+unsubscribe", unsubscribe).await?;
+            asked
+                .change("+subscribe", Change::Subscribe(channel()))
+                .await?;
+        }
+        if announce.hears_sharded() {
+            asked.sharded_channel().await?;
+        }
+        Ok(asked.missing())
+    }
+
+    /// What not every client sends.
+    fn besides(self, settings: &Settings, absent: &Arc<str>, asks_replicas: bool) -> Vec<Question> {
+        let mut questions = Vec::new();
+        if settings.fence {
+            let fence = fence::without_effect();
+            questions.extend(fence.map(|(permission, args)| needs(permission, "CLIENT", args)));
+        }
+        if let Some(name) = &settings.client_name {
+            let words = [Arg::Fixed("SETNAME"), text(name)];
+            questions.push(needs("+client|setname", "CLIENT", words));
+        }
+        if let Some(number) = settings.database() {
+            questions.push(needs("+select", "SELECT", [Arg::Number(number.into())]));
+        }
+        if asks_replicas {
+            // None has to have anything.
+            questions.push(needs("+wait", "WAIT", [Arg::Number(0), Arg::Number(0)]));
+        }
+        if self.redis.announce().hears_sharded() {
+            let (numsub, shards) = (Arg::Fixed("NUMSUB"), Arg::Fixed("SHARDNUMSUB"));
+            questions.push(needs(
+                "+spublish",
+                "SPUBLISH",
+                [text(absent), Arg::Fixed("0")],
+            ));
+            questions.push(needs("+pubsub|shardnumsub", "PUBSUB", [shards]));
+            if self.redis.announce() == Announce::Auto {
+                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(absent)]));
+            }
+        }
+        match &self.redis.topology {
+            Topology::One(_) => {}
+            Topology::Sentinel(_) => questions.push(needs("+role", "ROLE", [])),
+            Topology::Cluster(..) => questions.extend([
+                needs("+cluster|info", "CLUSTER", [Arg::Fixed("INFO")]),
+                needs("+cluster|slots", "CLUSTER", [Arg::Fixed("SLOTS")]),
+                needs("+cluster|myid", "CLUSTER", [Arg::Fixed("MYID")]),
+                // It changes what the next command means: there is none.
+                needs("+asking", "ASKING", []),
+            ]),
+        }
+        questions
+    }
+}
+
+/// What the scripts call, what runs them, and what each connection sends.
+fn for_every_lock(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+    let key = || text(lock.key());
+    let field = || [key(), text(absent)];
+    let inspect = script::inspect(lock).script;
+    let number = || Arg::Fixed("x");
+    vec![
+        needs(
+            "+evalsha",
+            "EVALSHA",
+            [Arg::Fixed(inspect.sha()), Arg::Number(1), key()],
+        ),
+        needs(
+            "+eval",
+            "EVAL",
+            [Arg::Fixed(inspect.source), Arg::Number(1), key()],
+        ),
+        needs("+hget", "HGET", field()),
+        // What is no number is refused after the permissions, and before anything changes.
+        needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
+        needs("+hdel", "HDEL", field()),
+        needs("+hlen", "HLEN", [key()]),
+        needs("+hkeys", "HKEYS", [key()]),
+        needs("+hexists", "HEXISTS", field()),
+        needs("+exists", "EXISTS", [key()]),
+        needs("+pttl", "PTTL", [key()]),
+        needs("+pexpire", "PEXPIRE", [key(), number()]),
+        // On the lock it would have an effect.
+        needs("+del", "DEL", [text(absent)]),
+        needs("+ping", "PING", []),
+        needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
+        needs("+info", "INFO", [Arg::Fixed("SERVER")]),
+    ]
+}
+
+fn text(text: &Arc<str>) -> Arg {
+    Arg::Text(Arc::clone(text))
+}
+
+/// One server that is asked, and what it has refused so far.
+struct Asked<'a> {
+    settings: Settings,
+    lock: &'a LockName,
+    commands: Vec<&'static str>,
+    key: bool,
+    channel: bool,
+}
+
+impl Asked<'_> {
+    /// Asks all at the same time: that takes one round trip.
+    async fn commands(&mut self, questions: Vec<Question>) -> Result<(), Error> {
+        let (connection, _task) = self.open(Role::Commands).await?;
+        let timeout = self.settings.command_timeout;
+        let send = |question: &Question| connection.command(question.name, &question.args, timeout);
+        let answers = all(questions.iter().map(send).collect()).await;
+        for (question, answer) in questions.iter().zip(answers) {
+            self.note(question.permission, answer)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a change of the channels. After a refusal the answers of a connection are out of step, so each has a
+    /// connection of its own.
+    async fn change(&mut self, permission: &'static str, change: Change) -> Result<(), Error> {
+        let (connection, _task) = self.open(Role::Messages).await?;
+        let timeout = self.settings.command_timeout;
+        let answer = connection.barrier(change, "redisson-lock".to_owned(), timeout);
+        self.note_before_ping(permission, answer.await.map(Reply::Text))
+    }
+
+    async fn sharded_channel(&mut self) -> Result<(), Error> {
+        let channels = [Arc::clone(self.lock.channel())];
+        let timeout = self.settings.command_timeout;
+        let (connection, _task) = self.open(Role::Messages).await?;
+        for answer in connection.subscribe_sharded(&channels, timeout).await {
+            self.note("+ssubscribe", answer.map(Reply::Number))?;
+        }
+        let (connection, _task) = self.open(Role::Commands).await?;
+        let unsubscribe = connection.command("SUNSUBSCRIBE", &channels.map(Arg::Text), timeout);
+        // fred drops the answer, and takes the one to the PING for it.
+        let answer = tokio::select! {
+            biased;
+            answer = unsubscribe => answer,
+            answer = connection.command("PING", &[], timeout) => answer,
+        };
+        self.note_before_ping("+sunsubscribe", answer)
+    }
+
+    async fn open(&self, role: Role) -> Result<(Connection, Task), Error> {
+        let opened = Connection::open(&self.settings, role).await;
+        opened.map_err(|problem| self.failed(problem))
+    }
+
+    /// The answer to a command and a PING after it is the first refusal of the two.
+    fn note_before_ping(
+        &mut self,
+        permission: &'static str,
+        answer: Result<Reply, ConnectionError>,
+    ) -> Result<(), Error> {
+        let command = match &answer {
+            Err(ConnectionError::Refused(text)) => server_error::quoted_command(text),
+            _ => None,
+        };
+        match command.as_deref() {
+            Some("+ping") => Ok(()),
+            _ => self.note(permission, answer),
+        }
+    }
+
+    fn note(
+        &mut self,
+        permission: &'static str,
+        answer: Result<Reply, ConnectionError>,
+    ) -> Result<(), Error> {
+        let text = match answer {
+            Ok(_) => return Ok(()),
+            Err(ConnectionError::Refused(text)) => text,
+            Err(problem) => return Err(self.failed(problem)),
+        };
+        if !server_error::is_permission(&text) {
+            // Any other refusal comes after the permissions. What ends the connection was said to everything on it.
+            return match server_error::may_end_the_connection(&text) {
+                true => Err(self.failed(ConnectionError::Refused(text))),
+                false => Ok(()),
+            };
+        }
+        match (server_error::denied(&text), permission) {
+            // Not those of the lock.
+            (Some(Denied::Key), "+del") | (Some(Denied::Channel), "+publish" | "+spublish") => {}
+            (Some(Denied::Key), _) => self.key = true,
+            (Some(Denied::Channel), _) => self.channel = true,
+            (Some(Denied::Command) | None, permission) => {
+                if !self.commands.contains(&permission) {
+                    self.commands.push(permission);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, problem: ConnectionError) -> Error {
+        if matches!(problem, ConnectionError::NoSockets) {
+            return Error::NoRuntime;
+        }
+        let cause = Cause::at(&self.settings.address, problem.into_text());
+        server_error::of_connection(Operation::Inspecting, "+@connection", cause)
+    }
+
+    fn missing(self) -> Vec<String> {
+        let key = self
+            .key
+            .then(|| format!("~{}", pattern_of(self.lock.key())));
+        let channel = self
+            .channel
+            .then(|| format!("&{}", pattern_of(self.lock.channel())));
+        let commands = self.commands.into_iter().map(str::to_owned);
+        commands.chain(key).chain(channel).collect()
+    }
+}
+
+/// Waits for all of them at the same time; the first polls are in order.
+async fn all<T>(mut waiting: Vec<BoxFuture<'static, T>>) -> Vec<T> {
+    let mut ready: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, ready) in waiting.iter_mut().zip(&mut ready) {
+            if ready.is_none()
+                && let Poll::Ready(answer) = future.as_mut().poll(context)
+            {
+                *ready = Some(answer);
+            }
+        }
+        match ready.iter().all(Option::is_some) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    ready.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::script::ALL;
+
+    /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
+    const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
+
+    #[test]
+    fn every_command_of_every_script_is_asked_for() {
+        let lock = LockName::new("", "a").expect("a name");
+        let questions = for_every_lock(&lock, &"absent".into());
+        let asked: BTreeSet<String> = questions
+            .iter()
+            .map(|question| question.permission.to_owned())
+            .collect();
+        for script in ALL {
+            let called = server_error::commands(script.source);
+            let mut called = called.filter(|command| !BY_CHANNELS.contains(&command.as_str()));
+            assert!(
+                called.all(|command| asked.contains(&command)),
+                "{}",
+                script.name
+            );
         }
     }
 }

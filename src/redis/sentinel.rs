@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
-use super::connection::{Connection, Task, connect_error};
+use super::connection::{Connection, Failed, Task};
 use super::endpoint::ServerId;
 use super::map::{Map, Table};
 use super::settings::Settings;
@@ -56,40 +56,43 @@ impl Sentinels {
             .iter()
             .map(|address| self.first(address))
             .collect();
-        let (mut primary, mut problems) = (None, Vec::new());
-        let mut until = Instant::now() + self.settings.command_timeout;
+        let (mut primary, mut failed) = (None, Failed::default());
+        let mut until = None;
         loop {
-            let asked = tokio::time::timeout_at(until, asking.next());
+            let asked = async {
+                match until {
+                    Some(until) => tokio::time::timeout_at(until, asking.next()).await.ok()?,
+                    None => asking.next().await,
+                }
+            };
             match asked.await {
-                Ok(Some((address, Ok(report)))) => {
+                Some((address, Ok(report))) => {
                     primary = self.believe(address, report);
                     // A client that connects while a sentinel is stale has seen no failover, so the others are
                     // waited for, but not those that hang.
-                    until = until.min(Instant::now() + TIME_LIMIT);
+                    until.get_or_insert_with(|| Instant::now() + TIME_LIMIT);
                 }
-                Ok(Some((address, Err(problem)))) => problems.push((address, problem)),
-                Ok(None) | Err(_) => break,
+                Some((address, Err(problem))) => {
+                    failed.add(address.to_string().into(), problem);
+                }
+                None => break,
             }
         }
         if let Some(primary) = primary {
             map.apply(&table(primary));
             return Ok(());
         }
-        match problems.into_iter().next() {
-            Some((_, ConnectionError::Refused(text))) if text.contains("No such master") => {
-                Err(Error::InvalidConfig {
-                    what: "address",
-                    problem: format!(
-                        "the sentinels know no primary of the name `{}`",
-                        self.service
-                    ),
-                })
-            }
-            Some((address, problem)) => {
-                Err(connect_error(&self.settings.at_sentinel(address), problem))
-            }
-            None => Err(connect_error(&self.settings, silent())),
+        if failed.has_refusal("ERR No such master") {
+            let known: Vec<String> = addresses.iter().map(Address::to_string).collect();
+            return Err(Error::InvalidConfig {
+                what: "address",
+                problem: format!(
+                    "the sentinels at {} know no primary by the name of `sentinelServiceName`",
+                    known.join(", ")
+                ),
+            });
         }
+        Err(failed.into_error(&self.settings))
     }
 
     /// The first answer of a sentinel.
@@ -102,7 +105,8 @@ impl Sentinels {
             let (connection, _task) = Connection::open(&settings, Role::Commands).await?;
             self.query(&connection, address).await
         };
-        (address, asking.await)
+        let asked = tokio::time::timeout(self.settings.command_timeout, asking).await;
+        (address, asked.unwrap_or_else(|_| Err(silent())))
     }
 
     /// Starts what keeps the map right.

@@ -5,7 +5,6 @@
 mod tls;
 mod url;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,26 +24,13 @@ use crate::error::Error;
 use crate::wire::Announce;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
-use url::{invalid, parse};
+pub(crate) use url::Credentials;
+use url::{Given, invalid, parse};
 
 /// Without the feature there are no such settings.
 #[cfg(not(feature = "tls-rustls"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Tls {}
-
-/// As whom to connect.
-#[derive(Clone)]
-pub(crate) struct Credentials {
-    /// `None`: the default user.
-    pub(crate) user: Option<String>,
-    pub(crate) password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials(…)")
-    }
-}
 
 /// What a connection is made from. Not `Debug`: it contains the password.
 #[derive(Clone)]
@@ -52,8 +38,8 @@ pub(crate) struct Settings {
     pub(super) target: Target,
     pub(super) kind: Kind,
     pub(super) expected: Expected,
-    /// Host and port, for error messages.
-    pub(super) address: String,
+    /// Host and port, or the path of a socket, for errors and events.
+    pub(super) address: Arc<str>,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
     /// What every connection is called at the server.
@@ -123,7 +109,7 @@ impl Settings {
             },
             target: Target::Custom(transport),
             expected: Expected::Nothing,
-            address: "the server of a test".to_owned(),
+            address: "the server of a test".into(),
             command_timeout,
             fence,
             client_name: None,
@@ -144,9 +130,10 @@ impl Settings {
         Self { announce, ..self }
     }
 
+    /// Those given last count, if any are.
     pub(crate) fn with_sentinel_credentials(self, credentials: Option<Credentials>) -> Self {
         Self {
-            sentinel_credentials: credentials,
+            sentinel_credentials: credentials.or(self.sentinel_credentials),
             ..self
         }
     }
@@ -171,8 +158,12 @@ impl Settings {
         command_timeout: Duration,
         fence: bool,
     ) -> Result<Self, Error> {
-        let config = parse(url, tls)?;
-        Self::new(config, &ConnectionConfig::default(), command_timeout, fence)
+        let Given {
+            config,
+            sentinel_credentials,
+        } = parse(url, tls)?;
+        let settings = Self::new(config, &ConnectionConfig::default(), command_timeout, fence)?;
+        Ok(settings.with_sentinel_credentials(sentinel_credentials))
     }
 
     pub(crate) fn from_fred(
@@ -261,7 +252,7 @@ impl Settings {
             target: Target::Server(Box::new(server)),
             kind,
             expected: Expected::Nothing,
-            address: first.to_string(),
+            address: first.to_string().into(),
             command_timeout,
             fence,
             client_name: None,
@@ -287,7 +278,7 @@ impl Settings {
         Self {
             kind: Kind::Server,
             expected,
-            address: address.to_string(),
+            address: address.to_string().into(),
             ..settings
         }
     }
@@ -295,6 +286,28 @@ impl Settings {
     /// The same for sharded channels: their answers are read as those of the older protocol.
     pub(super) fn for_sharded_channels(&self) -> Self {
         self.with_server(|server| server.config.version = RespVersion::RESP2)
+    }
+
+    /// The same without what a user may lack the permission for.
+    pub(super) fn for_questions(&self) -> Self {
+        let settings = self.with_server(|server| {
+            server.config.database = None;
+            server.config.version = RespVersion::RESP2;
+            server.connection.auto_client_setname = false;
+        });
+        Self {
+            client_name: None,
+            ..settings
+        }
+    }
+
+    /// The database that each connection selects.
+    pub(super) fn database(&self) -> Option<u8> {
+        match &self.target {
+            Target::Server(server) => server.config.database,
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => None,
+        }
     }
 
     /// The same for a sentinel: it has no databases, and users of its own.

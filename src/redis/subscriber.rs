@@ -20,12 +20,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
-use super::connection::{Connection, Messages, Task, connect_error};
+use super::connection::{Connection, Failed, Messages, Task};
 use super::lane::Surroundings;
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::runtime::event;
 use crate::server_error;
 use crate::wait::Subscriptions;
@@ -64,7 +64,7 @@ pub(super) async fn open(
         slow: AtomicBool::new(false),
     };
     let first = actor.connect().await;
-    let first = first.map_err(|problem| connect_error(settings, problem))?;
+    let first = first.map_err(|failed| failed.into_error(settings))?;
     around.spawn(actor.run(first));
     Ok(())
 }
@@ -82,6 +82,7 @@ struct Actor {
 
 /// One connection of the subscriber.
 struct Session {
+    server: Arc<str>,
     connection: Connection,
     messages: Messages,
     task: Task,
@@ -115,9 +116,10 @@ impl Actor {
         loop {
             match self.connect().await {
                 Ok(session) => return session,
-                Err(error) => {
-                    event!(DEBUG, %error, "subscriber reconnect failed");
-                    self.subscriptions.set_problem(Some(error.into_text()));
+                Err(failed) => {
+                    event!(DEBUG, error = %failed, "subscriber reconnect failed");
+                    let problem = failed.into_cause(&self.settings);
+                    self.subscriptions.set_problem(Some(problem));
                     backoff.wait().await;
                 }
             }
@@ -125,33 +127,38 @@ impl Actor {
     }
 
     /// To any server that responds: of a cluster some may be away, or hang.
-    async fn connect(&self) -> Result<Session, ConnectionError> {
+    async fn connect(&self) -> Result<Session, Failed> {
         let servers = self.source.servers();
         let mut left = servers.len();
         let mut opening = FuturesUnordered::new();
-        let mut problem = None;
+        let mut failed = Failed::default();
         let mut next_at = Instant::now();
         loop {
             tokio::select! {
                 biased;
-                Some(opened) = opening.next() => match opened {
-                    Ok(session) => return Ok(session),
-                    Err(error) => {
-                        event!(DEBUG, %error, "a server does not take subscribers");
-                        problem = Some(error);
+                Some((server, opened)) = opening.next() => match opened {
+                    Ok(session) => {
+                        self.subscriptions.set_server(&server);
+                        return Ok(session);
+                    }
+                    Err(problem) => {
+                        event!(DEBUG, %problem, "a server does not take subscribers");
+                        failed.add(server, problem);
                         next_at = Instant::now();
                     }
                 },
                 () = tokio::time::sleep_until(next_at), if left > 0 => {
                     left -= 1;
                     let nth = self.tried.fetch_add(1, Ordering::Relaxed) % servers.len();
-                    opening.push(Session::open(&servers[nth]));
+                    let settings = &servers[nth];
+                    self.subscriptions.set_server(&settings.address);
+                    opening.push(async {
+                        let opened = Session::open(settings).await;
+                        (Arc::clone(&settings.address), opened)
+                    });
                     next_at = Instant::now() + HEDGE_AFTER;
                 }
-                else => {
-                    let unknown = || ConnectionError::Lost("no server is known".to_owned());
-                    return Err(problem.unwrap_or_else(unknown));
-                }
+                else => return Err(failed),
             }
         }
     }
@@ -159,12 +166,14 @@ impl Actor {
     /// Serves one connection until it ends or must be replaced.
     async fn serve(&self, session: &mut Session) -> End {
         let Session {
+            server,
             connection,
             messages,
             task,
         } = session;
         let worker = ChannelWorker {
             actor: self,
+            server,
             connection,
             served: AtomicBool::new(false),
             asked_at: Mutex::new(None),
@@ -241,6 +250,7 @@ impl Session {
         let (connection, task) = Connection::open(settings, Role::Messages).await?;
         let messages = connection.messages();
         Ok(Self {
+            server: Arc::clone(&settings.address),
             connection,
             messages,
             task,
@@ -251,6 +261,7 @@ impl Session {
 /// Subscribes and unsubscribes on one connection.
 struct ChannelWorker<'a> {
     actor: &'a Actor,
+    server: &'a Arc<str>,
     connection: &'a Connection,
     /// A barrier was answered.
     served: AtomicBool,
@@ -316,7 +327,7 @@ impl ChannelWorker<'_> {
     /// replaced.
     async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
         let subscriptions = &self.actor.subscriptions;
-        let text = match self.barrier(Change::Subscribe(channels.clone())).await? {
+        let cause = match self.barrier(Change::Subscribe(channels.clone())).await? {
             Barrier::Passed => {
                 for channel in &channels {
                     subscriptions.subscribed(channel);
@@ -324,24 +335,24 @@ impl ChannelWorker<'_> {
                 return Ok(());
             }
             Barrier::Shifted => return Err(OutOfStep(None)),
-            Barrier::Refused(text) => text,
+            Barrier::Refused(cause) => cause,
         };
         if let Err(out_of_step) = self.in_step().await {
             // A missing permission stays missing until it is granted: the callers get the error
             // now. Anything else may be temporary; they wait for the next connection.
-            if let Some(text) = out_of_step
+            if let Some(cause) = out_of_step
                 .0
                 .as_ref()
-                .filter(|text| server_error::is_permission(text))
+                .filter(|cause| server_error::is_permission(&cause.text))
             {
                 for channel in &channels {
-                    subscriptions.refused(channel, text);
+                    subscriptions.refused(channel, cause);
                 }
             }
             return Err(out_of_step);
         }
         if let [channel] = channels.as_slice() {
-            subscriptions.refused(channel, &text);
+            subscriptions.refused(channel, &cause);
             return Ok(());
         }
         // One refused channel refuses its whole batch.
@@ -366,7 +377,7 @@ impl ChannelWorker<'_> {
         for pause in STRAY {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
-                Barrier::Refused(text) => refused_with = Some(text),
+                Barrier::Refused(cause) => refused_with = Some(cause),
                 // It is dropped if it arrives while no reply is awaited.
                 Barrier::Shifted => tokio::time::sleep(pause).await,
             }
@@ -401,7 +412,9 @@ impl ChannelWorker<'_> {
                 actor.subscriptions.set_problem(None);
                 Ok(Barrier::Passed)
             }
-            Ok(Err(ConnectionError::Refused(text))) => Ok(Barrier::Refused(text)),
+            Ok(Err(ConnectionError::Refused(text))) => {
+                Ok(Barrier::Refused(Cause::at(self.server, text)))
+            }
             Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
             // If it was slow rather than dead, its successor gets more time.
             Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
@@ -416,14 +429,14 @@ impl ChannelWorker<'_> {
 enum Barrier {
     Passed,
     /// The server refused the change or the PING.
-    Refused(String),
+    Refused(Box<Cause>),
     /// With the reply to an earlier one.
     Shifted,
 }
 
 /// The replies on the connection no longer match its commands, it does not answer, or it refuses
 /// even PING, with this message.
-struct OutOfStep(Option<String>);
+struct OutOfStep(Option<Box<Cause>>);
 
 static NONCE: AtomicU64 = AtomicU64::new(0);
 

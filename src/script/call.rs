@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Call;
-use crate::error::{Error, Operation};
+use crate::error::{Cause, Error, Operation};
 use crate::redis::{Limit, Received, Route, SendError};
 use crate::server_error;
 
@@ -90,8 +90,8 @@ async fn repeat<T>(
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
         let Some(call) = build() else {
-            let source = "somebody else goes on with it";
-            let error = SendError::NotSent(source.into());
+            let source = way.link.cause("another task continues it");
+            let error = SendError::NotSent(source);
             return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
         let error = match route.run(way, &call, limit, sent).await {
@@ -142,8 +142,8 @@ async fn repeat<T>(
     }
 }
 
-fn is_cluster_down(source: &crate::error::Source) -> bool {
-    source.to_string().starts_with("CLUSTERDOWN")
+fn is_cluster_down(source: &Cause) -> bool {
+    source.text.starts_with("CLUSTERDOWN")
 }
 
 /// Between two sends to a cluster that does not serve a slot at the moment. The client library ends a
@@ -158,16 +158,16 @@ fn not_repeated<T>(
     earlier: bool,
 ) -> CallError {
     let (error, executed) = match error {
-        SendError::Refused(text) => {
+        SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
             let key = call.keys.first().map_or("", |key| &**key);
-            let error = server_error::of_script(call.script, key, &text);
-            let executed = !server_error::is_certain(&error, &text);
+            let error = server_error::of_script(call.script, key, source);
+            let executed = !server_error::is_certain(&error);
             (error, executed)
         }
         // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
-        SendError::NotAccepted(text) if earlier && while_doing != Operation::Acquiring => {
-            (Error::no_answer(while_doing, text), true)
+        SendError::NotAccepted(source) if earlier && while_doing != Operation::Acquiring => {
+            (Error::no_answer(while_doing, source), true)
         }
         other => {
             let executed = matches!(other, SendError::Unknown { .. });
@@ -183,15 +183,14 @@ fn not_repeated<T>(
 /// Why nothing was sent, or why no reply came.
 pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
     match error {
-        SendError::NotAccepted(text) => {
-            server_error::of_connection(Operation::Connecting, "+@connection", &text)
+        SendError::NotAccepted(source) => {
+            server_error::of_connection(Operation::Connecting, "+@connection", source)
         }
         SendError::Closed => Error::Closed,
         SendError::NoRuntime => Error::NoRuntime,
-        SendError::NotSent(source) | SendError::Unknown { source, .. } => {
-            Error::no_answer(while_doing, source)
-        }
-        SendError::Refused(text) => Error::no_answer(while_doing, text),
+        SendError::NotSent(source)
+        | SendError::Unknown { source, .. }
+        | SendError::Refused(source) => Error::no_answer(while_doing, source),
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::futures::Notified;
 
 use super::{Hears, Listener, Subscriptions};
+use crate::error::Cause;
 use crate::wire::Announce;
 
 /// The registries that are in use, one for each kind.
@@ -60,11 +61,6 @@ impl Channels {
     pub(crate) fn end(&self) {
         self.each().for_each(|kind| kind.end());
     }
-
-    /// Why nothing can be confirmed at the moment.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.each().find_map(|kind| kind.problem())
-    }
 }
 
 /// What a waiter listens to; dropping it leaves the channels.
@@ -87,26 +83,20 @@ impl Subscription {
     }
 
     /// Waits until the server has confirmed every part; `Err` has the server's refusal of one.
-    pub(crate) async fn confirmed(&self) -> Result<(), String> {
+    pub(crate) async fn confirmed(&self) -> Result<(), Box<Cause>> {
         self.until(|this| {
-            if let Some(text) = this.each().find_map(|part| part.signal.refused.get()) {
-                return Some(Err(text.clone()));
+            if let Some(cause) = this.each().find_map(|part| part.signal.refused.get()) {
+                return Some(Err(Box::new(cause.clone())));
             }
             this.each().all(is_confirmed).then_some(Ok(()))
         })
         .await
     }
 
-    /// Waits until the server has confirmed or refused every part; what it says of those it refuses.
-    pub(crate) async fn refused(&self) -> Vec<String> {
-        self.until(|this| {
-            let is_settled =
-                |part: &Listener| is_confirmed(part) || part.signal.refused.get().is_some();
-            let refused = |part: &Listener| part.signal.refused.get().cloned();
-            let all = this.each().all(is_settled);
-            all.then(|| this.each().filter_map(refused).collect())
-        })
-        .await
+    /// Why it is not confirmed at the moment, as far as that is known.
+    pub(crate) fn problem(&self) -> Option<Box<Cause>> {
+        let mut silent = self.each().filter(|part| !is_confirmed(part));
+        silent.find_map(|part| part.subscriptions.problem())
     }
 
     /// Whether the server refused a channel, possibly on a later connection: not every message will

@@ -68,7 +68,7 @@ async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
     let wakes: [fn(&Subscriptions); 3] = [
         |subscriptions| subscriptions.message("c"),
         Subscriptions::missed,
-        |subscriptions| subscriptions.refused("c", "NOPERM"),
+        |subscriptions| subscriptions.refused("c", &Cause::new(None, "NOPERM")),
     ];
     for wake in wakes {
         let subscription = subscribe(&subscriptions, &channel());

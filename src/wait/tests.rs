@@ -60,8 +60,9 @@ async fn a_refused_channel_notifies_its_waiters_and_can_be_requested_again() {
     let subscriptions = Arc::new(Subscriptions::default());
     let refused = subscribe(&subscriptions, &channel());
     subscriptions.take_wanted(9);
-    subscriptions.refused("c", "NOPERM");
-    assert_eq!(refused.confirmed().await, Err("NOPERM".to_owned()));
+    subscriptions.refused("c", &Cause::new(None, "NOPERM"));
+    let cause = refused.confirmed().await.expect_err("refused");
+    assert_eq!(cause.text, "NOPERM");
     let again = subscribe(&subscriptions, &channel());
     drop(refused);
     assert_eq!(
@@ -111,7 +112,7 @@ async fn a_channel_that_is_refused_after_a_reconnect_wakes_its_waiters_who_see_i
     let before = subscription.version();
     subscriptions.disconnected();
     subscriptions.take_wanted(9);
-    subscriptions.refused("c", "NOPERM");
+    subscriptions.refused("c", &Cause::new(None, "NOPERM"));
     subscription.changed_since(before).await;
     assert!(subscription.is_refused(), "a woken waiter sees why");
 }

@@ -83,7 +83,7 @@ impl Supervisor {
                 event!(
                     WARN,
                     lane = self.nth,
-                    server = self.endpoint.settings().address,
+                    server = &*self.endpoint.settings().address,
                     "command connection lost, reconnecting"
                 );
                 self.outdated.notify_one();
@@ -101,7 +101,7 @@ impl Supervisor {
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
             let connection_fence = *self.figures.fence.lock();
             event!(INFO, lane = self.nth,
-                server = self.endpoint.settings().address,
+                server = &*self.endpoint.settings().address,
                 %connection_fence,
                 "command connection replaced"
             );
@@ -257,7 +257,8 @@ impl Supervisor {
             );
         }
         self.predecessor = None;
-        let link = Arc::new(Link::new(connection, identity));
+        let address = Arc::clone(&self.endpoint.settings().address);
+        let link = Arc::new(Link::new(connection, identity, address));
         let ended = link.ended.clone().drop_guard();
         Ok(Connected {
             link,

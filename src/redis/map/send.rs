@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Map;
 use super::values::{Received, RoutedLink, not_reached};
+use crate::error::Cause;
 use crate::redis::link::{Limit, SendError};
 use crate::redis::node::Node;
 use crate::redis::redirect::Redirect;
@@ -44,7 +45,10 @@ impl Map {
                 let changed = tokio::time::timeout_at(again, changed).await;
                 if changed.is_err() && again == limit {
                     let source = "no server of the cluster has the slot of this lock";
-                    return Err(SendError::NotSent(source.into()));
+                    return Err(SendError::NotSent(Cause::at(
+                        &self.settings.address,
+                        source,
+                    )));
                 }
                 continue;
             };
@@ -71,8 +75,8 @@ impl Map {
     ) -> Result<Received, SendError> {
         let mut redirections = 0;
         loop {
-            let text = match self.run_once(route, &way, call, limit, sent).await {
-                Err(SendError::Refused(text)) => text,
+            let cause = match self.run_once(route, &way, call, limit, sent).await {
+                Err(SendError::Refused(cause)) => cause,
                 Err(error) => return Err(error),
                 Ok((reply, sent_at)) => {
                     let on_the_way = way.taken_over_from.is_some();
@@ -90,13 +94,13 @@ impl Map {
                 }
             };
             let asked = self.node(way.node);
-            let Some(redirect) = Redirect::read(&text, &asked.endpoint.address()) else {
-                return Err(SendError::Refused(text));
+            let Some(redirect) = Redirect::read(&cause.text, &asked.endpoint.address()) else {
+                return Err(SendError::Refused(cause));
             };
             self.around.outdated.notify_one();
             let next = match redirect {
                 Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
-                    return Err(not_reached(text));
+                    return Err(not_reached(cause));
                 }
                 Redirect::Moved(address) => {
                     redirections += 1;
@@ -126,7 +130,7 @@ impl Map {
             way = match next {
                 Ok(way) if Instant::now() < limit.until => way,
                 // What the last server said tells more than that the time is over.
-                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(text)),
+                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(cause)),
                 Err(error) => return Err(error),
             };
         }
@@ -157,11 +161,8 @@ impl Map {
             () = self.lost(route, way) => None,
         };
         answer.unwrap_or_else(|| {
-            let source = "another server has taken over";
-            Err(SendError::Unknown {
-                source: source.into(),
-                sent_at,
-            })
+            let source = way.link.cause("another server has taken over");
+            Err(SendError::Unknown { source, sent_at })
         })
     }
 

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::error::Cause;
 use crate::redis::endpoint::ServerId;
 use crate::redis::link::{Link, SendError};
 use crate::redis::slots::Named;
@@ -107,13 +108,11 @@ impl Nodes {
 
 /// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
 /// address leads to the wrong server.
-pub(super) fn not_reached(text: String) -> SendError {
-    SendError::Refused(
-        match text.starts_with("MOVED") || text.starts_with("ASK ") {
-            true => format!("CLUSTERDOWN not reached in time: {text}"),
-            false => text,
-        },
-    )
+pub(super) fn not_reached(mut cause: Box<Cause>) -> SendError {
+    if cause.text.starts_with("MOVED") || cause.text.starts_with("ASK ") {
+        cause.text = format!("CLUSTERDOWN not reached in time: {}", cause.text);
+    }
+    SendError::Refused(cause)
 }
 
 /// So many servers have numbers; with addresses that change every day they last for decades. The last number is

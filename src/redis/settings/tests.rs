@@ -23,136 +23,6 @@ fn refused(url: &str) -> String {
     }
 }
 
-#[test]
-fn a_scheme_is_one_of_a_closed_list() {
-    let schemes = [
-        "redis",
-        "valkey",
-        "REDIS",
-        #[cfg(unix)]
-        "redis+unix",
-        #[cfg(unix)]
-        "valkey+unix",
-    ];
-    for scheme in schemes {
-        let url = format!("{scheme}://user:hidden@host/7");
-        let config = made(Settings::from_url(&url, None, TIMEOUT, true)).config;
-        assert_eq!(
-            config.server.is_unix_socket(),
-            scheme.ends_with("+unix"),
-            "{scheme}"
-        );
-        assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
-    }
-    for scheme in SENTINEL {
-        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
-        assert!(
-            reported.contains("sentinelServiceName") && !reported.contains("hidden"),
-            "{scheme}: {reported}"
-        );
-    }
-}
-
-const SENTINEL: [&str; 4] = [
-    "redis-sentinel",
-    "rediss-sentinel",
-    "valkey-sentinel",
-    "valkeys-sentinel",
-];
-
-#[test]
-fn an_address_with_another_scheme_or_none_is_refused_without_its_password() {
-    let unknown = [
-        "redis+tls",
-        "redis+ssl",
-        "redis-tls",
-        "redissl",
-        "redis-socket",
-        "redis+insecure",
-        "redis2",
-        "rediss+unix",
-        "rediss+tls",
-        "redisss",
-        "valkey+tls",
-        "valkeyss",
-        "valkey-cluster-sentinel",
-        "http",
-        "unix",
-    ];
-    for scheme in unknown {
-        let reported = refused(&format!("{scheme}://user:hidden@host:1"));
-        assert!(
-            reported.contains(&format!("unknown scheme {scheme}://")),
-            "{scheme}: {reported}"
-        );
-        assert!(
-            reported.contains("rediss:// or valkeys://") && !reported.contains("hidden"),
-            "{scheme}: {reported}"
-        );
-    }
-    for url in [
-        "",
-        "host",
-        "user:hidden@host",
-        "user:hid://den@host",
-        "://hidden@host",
-        "redis:hidden@host",
-    ] {
-        let reported = refused(url);
-        assert!(
-            reported.contains("the scheme is missing; expected redis://")
-                && !reported.contains("hid"),
-            "{url}: {reported}"
-        );
-    }
-}
-
-#[test]
-fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password() {
-    let table = [
-        ("redis://", "the host is missing"),
-        ("redis:///7", "the host is missing"),
-        ("redis://:6379", "the host is missing"),
-        ("redis://:hidden@", "the host is missing"),
-        ("redis://user:hidden@:6379/1", "the host is missing"),
-        ("redis://:hidden@[::1", "the `[` of the host is not closed"),
-        ("redis://:hidden@::1", "the host has more than one `:`"),
-        ("redis://:hidden@::1:6379", "written as `[::1]`"),
-        ("valkey://:hidden@h:99999", "the port is not a number"),
-        ("redis://:hidden@h:port", "the port is not a number"),
-        ("redis://:hidden@h:-1", "the port is not a number"),
-        ("redis://:hidden@[::1]:port/1", "the port is not a number"),
-        ("redis://:hidden@[::1]6379", "behind the `]` of the host"),
-        ("redis://:hidden@h/x/y", "the database is not a number"),
-        ("redis://:hidden@h/x", "the database is not a number"),
-        ("redis://:hidden@h:1/256", "the database is not a number"),
-        ("redis://:hid/den@h:1", "user and password"),
-        ("redis://:hid#den@h", "user and password"),
-        ("redis://:hid?den@h:1/0", "user and password"),
-        (
-            "redis://:hidden@a b",
-            "the host has a character that no host has",
-        ),
-    ];
-    for (url, part) in table {
-        let reported = refused(url);
-        assert!(reported.contains(part), "{url}: {reported}");
-        assert!(
-            reported.contains("expected redis://") && !reported.contains("hid"),
-            "{url}: {reported}"
-        );
-    }
-    // Accepted, so no part of it is wrong.
-    for url in [
-        "redis://h:/1",
-        "redis://h/",
-        "redis://[::1]:1/255",
-        "redis://u@h?x=/y",
-    ] {
-        made(Settings::from_url(url, None, TIMEOUT, true));
-    }
-}
-
 /// The connection settings that fred gets, whatever was given.
 fn our_rules(server: &Server) {
     let Server {
@@ -301,23 +171,6 @@ fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
 }
 
 #[test]
-fn an_address_names_the_nodes_of_a_cluster_or_the_sentinels() {
-    for scheme in ["redis", "valkey"] {
-        let url = format!("{scheme}-cluster://user:hidden@a:1?node=b:2&node=c:3");
-        let (name, known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
-        assert_eq!((&*name, &*known.join(" ")), ("cluster", "a:1 b:2 c:3"));
-        let url =
-            format!("{scheme}-sentinel://user:hidden@a:1/3?sentinelServiceName=shop&node=b:2");
-        let (name, known) = kind(Settings::from_url(&url, None, TIMEOUT, true));
-        assert_eq!((&*name, &*known.join(" ")), ("shop", "a:1 b:2"));
-    }
-    assert_eq!(
-        kind(Settings::from_url("redis://a:1", None, TIMEOUT, true)).0,
-        "server"
-    );
-}
-
-#[test]
 fn a_node_has_the_credentials_of_all_and_a_sentinel_its_own() {
     let url = "redis-sentinel://user:hidden@a:1/3?sentinelServiceName=shop";
     let settings = Settings::from_url(url, None, TIMEOUT, true).expect("valid settings");
@@ -372,14 +225,15 @@ fn a_cluster_has_one_database() {
 }
 
 mod tls;
+mod url;
 
 /// An IPv6 address has brackets in an address, and none in what a node calls another one.
 #[test]
 fn a_host_of_ipv6_has_no_brackets_of_its_own() {
     let from = |url: &str| Settings::from_url(url, None, TIMEOUT, true).expect("valid");
-    assert_eq!(from("redis://[::1]:6379").address, "[::1]:6379");
+    assert_eq!(&*from("redis://[::1]:6379").address, "[::1]:6379");
     let settings = from("redis-cluster://[::1]:7000");
-    assert_eq!(settings.address, "[::1]:7000");
+    assert_eq!(&*settings.address, "[::1]:7000");
     let Kind::Cluster(known) = &settings.kind else {
         panic!("a cluster");
     };

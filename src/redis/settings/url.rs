@@ -1,50 +1,64 @@
 //! Reads the address of a server, of the nodes of a cluster, or of sentinels.
+//!
+//! fred reads host, port, database and credentials. The rest is read here: fred ignores parameters that it does not
+//! know, and does not decode the path of a socket.
+
+mod parameters;
 
 use std::str::FromStr;
 
-use fred::error::ErrorKind;
 use fred::prelude::{Config, ServerConfig};
 
 use super::Tls;
 use crate::error::{self, Error};
+pub(crate) use parameters::Credentials;
+use parameters::Parameters;
 
-/// Parses an address. No message quotes more of it than its scheme: the rest may contain a
-/// password.
-pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Config, Error> {
-    let parts = url.split_once("://");
+/// What an address says.
+pub(super) struct Given {
+    pub(super) config: Config,
+    pub(super) sentinel_credentials: Option<Credentials>,
+}
+
+/// Parses an address. No message quotes more of it than its scheme and the name of a parameter: the rest may
+/// contain a password.
+pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
+    // A blank at the end comes from a file.
+    let parts = url.trim_ascii().split_once("://");
     let parts = parts.filter(|(scheme, _)| is_scheme(scheme));
-    let (scheme, rest) = parts.ok_or_else(|| malformed("the scheme is missing"))?;
+    let missing = || malformed(Scheme::Server, "the scheme is missing");
+    let (scheme, rest) = parts.ok_or_else(missing)?;
     // The parser treats any unknown scheme as a plain connection, `redis+tls` as well.
     let known = SCHEMES
         .iter()
         .find(|(known, _)| scheme.eq_ignore_ascii_case(known));
-    let Some((_, kind)) = known else {
+    let Some(&(_, kind)) = known else {
         return Err(invalid(&format!(
             "unknown scheme {}://: use redis:// or valkey://, with TLS rediss:// or valkeys://, for a Unix socket \
              redis+unix:// or valkey+unix://, for a cluster redis-cluster://, behind Sentinel redis-sentinel://",
             error::shorten(scheme)
         )));
     };
-    if !is_tls(scheme) {
-        return match tls {
-            None => read(url, *kind, rest),
-            Some(_) => Err(Error::InvalidConfig {
-                what: "tls",
-                problem: "the address asks for no TLS: begin it with rediss:// or valkeys://, or leave out the settings"
-                    .to_owned(),
-            }),
-        };
+    if tls.is_some() && !is_tls(scheme) {
+        return Err(Error::InvalidConfig {
+            what: "tls",
+            problem: "the address asks for no TLS: begin it with rediss:// or valkeys://, or leave out the settings"
+                .to_owned(),
+        });
     }
-    // fred would read the certificates of the platform each time, and fail because of any one of them.
-    let plain = scheme.to_ascii_lowercase();
-    let plain = plain.replacen("rediss", "redis", 1);
-    let plain = plain.replacen("valkeys", "valkey", 1);
-    let config = read(&format!("{plain}://{rest}"), *kind, rest)?;
-    secured(config, url, tls)
+    let parts = Parts::of(rest);
+    let given = read(kind, &parts).map_err(|problem| malformed(kind, &problem))?;
+    match is_tls(scheme) {
+        true => Ok(Given {
+            config: secured(given.config, &parts, tls)?,
+            ..given
+        }),
+        false => Ok(given),
+    }
 }
 
 #[cfg(feature = "tls-rustls")]
-fn secured(mut config: Config, _url: &str, tls: Option<&Tls>) -> Result<Config, Error> {
+fn secured(mut config: Config, _parts: &Parts<'_>, tls: Option<&Tls>) -> Result<Config, Error> {
     let default = Tls::default();
     tls.unwrap_or(&default).secure(&mut config)?;
     Ok(config)
@@ -52,10 +66,9 @@ fn secured(mut config: Config, _url: &str, tls: Option<&Tls>) -> Result<Config, 
 
 /// What fred makes of the address. Its users may have enabled its own features for TLS.
 #[cfg(not(feature = "tls-rustls"))]
-fn secured(config: Config, url: &str, _none: Option<&Tls>) -> Result<Config, Error> {
-    match Config::from_url(url) {
+fn secured(config: Config, parts: &Parts<'_>, _none: Option<&Tls>) -> Result<Config, Error> {
+    match Config::from_url_centralized(&format!("rediss://{}{}", parts.authority, parts.path)) {
         Ok(secured) if secured.uses_tls() => Ok(Config {
-            database: config.database,
             server: config.server,
             ..secured
         }),
@@ -69,55 +82,124 @@ fn secured(config: Config, url: &str, _none: Option<&Tls>) -> Result<Config, Err
     }
 }
 
-/// Reads an address of a known scheme, all but TLS.
-fn read(url: &str, kind: Scheme, rest: &str) -> Result<Config, Error> {
-    match (kind, Config::from_url(url).map(with_its_host_first)) {
-        (Scheme::Sentinel, Err(_)) => Err(invalid(
-            "expected redis-sentinel://host:port/database?sentinelServiceName=name, with &node=host:port for each \
-             further sentinel",
-        )),
-        (Scheme::Cluster, Ok(config)) => {
-            // fred leaves it out for a cluster.
-            let database = Config::from_url_centralized(url)
-                .ok()
-                .and_then(|one| one.database);
-            Ok(Config { database, ..config })
+/// The parts of an address after its scheme, as they are written.
+struct Parts<'a> {
+    /// User, password, host and port.
+    authority: &'a str,
+    path: &'a str,
+    query: &'a str,
+    /// Path, query and what comes after them.
+    behind: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn of(rest: &'a str) -> Self {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, behind) = rest.split_at(end);
+        let (before, _) = behind.split_once('#').unwrap_or((behind, ""));
+        let (path, query) = before.split_once('?').unwrap_or((before, ""));
+        Self {
+            authority,
+            path,
+            query,
+            behind,
         }
-        (Scheme::Cluster, Err(_)) => Err(invalid(
-            "expected redis-cluster://host:port, with ?node=host:port&node=host:port for further nodes",
-        )),
-        (_, Ok(config)) => Ok(config),
-        (Scheme::Socket, Err(error)) if *error.kind() == ErrorKind::Config => Err(invalid(
-            "Unix sockets are not compiled in: enable fred's feature unix-sockets",
-        )),
-        (Scheme::Socket, Err(_)) => Err(invalid("expected redis+unix:///path/to/socket")),
-        (_, Err(_)) => Err(malformed(wrong_part(rest))),
+    }
+
+    /// User and password, and the server.
+    fn login_and_server(&self) -> (Option<&'a str>, &'a str) {
+        match self.authority.rsplit_once('@') {
+            Some((login, server)) => (Some(login), server),
+            None => (None, self.authority),
+        }
     }
 }
 
-/// fred puts the host of an address behind the nodes that it names in its query.
-fn with_its_host_first(mut config: Config) -> Config {
-    if let ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } =
-        &mut config.server
-    {
-        hosts.rotate_right(1);
+/// Reads an address of a known scheme, all but TLS. `Err`: what is wrong with it.
+fn read(kind: Scheme, parts: &Parts<'_>) -> Result<Given, String> {
+    if !matches!(kind, Scheme::Socket) && parts.behind.contains('@') {
+        return Err(PERCENT_ENCODED.to_owned());
     }
-    config
+    if parts.behind.contains('#') {
+        return Err("a `#` is written as %23".to_owned());
+    }
+    let config = match kind {
+        Scheme::Socket => socket(parts)?,
+        kind => server(kind, parts)?,
+    };
+    let Parameters {
+        nodes,
+        service_name,
+        sentinel_credentials,
+    } = Parameters::read(parts.query, kind.parameters())?;
+    let hosts = config.server.hosts().into_iter();
+    // The host comes before the nodes of the query: it is asked first.
+    let hosts = hosts.map(|server| (server.host.to_string(), server.port));
+    let hosts = hosts.chain(nodes).collect();
+    let server = match (kind, service_name) {
+        (Scheme::Server | Scheme::Socket, _) => config.server,
+        (Scheme::Cluster, _) => ServerConfig::new_clustered(hosts),
+        (Scheme::Sentinel, Some(name)) => ServerConfig::new_sentinel(hosts, name),
+        (Scheme::Sentinel, None) => {
+            return Err("the parameter `sentinelServiceName` is missing".to_owned());
+        }
+    };
+    Ok(Given {
+        config: Config { server, ..config },
+        sentinel_credentials,
+    })
 }
 
-fn malformed(part: &str) -> Error {
-    invalid(&format!(
-        "{part}; expected redis://[user:password@]host[:port][/database]"
-    ))
+/// The first server of an address, with credentials and database.
+fn server(kind: Scheme, parts: &Parts<'_>) -> Result<Config, String> {
+    let address = format!("redis://{}{}", parts.authority, parts.path);
+    let config = match kind {
+        // Another port is the default. Without a name fred refuses the address.
+        Scheme::Sentinel => Config::from_url_sentinel(&(address + "?sentinelServiceName=name")),
+        _ => Config::from_url_centralized(&address),
+    };
+    config.map_err(|_| wrong_part(parts).to_owned())
 }
+
+/// A Unix socket, with credentials.
+#[cfg(unix)]
+fn socket(parts: &Parts<'_>) -> Result<Config, String> {
+    use std::os::unix::ffi::OsStringExt;
+
+    let (login, host) = parts.login_and_server();
+    if login.is_none() && !["", "localhost"].contains(&host) {
+        return Err("the path begins with a third `/`".to_owned());
+    }
+    let path: Vec<u8> = percent_encoding::percent_decode_str(parts.path).collect();
+    if path.len() < 2 {
+        return Err("the path of the socket is missing".to_owned());
+    }
+    let credentials = match login {
+        Some(login) => Config::from_url_centralized(&format!("redis://{login}@localhost")),
+        None => Ok(Config::default()),
+    };
+    let path = std::ffi::OsString::from_vec(path);
+    Ok(Config {
+        server: ServerConfig::new_unix_socket(path),
+        ..credentials.map_err(|_| PERCENT_ENCODED.to_owned())?
+    })
+}
+
+#[cfg(not(unix))]
+fn socket(_parts: &Parts<'_>) -> Result<Config, String> {
+    Err("there are no Unix sockets here".to_owned())
+}
+
+fn malformed(kind: Scheme, problem: &str) -> Error {
+    invalid(&format!("{problem}; expected {}", kind.form()))
+}
+
+const PERCENT_ENCODED: &str =
+    "special characters of user and password are written percent-encoded, a `/` as %2F";
 
 /// What is wrong behind the scheme of an address that the parser has refused without saying where.
-fn wrong_part(rest: &str) -> &'static str {
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if behind.contains('@') {
-        return "special characters of user and password are written percent-encoded, a `/` as %2F";
-    }
-    let (login, server) = authority.rsplit_once('@').unwrap_or(("", authority));
+fn wrong_part(parts: &Parts<'_>) -> &'static str {
+    let (login, server) = parts.login_and_server();
     let host_end = match (server.starts_with('['), server.find(']')) {
         (true, None) => return "the `[` of the host is not closed",
         (true, Some(end)) => end + 1,
@@ -127,8 +209,7 @@ fn wrong_part(rest: &str) -> &'static str {
         (false, _) => server.find(':').unwrap_or(server.len()),
     };
     let (host, port) = server.split_at(host_end);
-    let path = behind.split(['?', '#']).next().unwrap_or_default();
-    let database = path.strip_prefix('/').unwrap_or_default();
+    let database = parts.path.strip_prefix('/').unwrap_or_default();
     if host.is_empty() {
         "the host is missing"
     } else if !port.is_empty() && !port.starts_with(':') {
@@ -137,7 +218,7 @@ fn wrong_part(rest: &str) -> &'static str {
         "the port is not a number up to 65535"
     } else if !database.is_empty() && !is_number::<u8>(database) {
         "the database is not a number up to 255"
-    } else if login.contains('%') {
+    } else if login.is_some_and(|login| login.contains('%')) {
         "user or password is not UTF-8 when it is decoded"
     } else {
         "the host has a character that no host has"
@@ -171,6 +252,35 @@ enum Scheme {
     Socket,
     Cluster,
     Sentinel,
+}
+
+impl Scheme {
+    /// What such an address looks like.
+    fn form(self) -> &'static str {
+        match self {
+            Self::Server => "redis://[user:password@]host[:port][/database]",
+            Self::Socket => "redis+unix://[user:password@localhost]/path/to/socket",
+            Self::Cluster => "redis-cluster://[user:password@]host[:port][?node=host:port&…]",
+            Self::Sentinel => {
+                "redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…]\
+                 [&sentinelUsername=user][&sentinelPassword=password]"
+            }
+        }
+    }
+
+    /// The parameters that mean something there.
+    fn parameters(self) -> &'static [&'static str] {
+        match self {
+            Self::Server | Self::Socket => &[],
+            Self::Cluster => &[parameters::NODE],
+            Self::Sentinel => &[
+                parameters::SERVICE_NAME,
+                parameters::NODE,
+                parameters::SENTINEL_USERNAME,
+                parameters::SENTINEL_PASSWORD,
+            ],
+        }
+    }
 }
 
 /// Whether the scheme asks for TLS.

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::error::Cause;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Messages, Task};
 use crate::redis::map::Map;
@@ -151,11 +152,17 @@ impl ShardTask {
                 Err(problem) => {
                     let text = problem.into_text();
                     event!(DEBUG, server = %self.node.endpoint.address(), error = text, "no connection for sharded channels");
-                    self.common.subscriptions.set_problem(Some(text));
+                    self.common
+                        .subscriptions
+                        .set_problem(Some(self.cause(text)));
                 }
             }
             backoff.wait().await;
         }
+    }
+
+    fn cause(&self, text: String) -> Box<Cause> {
+        Cause::at(&self.node.settings().address, text)
     }
 
     async fn connect(&self) -> Result<(Connection, Messages, Task), ConnectionError> {
@@ -241,7 +248,7 @@ impl ShardTask {
                 }
                 Err(ConnectionError::Refused(text)) => {
                     self.subscribed.remove(name);
-                    self.common.subscriptions.refused(name, &text);
+                    self.common.subscriptions.refused(name, &self.cause(text));
                 }
                 Err(_) => usable = false,
             }

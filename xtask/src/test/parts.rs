@@ -33,7 +33,11 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
         &["blocking", "metrics", "serde", "tls-rustls"],
         &["blocking", "no_panic", "features", "tls"],
     ),
-    ("errors, bad inputs, rights", &[], &["errors", "rights"]),
+    (
+        "errors, bad inputs, rights",
+        &[],
+        &["errors", "error_texts", "addresses", "rights"],
+    ),
     (
         "hostile: outcomes, cancellation, storms",
         &[],

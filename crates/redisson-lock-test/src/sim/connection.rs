@@ -200,12 +200,15 @@ pub(super) enum Command {
         keys: Vec<String>,
         args: Vec<String>,
     },
+    /// A command of the scripts, sent by itself.
+    Direct(Vec<String>),
+    /// One whose effect nobody would see, by its permission.
+    Without(&'static str),
     Info,
     Asking,
     ClusterInfo,
     ClusterId,
     ClusterSlots,
-    SetName,
     Ping,
     Wait {
         replicas: i64,
@@ -230,12 +233,19 @@ impl Command {
             ("CLUSTER", [Arg::Fixed("INFO")]) => Self::ClusterInfo,
             ("CLUSTER", [Arg::Fixed("MYID")]) => Self::ClusterId,
             ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
-            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::SetName,
+            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::Without("client|setname"),
             ("PING", []) => Self::Ping,
             ("WAIT", [Arg::Number(replicas), Arg::Number(ms)]) => Self::Wait {
                 replicas: *replicas,
                 within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
             },
+            ("CLIENT", [Arg::Fixed("ID")]) => Self::Without("client|id"),
+            ("INFO", _) => Self::Without("info"),
+            (
+                "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
+                | "PEXPIRE" | "DEL" | "PUBLISH",
+                _,
+            ) => Self::Direct([vec![name.to_ascii_lowercase()], words].concat()),
             (
                 "CLIENT",
                 [
@@ -281,11 +291,12 @@ impl Command {
             Self::ClusterInfo => "cluster|info",
             Self::ClusterId => "cluster|myid",
             Self::ClusterSlots => "cluster|slots",
-            Self::SetName => "client|setname",
+            Self::Without(name) => name,
             Self::Ping => "ping",
             Self::Wait { .. } => "wait",
             Self::Kill { .. } => "client|kill",
-            Self::Barrier { .. } => return None,
+            // Checked where it is executed.
+            Self::Direct(_) | Self::Barrier { .. } => return None,
         })
     }
 }

@@ -5,8 +5,9 @@ use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::connection::Command;
+use super::keyspace::Answer;
 use super::network::{Event, Network, Wire, Written};
-use super::rights;
+use super::rights::{self, Rights};
 use super::server::{Executed, Server};
 
 impl Server {
@@ -93,6 +94,8 @@ impl Server {
                 }
                 reply
             }
+            Command::Direct(words) => self.run_direct(state, serial, &words),
+            Command::Without(_) => Ok(Reply::Text("OK".to_owned())),
             Command::Asking => {
                 if let Some(wire) = state.wires.get_mut(&serial) {
                     wire.asking = true;
@@ -102,7 +105,6 @@ impl Server {
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::SetName => Ok(Reply::Text("OK".to_owned())),
             Command::Ping => Ok(Reply::Text("PONG".to_owned())),
             Command::Wait { .. } => Ok(Reply::Number(state.replicas.into())),
             Command::Info => {
@@ -116,6 +118,37 @@ impl Server {
             Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
         };
         state.answer(serial, answer, answered);
+    }
+
+    /// A command that a script could call.
+    fn run_direct(
+        &self,
+        state: &mut Network,
+        serial: u64,
+        words: &[String],
+    ) -> Result<Reply, String> {
+        let Wire { client, node, .. } = state.wires[&serial];
+        let rights = state.rights.get(&client).cloned().unwrap_or_default();
+        if !rights.may_call(&words[0]) {
+            return Err(rights::no_command(&words[0]));
+        }
+        if words[0] == "publish" && !rights.may_use(&words[1]) {
+            return Err(rights::no_channel());
+        }
+        let (answer, published) = self.with_keyspace_of(node, |keyspace| {
+            keyspace.rights = Rights::default();
+            let answer = keyspace.call(words);
+            (answer, std::mem::take(&mut keyspace.published))
+        });
+        for (channel, _) in &published {
+            state.publish(channel);
+        }
+        Ok(match answer? {
+            Answer::Nil => Reply::Nil,
+            Answer::Number(number) => Reply::Number(number),
+            Answer::Text(text) => Reply::Text(text),
+            Answer::List(items) => Reply::List(items.into_iter().map(Reply::Text).collect()),
+        })
     }
 
     /// What a node of a cluster answers instead of executing a script.

@@ -19,7 +19,13 @@ fn every_scheme_with_an_s_asks_for_tls() {
         "valkeys-sentinel",
     ];
     for scheme in schemes {
-        let url = format!("{scheme}://user:hidden@host:1?sentinelServiceName=shop&node=b:2");
+        let kind = scheme.to_ascii_lowercase();
+        let query = match kind.split('-').nth(1) {
+            None => "",
+            Some("cluster") => "?node=b:2",
+            Some(_) => "?sentinelServiceName=shop&node=b:2",
+        };
+        let url = format!("{scheme}://user:hidden@host:1{query}");
         #[cfg(feature = "tls-rustls")]
         {
             let server = made(Settings::from_url(&url, None, TIMEOUT, true));

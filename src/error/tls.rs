@@ -1,22 +1,6 @@
-//! Why a connection could not be made, and with TLS what to do about it.
+//! Why there is no TLS connection, and what to do about it.
 
-use std::error::Error as StdError;
 use std::fmt;
-
-/// Why a connection could not be made. The error of which this is the source says where to.
-#[derive(Debug, thiserror::Error)]
-#[error("{cause}")]
-pub(crate) struct Unreachable {
-    /// Host and port, or the path of a socket.
-    pub(crate) address: String,
-    pub(crate) cause: String,
-}
-
-pub(super) fn at(source: &(dyn StdError + Send + Sync + 'static)) -> String {
-    source
-        .downcast_ref::<Unreachable>()
-        .map_or_else(String::new, |source| format!(" at {}", source.address))
-}
 
 /// Why there is no TLS connection to a server.
 ///

@@ -1,0 +1,136 @@
+//! The source of an error about a server: which server it was, and what it said or did.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use super::operation::Operation;
+
+/// The cause of an error, for people and logs.
+pub(crate) type Source = Box<dyn StdError + Send + Sync>;
+
+/// What a server said, or what became of the connection to it. The error of which this is the source names the
+/// server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cause {
+    /// Host and port, or the path of a socket. `None`: no server was chosen yet.
+    server: Option<Arc<str>>,
+    pub(crate) text: String,
+    /// There was an answer, but it came too late.
+    is_late: bool,
+    /// The other servers that were tried, and what became of that.
+    others: Vec<(Arc<str>, String)>,
+}
+
+impl Cause {
+    pub(crate) fn new(server: Option<Arc<str>>, text: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
+            server,
+            text: text.into(),
+            ..Self::default()
+        })
+    }
+
+    pub(crate) fn at(server: &Arc<str>, text: impl Into<String>) -> Box<Self> {
+        Self::new(Some(Arc::clone(server)), text)
+    }
+
+    /// What is said of one server when others were tried as well.
+    pub(crate) fn among(
+        server: Arc<str>,
+        text: String,
+        others: Vec<(Arc<str>, String)>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            others,
+            ..*Self::new(Some(server), text)
+        })
+    }
+
+    /// The answer came, but too late.
+    pub(crate) fn late(server: Option<Arc<str>>, text: &str) -> Box<Self> {
+        Box::new(Self {
+            is_late: true,
+            ..*Self::new(server, text)
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.server {
+            Some(server) if !self.others.is_empty() => write!(f, "{server}: {}", self.text)?,
+            _ => f.write_str(&self.text)?,
+        }
+        let mut others = self.others.iter();
+        others.try_for_each(|(server, text)| write!(f, "; {server}: {text}"))
+    }
+}
+
+impl StdError for Cause {}
+
+/// What happened before any server was chosen.
+impl From<&str> for Box<Cause> {
+    fn from(text: &str) -> Self {
+        Cause::new(None, text)
+    }
+}
+
+/// The server of an error as its sentence names it.
+pub(super) fn redis(source: &Source) -> String {
+    format!("Redis{}", at(source))
+}
+
+fn at(source: &Source) -> String {
+    let Some(Cause {
+        server: Some(server),
+        others,
+        ..
+    }) = cause(source)
+    else {
+        return String::new();
+    };
+    let others: Vec<&str> = others.iter().map(|(server, _)| &**server).collect();
+    match others.is_empty() {
+        true => format!(" at {server}"),
+        false => format!(" at {server} (also tried: {})", others.join(", ")),
+    }
+}
+
+pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
+    let (redis, consequence) = (redis(source), while_doing.consequence());
+    match cause(source).is_some_and(|cause| cause.is_late) {
+        false => format!("no answer from {redis} while {while_doing}; {consequence}"),
+        // To look for the server would not help.
+        true => format!(
+            "the answer from {redis} came too late while {while_doing}; nothing new is held"
+        ),
+    }
+}
+
+pub(super) fn auth(source: &Source) -> String {
+    let redis = redis(source);
+    match message(source).starts_with("NOAUTH") {
+        true => format!(
+            "{redis} asks for a password: put it before the host in the address; for sentinels use `sentinelPassword`"
+        ),
+        false => {
+            format!("{redis} did not accept the credentials: check user and password of the client")
+        }
+    }
+}
+
+pub(super) fn denied(permission: &str, source: &Source) -> String {
+    let at = at(source);
+    format!("the Redis user lacks permission `{permission}`{at}: grant it with ACL SETUSER")
+}
+
+/// What the server said.
+pub(super) fn message(source: &Source) -> &str {
+    cause(source).map_or("", |cause| &cause.text)
+}
+
+fn cause(source: &Source) -> Option<&Cause> {
+    let source: &(dyn StdError + 'static) = &**source;
+    source.downcast_ref()
+}

@@ -1,0 +1,75 @@
+//! What was being done when no answer came, and what that means for the lock.
+
+use std::fmt;
+
+/// What was being done when no answer came.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::Operation;
+/// assert_eq!(Operation::Unlocking.to_string(), "unlocking");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Opening a connection.
+    Connecting,
+    /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is undone
+    /// in the background, no later than the end of its lease.
+    Acquiring,
+    /// Subscribing to the channel of a lock that is held by somebody else. The caller holds nothing new.
+    Subscribing,
+    /// Renewing a lock, in the background. It is held until the lease is over, or confirmed again.
+    Renewing,
+    /// Extending a fixed lease. The lock is held; the lease ends when it did before, or later.
+    Extending,
+    /// Unlocking. The release continues in the background; the lock is free no later than the end of
+    /// its lease.
+    Unlocking,
+    /// Releasing in the background what was dropped, or what an unlock has left.
+    Releasing,
+    /// Asking who holds a lock, or what is permitted. Nothing was changed.
+    Inspecting,
+    /// Forcing a lock open. Its holder may have lost it or not.
+    Forcing,
+    /// Asking whether the server is there.
+    Pinging,
+}
+
+impl Operation {
+    /// What it means for the lock that no answer came, and what to do.
+    pub(super) fn consequence(self) -> &'static str {
+        match self {
+            Self::Pinging => "check that the server is reachable",
+            Self::Connecting => "check the address, and that the server is reachable",
+            Self::Acquiring | Self::Subscribing => {
+                "nothing new is held, check that the server is reachable"
+            }
+            Self::Renewing => "the lock is held until its lease is over",
+            Self::Extending => "the lock is held, and its lease ends when it did before or later",
+            Self::Unlocking | Self::Releasing => {
+                "the release continues in the background, and the lock is free no later than the end of its lease"
+            }
+            Self::Inspecting => "nothing was changed, check that the server is reachable",
+            Self::Forcing => "its holder may have lost it or not, ask again who holds it",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "connecting",
+            Self::Acquiring => "acquiring",
+            Self::Subscribing => "subscribing",
+            Self::Renewing => "renewing",
+            Self::Extending => "extending",
+            Self::Unlocking => "unlocking",
+            Self::Releasing => "releasing",
+            Self::Inspecting => "inspecting",
+            Self::Forcing => "forcing it open",
+            Self::Pinging => "pinging",
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Why there is no connection: an error that names every server that was tried.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::TOO_LONG;
+use crate::error::{Cause, Error, Operation, TlsProblem};
+use crate::redis::settings::Settings;
+use crate::redis::transport::ConnectionError;
+use crate::server_error;
+
+/// Attempts that failed, each with its server, in the order in which the servers were given.
+#[derive(Debug, Default)]
+pub(in crate::redis) struct Failed(Vec<(Arc<str>, ConnectionError)>);
+
+impl Failed {
+    pub(in crate::redis) fn add(&mut self, server: Arc<str>, problem: ConnectionError) {
+        self.0.push((server, problem));
+    }
+
+    /// Whether a server answered with a text that begins like this.
+    pub(in crate::redis) fn has_refusal(&self, start: &str) -> bool {
+        let mut problems = self.0.iter();
+        problems.any(|(_, problem)| matches!(problem, ConnectionError::Refused(text) if text.starts_with(start)))
+    }
+
+    /// The error about the first server that answered, or else about the first: an answer says more than none.
+    pub(in crate::redis) fn into_error(self, settings: &Settings) -> Error {
+        let mut problems = self.0.iter();
+        if problems.any(|(_, problem)| matches!(problem, ConnectionError::NoSockets)) {
+            return Error::NoRuntime;
+        }
+        let cause = self.into_cause(settings);
+        server_error::of_connection(Operation::Connecting, "+@connection", cause)
+    }
+
+    /// The same, for an error that is made later.
+    pub(in crate::redis) fn into_cause(mut self, settings: &Settings) -> Box<Cause> {
+        let has_answered =
+            |problem: &ConnectionError| matches!(problem, ConnectionError::Refused(_));
+        let about = self.0.iter().position(|(_, problem)| has_answered(problem));
+        if self.0.is_empty() {
+            let problem = ConnectionError::Timeout("no answer".to_owned());
+            self.add(Arc::clone(&settings.address), problem);
+        }
+        let (server, problem) = self.0.remove(about.unwrap_or(0));
+        let tls = settings.uses_tls();
+        let others = self.0.into_iter();
+        let others = others
+            .map(|(server, problem)| (server, text(problem, tls)))
+            .collect();
+        Cause::among(server, text(problem, tls), others)
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (server, problem)) in self.0.iter().enumerate() {
+            let separator = if nth > 0 { "; " } else { "" };
+            write!(f, "{separator}{server}: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why the only connection could not be made.
+pub(in crate::redis) fn connect_error(settings: &Settings, problem: ConnectionError) -> Error {
+    Failed(vec![(Arc::clone(&settings.address), problem)]).into_error(settings)
+}
+
+/// The words of the server, or what is known of a connection without any.
+fn text(problem: ConnectionError, tls: bool) -> String {
+    match problem {
+        ConnectionError::Refused(text) => text,
+        ConnectionError::NoSockets => problem.to_string(),
+        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => match TlsProblem::of(&text)
+        {
+            Some(_) => text,
+            None => sentence(&text, tls),
+        },
+    }
+}
+
+/// What an operating system says is printed by fred with `Debug`; inside is a sentence.
+fn sentence(text: &str, tls: bool) -> String {
+    let inside = |key: &str| {
+        text.split_once(key)?
+            .1
+            .split_once('"')
+            .map(|(inside, _)| inside)
+    };
+    let said = inside("message: \"").or_else(|| inside("error: \""));
+    let said = said.unwrap_or(text);
+    // What fred makes of a server that hangs up during the handshake.
+    let hung_up = [
+        "Expected string.",
+        "unexpected end of file",
+        "Connection reset by peer",
+        "tls handshake eof",
+    ];
+    let hung_up = hung_up.iter().any(|start| said.starts_with(start));
+    match (hung_up, tls) {
+        (true, false) => "the server closed the connection without an answer; if it expects TLS, the address begins with \
+             rediss://"
+            .to_owned(),
+        (true, true) => "the server closed the connection without an answer; if it asks for a client certificate, give one \
+             with `Tls::client_certificate`"
+            .to_owned(),
+        // A server takes what TLS begins with for part of a line.
+        (false, true) if said == TOO_LONG => {
+            format!("{said}; if the server does not expect TLS there, the address begins with redis://")
+        }
+        (false, _) => said.to_owned(),
+    }
+}
