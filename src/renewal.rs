@@ -24,7 +24,7 @@ use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusedKind};
 use crate::redis::{Bulk, Switches, slot_of};
 use crate::runtime::event;
-use crate::script::{self, Answer, CallError, RenewReply, RetryPolicy};
+use crate::script::{self, Answer, CallError, RetryPolicy};
 use crate::shared::{Shared, Totals};
 use crate::timers::FiredTimer;
 
@@ -164,13 +164,11 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
             let sent_at = shared.clock.time(answer.sent_at);
             for (item, renewed) in items.iter_mut().zip(answer.value) {
                 item.report(match renewed {
-                    RenewReply::Held => RenewOutcome::Held {
+                    Ok(()) => RenewOutcome::Held {
                         sent_at,
                         asked: item.renewal.asked,
                     },
-                    RenewReply::Gone => RenewOutcome::Lost(LossReason::Gone),
-                    RenewReply::Taken => RenewOutcome::Lost(LossReason::Taken),
-                    RenewReply::Changed => RenewOutcome::Lost(LossReason::Changed),
+                    Err(reason) => RenewOutcome::Lost(reason),
                 });
             }
         }
@@ -209,7 +207,7 @@ async fn call(
     shared: &Shared,
     items: &[BatchItem],
     limit: Instant,
-) -> Result<Answer<Vec<RenewReply>>, CallError> {
+) -> Result<Answer<Vec<Result<(), LossReason>>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
     let permit = entry.route().bulk(Bulk::Renewals);

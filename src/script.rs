@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::core::RenewalAsk;
+use crate::core::{LossReason, RenewalAsk};
 use crate::redis::{Arg, Reply};
 use crate::wire::{Announce, LockName};
 
@@ -190,15 +190,6 @@ fn released(reply: &Reply) -> Option<Released> {
     }
 }
 
-/// What `renew.lua` returns for one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RenewReply {
-    Held,
-    Gone,
-    Taken,
-    Changed,
-}
-
 /// One key of a renewal.
 #[derive(Clone)]
 pub(crate) struct RenewalKey {
@@ -207,7 +198,8 @@ pub(crate) struct RenewalKey {
     pub(crate) asked: RenewalAsk,
 }
 
-pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
+/// Renews each key; returns for each whether it is held, or why not.
+pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
     let words = |renewal: &RenewalKey| {
         let lease = match renewal.asked {
             RenewalAsk::Extend(lease) => millis(lease),
@@ -227,10 +219,10 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
             Reply::List(items) => items
                 .iter()
                 .map(|item| match item {
-                    Reply::Number(1) => Some(RenewReply::Held),
-                    Reply::Number(0) => Some(RenewReply::Gone),
-                    Reply::Number(-1) => Some(RenewReply::Taken),
-                    Reply::Number(-2) => Some(RenewReply::Changed),
+                    Reply::Number(1) => Some(Ok(())),
+                    Reply::Number(0) => Some(Err(LossReason::Gone)),
+                    Reply::Number(-1) => Some(Err(LossReason::Taken)),
+                    Reply::Number(-2) => Some(Err(LossReason::Changed)),
                     _ => None,
                 })
                 .collect(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::hold::{RenewOutcome, RenewalAsk};
+use super::owner_state::OwnerState;
 use super::values::{Effects, Event, Generation, HoldId, LossReason, ThreadId, Time};
 
 /// A renewal that is due.
@@ -13,6 +14,16 @@ pub struct RenewalRequest {
     pub field: Arc<str>,
     pub generation: Generation,
     pub asked: RenewalAsk,
+}
+
+impl RenewalRequest {
+    fn new(own: &OwnerState, asked: RenewalAsk) -> Self {
+        Self {
+            field: Arc::clone(&own.field),
+            generation: own.generation,
+            asked,
+        }
+    }
 }
 
 impl LockCore {
@@ -35,12 +46,7 @@ impl LockCore {
                     });
                 }
                 let asked = own.tenure.begin_renewal(now, &rules)?;
-                let (field, generation) = (Arc::clone(&own.field), own.generation);
-                Some(RenewalRequest {
-                    field,
-                    generation,
-                    asked,
-                })
+                Some(RenewalRequest::new(own, asked))
             })
             .flatten()
         })
@@ -56,12 +62,7 @@ impl LockCore {
             let begin = |owner| {
                 let asked = core.change(now, owner, out, |own, _| {
                     let asked = own.tenure.recheck(now, &rules)?;
-                    let (field, generation) = (Arc::clone(&own.field), own.generation);
-                    Some(RenewalRequest {
-                        field,
-                        generation,
-                        asked,
-                    })
+                    Some(RenewalRequest::new(own, asked))
                 });
                 Some((owner, asked.flatten()?))
             };

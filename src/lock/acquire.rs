@@ -16,7 +16,7 @@ use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
-use crate::shared::{Shared, Taken, Totals, check_lease};
+use crate::shared::{Taken, Totals, check_lease};
 use crate::wait::Subscription;
 
 use super::replicas::Confirming;
@@ -45,7 +45,7 @@ impl Lock {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
-        let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
+        let terms = self.terms()?;
         let span = span!("acquire", lock = %self.given, %owner);
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
@@ -88,6 +88,21 @@ impl Lock {
                 Ok(self.client.locks.get(&Arc::new(name)))
             }
         }
+    }
+
+    /// What a call asks for: a fixed lease, or the watchdog's.
+    fn terms(&self) -> Result<Terms, Error> {
+        let (shared, lease, limit) = (self.client.shared(), self.lease, self.max_hold);
+        limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
+        lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
+        let kind = if lease.is_some() {
+            LeaseKind::Fixed
+        } else {
+            LeaseKind::Watchdog
+        };
+        let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
+        let lease = limit.map_or(asked, |limit| limit.min(asked));
+        Ok(Terms { lease, kind, limit })
     }
 
     pub(super) fn current_owner(&self) -> Result<Owner, Error> {
@@ -222,24 +237,6 @@ const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-/// What a call asks for: a fixed lease, or the watchdog's.
-pub(crate) fn terms(
-    shared: &Shared,
-    lease: Option<Duration>,
-    limit: Option<Duration>,
-) -> Result<Terms, Error> {
-    limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
-    lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
-    let kind = if lease.is_some() {
-        LeaseKind::Fixed
-    } else {
-        LeaseKind::Watchdog
-    };
-    let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
-    let lease = limit.map_or(asked, |limit| limit.min(asked));
-    Ok(Terms { lease, kind, limit })
-}
 
 /// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
 /// its script was sent, it leaves the rest to a job.

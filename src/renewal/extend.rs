@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::{
-    Effects, Ending, HoldId, LeasePolicy, LockCore, LossReason, RenewalAsk, ThreadId,
+    Effects, Ending, HoldId, LeasePolicy, LockCore, LossReason, RenewalAsk, ThreadId, Time,
     local_deadline,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::script::{self, RenewReply, RenewalKey};
+use crate::script::{self, RenewalKey};
 use crate::shared::{HoldStatus, check_lease};
 
 /// Moves the end of a fixed lease.
@@ -34,23 +34,7 @@ pub(crate) async fn extend(
         Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
     });
     let (now, snapshot, field) = found.ok_or_else(lost)?;
-    let LeasePolicy::Fixed { limit, .. } = snapshot.policy else {
-        let problem =
-            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
-                .to_owned();
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem,
-        });
-    };
-    if limit.is_some_and(|limit| local_deadline(now, lease) > limit) {
-        let problem = "it reaches past the max_hold of this hold";
-        return Err(Error::InvalidDuration {
-            what: "lease",
-            given: lease,
-            problem,
-        });
-    }
+    check_policy(snapshot.policy, local_deadline(now, lease), lease)?;
     // Before it is sent: a job that releases the lock without an answer has to know of it.
     let extending =
         |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
@@ -65,22 +49,39 @@ pub(crate) async fn extend(
     let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;
     let sent_at = shared.clock.time(answer.sent_at);
-    let reason = match answer.value.first() {
-        Some(RenewReply::Held) => None,
-        Some(RenewReply::Taken) => Some(LossReason::Taken),
-        Some(RenewReply::Changed) => Some(LossReason::Changed),
-        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
-    };
+    let reply = answer.value.first().copied();
     let held = entry.step(|core, now, out| {
-        match reason {
-            None => core.extended(now, owner, hold, sent_at, lease, out),
+        match reply.unwrap_or(Err(LossReason::Gone)) {
+            Ok(()) => core.extended(now, owner, hold, sent_at, lease, out),
             // It may have ended meanwhile, and its owner may have begun another one.
-            Some(reason) if core.snapshot(now, owner, hold).is_some() => {
+            Err(reason) if core.snapshot(now, owner, hold).is_some() => {
                 core.lose_owner(now, owner, None, reason, out);
             }
-            Some(_) => {}
+            Err(_) => {}
         }
         core.snapshot(now, owner, hold).is_some()
     });
     if held { Ok(()) } else { Err(lost()) }
+}
+
+/// Whether a hold with this policy can be extended to a deadline.
+fn check_policy(policy: LeasePolicy, deadline: Time, lease: Duration) -> Result<(), Error> {
+    let LeasePolicy::Fixed { limit, .. } = policy else {
+        let problem =
+            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
+                .to_owned();
+        return Err(Error::InvalidConfig {
+            what: "extend",
+            problem,
+        });
+    };
+    if limit.is_some_and(|limit| deadline > limit) {
+        let problem = "it reaches past the max_hold of this hold";
+        return Err(Error::InvalidDuration {
+            what: "lease",
+            given: lease,
+            problem,
+        });
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::core::{
 const FIXED: Terms = Terms {
     lease: Duration::from_secs(10),
     kind: crate::core::LeaseKind::Fixed,
-    limit: None,
+    ..TERMS
 };
 
 impl Fixture {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, JobStep, Life, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
+    Admission, JobStep, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
 use super::noted::{field_of, owner_of};
 use super::server::{Holder, Script};
-use super::state::{At, Deferred, Sender, State, lease_of};
+use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
 impl State {
@@ -355,42 +355,6 @@ impl State {
             sent.sender = Sender::Nobody;
         }
         self.answers.retain(|(sent, _)| sent.sender != sender);
-    }
-
-    pub(super) fn apply(&mut self, deferred: Deferred) {
-        self.deferred.remove(&deferred);
-        match deferred {
-            // Nobody sets one any more.
-            Deferred::Timer(_) if self.has_ended() => {}
-            // Read now, and not when the step asked for it.
-            Deferred::Timer(owner) => match self.core.timer(owner) {
-                Some(at) => {
-                    self.timers.insert(owner, at);
-                }
-                None => {
-                    self.timers.remove(&owner);
-                }
-            },
-            Deferred::Wake(waiter) => {
-                let mut callers = self.callers.iter_mut();
-                let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
-                asleep.into_iter().for_each(|caller| caller.woken = true);
-            }
-            Deferred::AcquireEnded(owner) => {
-                let callers = self.callers.iter_mut();
-                for caller in callers.filter(|caller| caller.owner == owner) {
-                    if let At::Waiting { acquire_ended, .. } = &mut caller.at {
-                        *acquire_ended = true;
-                    }
-                }
-            }
-            Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
-            Deferred::Job(owner, job) => {
-                self.jobs.insert((owner, job));
-            }
-            Deferred::Forced(owner, generation) => self.forced(owner, generation),
-            Deferred::LoseAll => self.lose_all(),
-        }
     }
 }
 
