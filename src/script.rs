@@ -287,12 +287,15 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
     }
 }
 
-/// Writes something about a lock that this owner holds; returns whether it does.
-pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
+/// Writes something about one of these keys that is held by the owner with this field; returns whether one is.
+pub(crate) fn touch<'a>(holds: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> Call<bool> {
+    let (keys, args) = holds
+        .map(|(key, field)| (Arc::clone(key), text(field)))
+        .unzip();
     Call {
         script: &TOUCH,
-        keys: smallvec![Arc::clone(name.key())],
-        args: smallvec![text(field)],
+        keys,
+        args,
         announced: None,
         decode: |reply| match reply {
             Reply::Number(1) => Some(true),

@@ -13,6 +13,7 @@ pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,
     kind: LeaseKind::Watchdog,
     limit: None,
+    replicas: 0,
 };
 pub(super) const A: ThreadId = ThreadId(1);
 pub(super) const B: ThreadId = ThreadId(2);

@@ -102,7 +102,13 @@ impl Lock {
         };
         let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
         let lease = limit.map_or(asked, |limit| limit.min(asked));
-        Ok(Terms { lease, kind, limit })
+        let replicas = self.replicas.map_or(0, |wanted| wanted.replicas);
+        Ok(Terms {
+            lease,
+            kind,
+            limit,
+            replicas,
+        })
     }
 
     pub(super) fn current_owner(&self) -> Result<Owner, Error> {
@@ -145,10 +151,10 @@ impl Course {
         }
     }
 
-    /// Behind a taking that was sent then.
+    /// After a taking that was sent then.
     fn taken(&mut self, permit: &Permit, sent_at: Instant) {
         if let Some(confirming) = &mut self.confirming {
-            confirming.taken(permit.target == 1, sent_at);
+            confirming.taken(sent_at, permit.terms.lease);
         }
     }
 }

@@ -29,7 +29,7 @@ pub use cluster::{Cluster, NODE_TIMEOUT, slot};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy};
 pub use scripts::{
-    ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
+    ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH, acquire_to, is_script, release_to,
 };
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};
