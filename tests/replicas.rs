@@ -8,7 +8,10 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LossReason};
-use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot};
+use test_support::{
+    Cluster, Control, Fate, Monitor, Proxy, Server, TOUCH, TestServer, eventually, is_script, ms,
+    slot,
+};
 use tokio::task::JoinSet;
 
 /// A primary with two replicas that have its data.
@@ -935,6 +938,30 @@ async fn an_extended_lease_counts_when_its_replicas_have_it() {
     assert!(guard.valid_until() > known + ms(30_000));
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
+}
+
+/// The connection for WAIT stays open, and nothing passes on it any more.
+#[tokio::test]
+async fn a_silent_connection_to_the_primary_ends_no_hold() {
+    let (primary, _replicas) = with_replicas().await;
+    let proxy = Proxy::start(primary.port).await;
+    let client = LockClient::builder()
+        .watchdog_timeout(LEASE * 2)
+        .command_timeout(ms(1_900))
+        .connect(&proxy.url())
+        .await
+        .expect("it answers");
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let guard = lock.lock().await.expect("both have it");
+    let known = guard.valid_until();
+    proxy.rule(Fate::Silence, 1, |words| is_script(words, TOUCH));
+    let is_confirmed = || guard.is_lost() || guard.valid_until() > known;
+    eventually("it is confirmed", LEASE * 3, is_confirmed).await;
+    assert_eq!(proxy.hit.load(Ordering::SeqCst), 1, "a renewal was not");
+    assert!(!guard.is_lost());
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
 }
 
 /// The second call nests into a hold that is not handed out yet.

@@ -154,9 +154,15 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
     let Some((link, until)) = soonest(&questions) else {
         return;
     };
+    // No WAIT precedes the writes, so they are answered immediately.
+    let silence = MARGIN;
+    let limit = Limit {
+        silence,
+        ..limit(until)
+    };
     // Handed over in this order by their first polls.
     let (mut written, mut acknowledged) =
-        tokio::join!(write(questions, limit(until)), wait(&link, replicas, until));
+        tokio::join!(write(questions, limit), wait(&link, replicas, until));
     while let Some(number) = acknowledged {
         let now = Instant::now();
         let is_answered = |question: &mut Question| {
