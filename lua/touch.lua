@@ -1,14 +1,17 @@
--- touch.lua: write something about a lock that is held, so that WAIT has something to wait for.
+-- touch.lua: write something about one of these locks that is still held, so that WAIT has something to wait for.
 --
--- KEYS[1]  lock   hash: owner -> hold count
--- ARGV[1]  owner  "clientId:threadId"
+-- KEYS[n]  lock   hash: owner -> hold count
+-- ARGV[n]  owner  "clientId:threadId", one for each key
 --
 -- Returns
 --    1  written: count and lease are what they were
---    0  this owner does not hold it; nothing changed
+--    0  none of these owners holds its lock; nothing changed
 
-local lock, owner = KEYS[1], ARGV[1]
-
-if redis.call('hexists', lock, owner) == 0 then return 0 end
-redis.call('hincrby', lock, owner, 0)
-return 1
+for n, lock in ipairs(KEYS) do
+  local owner = ARGV[n]
+  if redis.call('hexists', lock, owner) == 1 then
+    redis.call('hincrby', lock, owner, 0)
+    return 1
+  end
+end
+return 0

@@ -77,10 +77,6 @@ impl LockGuard {
         }
     }
 
-    pub(crate) fn entry(&self) -> &Arc<Entry> {
-        &self.handle.entry
-    }
-
     /// Releases this hold, and reports whether it was held until now.
     ///
     /// The guard is consumed in every case: a hold whose release has no answer is no longer
@@ -218,7 +214,8 @@ impl LockGuard {
     }
 
     /// The instant up to which the hold is guaranteed without another renewal; always before the
-    /// server-side expiry.
+    /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
+    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it.
     ///
     /// # Examples
     ///
@@ -263,8 +260,9 @@ impl LockGuard {
     ///
     /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog renews it;
     /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
-    /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`] and the server's
-    /// refusals: the lease then ends when it did before, or later.
+    /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`], also if too few replicas
+    /// confirm the lease within the command timeout ([`sync_replicas`](crate::Lock::sync_replicas)), and
+    /// the server's refusals: the lease then ends when it did before, or later.
     ///
     /// # Cancel safety
     ///

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Life, LossReason, RenewOutcome};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusedKind};
-use crate::redis::{Bulk, Switches, slot_of};
+use crate::redis::{Bulk, Confirmer, Switches, slot_of};
 use crate::runtime::event;
-use crate::script::{self, Answer, CallError, RenewReply, RetryPolicy};
+use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::{Shared, Totals};
 use crate::timers::FiredTimer;
 
@@ -161,20 +161,36 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
     let Some(first) = items.first() else {
         return Vec::new();
     };
-    let shared = Arc::clone(first.entry.shared());
-    match call(&shared, &items, limit).await {
+    let (entry, replicas) = (Arc::clone(&first.entry), first.replicas);
+    let shared = entry.shared();
+    let confirming = Confirming::prepare(&entry, replicas, limit - shared.command_timeout()).await;
+    match call(shared, &items, limit).await {
         Ok(answer) if answer.value.len() == items.len() => {
             Totals::add(&shared.totals.renewed, items.len() as u64);
+            for (item, renewed) in items.iter_mut().zip(&answer.value) {
+                if let Err(reason) = *renewed {
+                    item.report(RenewOutcome::Lost(reason));
+                }
+            }
+            items.retain(|item| !item.is_answered());
+            if items.is_empty() {
+                return Vec::new();
+            }
+            let held = items.iter().map(|item| &item.renewal);
+            let until = limit.min(Instant::now() + shared.command_timeout());
+            let acknowledged = confirming.acknowledged(&entry, held, answer.sent_at, until);
+            let acknowledged = tokio::time::timeout_at(limit, acknowledged).await;
+            let acknowledged = acknowledged.unwrap_or(0);
+            if acknowledged < replicas {
+                let problem = format!("{acknowledged} of {replicas} replicas have confirmed it");
+                failed(&items, Some(problem));
+            }
             let sent_at = shared.clock.time(answer.sent_at);
-            for (item, renewed) in items.iter_mut().zip(answer.value) {
-                item.report(match renewed {
-                    RenewReply::Held => RenewOutcome::Held {
-                        sent_at,
-                        asked: item.renewal.asked,
-                    },
-                    RenewReply::Gone => RenewOutcome::Lost(LossReason::Gone),
-                    RenewReply::Taken => RenewOutcome::Lost(LossReason::Taken),
-                    RenewReply::Changed => RenewOutcome::Lost(LossReason::Changed),
+            for item in &mut items {
+                item.report(RenewOutcome::Held {
+                    sent_at,
+                    asked: item.renewal.asked,
+                    acknowledged,
                 });
             }
         }
@@ -202,10 +218,14 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
             items
                 .iter_mut()
                 .for_each(|item| item.report(RenewOutcome::Unknown));
-            event!(WARN, locks = items.len(), problem, "renewal failed");
+            failed(&items, problem);
         }
     }
     Vec::new()
+}
+
+fn failed(items: &[BatchItem], problem: Option<String>) {
+    event!(WARN, locks = items.len(), problem, "renewal failed");
 }
 
 /// One call, as soon as there are few enough others.
@@ -213,7 +233,7 @@ async fn call(
     shared: &Shared,
     items: &[BatchItem],
     limit: Instant,
-) -> Result<Answer<Vec<RenewReply>>, CallError> {
+) -> Result<Answer<Vec<Result<(), LossReason>>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
     let permit = entry.route().bulk(Bulk::Renewals);
@@ -232,6 +252,48 @@ async fn call(
         Some(script::renew(&renewals))
     })
     .await
+}
+
+/// Who confirms the renewals of one call.
+struct Confirming {
+    replicas: u32,
+    /// `None`: nobody needs to, or there is no connection.
+    confirmer: Option<Confirmer>,
+}
+
+impl Confirming {
+    /// Before the call: a connection that is opened after it may lead to another server.
+    async fn prepare(entry: &Entry, replicas: u32, limit: Instant) -> Self {
+        let confirmer = match replicas {
+            0 => None,
+            _ => {
+                let site = entry.route().waiting_for(replicas);
+                site.confirmer(limit).await.ok()
+            }
+        };
+        Self {
+            replicas,
+            confirmer,
+        }
+    }
+
+    /// After it: how many replicas have what was sent then about these locks, which one server has; `until` at the
+    /// latest, or as late as Redis notices that.
+    async fn acknowledged(
+        &self,
+        entry: &Entry,
+        held: impl Iterator<Item = &RenewalKey>,
+        sent_at: Instant,
+        until: Instant,
+    ) -> u32 {
+        let Some(confirmer) = &self.confirmer else {
+            return 0;
+        };
+        let site = entry.route().waiting_for(self.replicas);
+        // One write is enough for all of them: the server that makes it has executed the call before.
+        let touch = script::touch(held.map(|held| (&held.key, &held.field)));
+        confirmer.acknowledged(site, touch, sent_at, until).await
+    }
 }
 
 /// Whether the server may have refused the whole call because its keys are in different slots: a slot

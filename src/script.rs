@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::core::RenewalAsk;
+use crate::core::{LossReason, RenewalAsk};
 use crate::redis::{Arg, Reply};
 use crate::wire::{Announce, LockName};
 
@@ -189,15 +189,6 @@ fn released(reply: &Reply) -> Option<Released> {
     }
 }
 
-/// What `renew.lua` returns for one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RenewReply {
-    Held,
-    Gone,
-    Taken,
-    Changed,
-}
-
 /// One key of a renewal.
 #[derive(Clone)]
 pub(crate) struct RenewalKey {
@@ -206,7 +197,8 @@ pub(crate) struct RenewalKey {
     pub(crate) asked: RenewalAsk,
 }
 
-pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
+/// Renews each key; returns for each whether it is held, or why not.
+pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
     let words = |renewal: &RenewalKey| {
         let lease = match renewal.asked {
             RenewalAsk::Extend(lease) => millis(lease),
@@ -226,10 +218,10 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
             Reply::List(items) => items
                 .iter()
                 .map(|item| match item {
-                    Reply::Number(1) => Some(RenewReply::Held),
-                    Reply::Number(0) => Some(RenewReply::Gone),
-                    Reply::Number(-1) => Some(RenewReply::Taken),
-                    Reply::Number(-2) => Some(RenewReply::Changed),
+                    Reply::Number(1) => Some(Ok(())),
+                    Reply::Number(0) => Some(Err(LossReason::Gone)),
+                    Reply::Number(-1) => Some(Err(LossReason::Taken)),
+                    Reply::Number(-2) => Some(Err(LossReason::Changed)),
                     _ => None,
                 })
                 .collect(),
@@ -294,12 +286,15 @@ pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
     }
 }
 
-/// Writes something about a lock that this owner holds; returns whether it does.
-pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
+/// Writes something about one of these keys that is held by the owner with this field; returns whether one is.
+pub(crate) fn touch<'a>(holds: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> Call<bool> {
+    let (keys, args) = holds
+        .map(|(key, field)| (Arc::clone(key), text(field)))
+        .unzip();
     Call {
         script: &TOUCH,
-        keys: smallvec![Arc::clone(name.key())],
-        args: smallvec![text(field)],
+        keys,
+        args,
         announced: None,
         decode: |reply| match reply {
             Reply::Number(1) => Some(true),

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
-use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LossReason};
+use test_support::{
+    Cluster, Control, Fate, Monitor, Proxy, Server, TOUCH, TestServer, eventually, is_script, ms,
+    slot,
+};
 use tokio::task::JoinSet;
 
 /// A primary with two replicas that have its data.
@@ -105,12 +108,11 @@ async fn a_lock_that_too_few_replicas_have_is_released_again() {
 }
 
 #[tokio::test]
-async fn what_is_nested_renewed_or_released_is_not_asked_about() {
+async fn what_is_nested_or_released_is_not_asked_about() {
     let (primary, replicas) = with_replicas().await;
-    let client = primary
-        .client_with(|builder| builder.watchdog_timeout(ms(1_500)).command_timeout(ms(450)))
-        .await;
-    let lock = client.lock("stock").sync_replicas(2, ms(400));
+    // No renewal is due for ten seconds.
+    let client = primary.client().await;
+    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
     let outer = lock.lock().await.expect("both have it");
     let waits = primary.control().calls("wait");
     assert!(waits >= 1);
@@ -118,17 +120,9 @@ async fn what_is_nested_renewed_or_released_is_not_asked_about() {
         replica.pause();
     }
     let nested = lock.lock().await.expect("ours");
-    // Due every 500 ms: nothing else makes its lease longer.
-    let (mut control, mut least) = (primary.control(), i64::MAX);
-    let renewed = || {
-        let left = control.pttl("stock");
-        least = least.min(left);
-        left > least + 200
-    };
-    eventually("it is renewed", ms(5_000), renewed).await;
     nested.unlock().await.expect("held");
     outer.unlock().await.expect("held");
-    assert_eq!(control.calls("wait"), waits);
+    assert_eq!(primary.control().calls("wait"), waits);
     for replica in &replicas {
         replica.resume();
     }
@@ -776,4 +770,260 @@ async fn numbers_and_times_out_of_bounds_are_refused() {
         refused.expect_err("out of bounds");
     }
     server.finish([client]).await;
+}
+
+/// A client whose leases end within a test.
+async fn brisk(primary: &TestServer, lease: Duration) -> LockClient {
+    primary
+        .client_with(|builder| builder.watchdog_timeout(lease).command_timeout(ms(900)))
+        .await
+}
+
+const LEASE: Duration = Duration::from_secs(3);
+
+/// From now on the replica receives nothing: not what is sent, nor what waits in its socket.
+fn cut(primary: &mut Control, replica: &Server) {
+    replica.pause();
+    primary.run(&["CLIENT", "KILL", "TYPE", "replica"]);
+}
+
+/// The replica that is promoted knows only the lease that it received before it was cut off.
+#[tokio::test]
+async fn a_hold_is_lost_before_a_replica_that_was_away_for_a_lease_lets_another_in() {
+    let (mut primary, replicas) = with_replicas().await;
+    let client = brisk(&primary, LEASE).await;
+    let lock = |name: &str| client.lock(name).sync_replicas(2, ms(900));
+    let taken = lock("taken").lock().await.expect("both have it");
+    let giver = lock("passed").owned_by(&client.owner());
+    let giver = giver.lock().await.expect("both have it");
+    let waiter = taker(&lock("passed"));
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    giver.unlock().await.expect("held");
+    let passed = ended(waiter).await.expect("both have it");
+    assert_eq!(client.stats().passes_total, 1);
+    // A nested hold renews the lease on the primary alone.
+    let nested = lock("taken").lock().await.expect("ours");
+
+    let start = Instant::now();
+    cut(&mut primary.control(), &replicas[0]);
+    let is_over = || start.elapsed() > LEASE;
+    eventually("what the replica knows is over", ms(10_000), is_over).await;
+    primary.kill();
+    replicas[0].resume();
+    replicas[0].control().run(&["REPLICAOF", "NO", "ONE"]);
+    let other = LockClient::connect(&replicas[0].url()).await;
+    let other = other.expect("it answers");
+    for (name, holds) in [("taken", [&taken, &nested]), ("passed", [&passed, &passed])] {
+        let second = other.lock(name).try_lock().await.expect("answered");
+        let second = second.expect("the replica has let its lease expire");
+        for hold in holds {
+            let lost = HoldState::Lost(LossReason::NotRenewed);
+            assert_eq!(hold.state(), lost, "{name}, which another client holds");
+        }
+        second.unlock().await.expect("held");
+    }
+    other.close(Duration::ZERO).await;
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn replicas_that_are_away_for_less_than_a_lease_end_no_hold() {
+    let (primary, replicas) = with_replicas().await;
+    // Renewed every two seconds.
+    let client = brisk(&primary, LEASE * 2).await;
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let guard = lock.lock().await.expect("both have it");
+    for _ in 0..2 {
+        for replica in &replicas {
+            cut(&mut primary.control(), replica);
+        }
+        let (since, known) = (Instant::now(), guard.valid_until());
+        let is_due = || since.elapsed() > ms(2_500);
+        eventually("a renewal was due", ms(10_000), is_due).await;
+        assert_eq!(guard.valid_until(), known, "nobody has confirmed it");
+        assert!(!guard.is_lost());
+        replicas.iter().for_each(Server::resume);
+        let is_confirmed = || guard.valid_until() > known;
+        eventually("it is confirmed again", ms(10_000), is_confirmed).await;
+    }
+    assert_eq!(client.stats().lost_total, 0);
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn replicas_that_are_slow_end_no_hold() {
+    let (primary, replicas) = with_replicas().await;
+    let client = brisk(&primary, LEASE).await;
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let guard = lock.lock().await.expect("both have it");
+    let start = Instant::now();
+    while start.elapsed() < LEASE * 3 {
+        replicas.iter().for_each(Server::pause);
+        tokio::time::sleep(ms(400)).await;
+        replicas.iter().for_each(Server::resume);
+        tokio::time::sleep(ms(20)).await;
+        assert!(!guard.is_lost());
+    }
+    assert_eq!(client.stats().lost_total, 0);
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn one_wait_confirms_a_batch_of_renewals() {
+    const LOCKS: u64 = 300;
+    let (primary, _replicas) = with_replicas().await;
+    let client = brisk(&primary, LEASE).await;
+    let mut guards = Vec::new();
+    for nth in 0..LOCKS {
+        let lock = client.lock(format!("held:{nth}"));
+        let lock = lock.sync_replicas(2, ms(900));
+        guards.push(lock.lock().await.expect("both have it"));
+    }
+    let plain = client.lock("plain").lock().await.expect("free");
+    let mut control = primary.control();
+    let (waits, renewed) = (control.calls("wait"), client.stats().renewed_total);
+    let start = Instant::now();
+    eventually("some are over", ms(10_000), || start.elapsed() > LEASE * 2).await;
+    let renewed = client.stats().renewed_total - renewed;
+    let waits = control.calls("wait") - waits;
+    println!("{renewed} renewals, {waits} times WAIT");
+    assert!(renewed >= LOCKS * 4, "{renewed}");
+    assert!(waits > 0, "somebody was asked");
+    assert!(waits * 20 < renewed as i64, "{waits} for {renewed}");
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    assert!(!plain.is_lost());
+    client.close(Duration::ZERO).await;
+}
+
+/// What a nested hold asks for only the primary has at first.
+#[tokio::test]
+async fn a_nested_hold_outlives_an_outer_one_with_a_shorter_lease() {
+    let (primary, _replicas) = with_replicas().await;
+    // Renewed every two seconds: after the outer hold has ended.
+    let client = brisk(&primary, LEASE * 2).await;
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let outer = lock.lease(ms(1_500)).lock().await.expect("both have it");
+    let renewed = lock.lock().await.expect("ours");
+    let leased = lock.lease(ms(8_000)).lock().await.expect("ours");
+    let lease_over = HoldState::Lost(LossReason::LeaseOver);
+    let is_over = || outer.is_lost();
+    eventually("the outer one is over", ms(5_000), is_over).await;
+    assert_eq!(outer.state(), lease_over);
+    renewed.unlock().await.expect("held");
+    let is_over = || leased.is_lost();
+    eventually("its own lease is over", ms(20_000), is_over).await;
+    assert_eq!(leased.state(), lease_over);
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn an_extended_lease_counts_when_its_replicas_have_it() {
+    let (primary, replicas) = with_replicas().await;
+    let client = brisk(&primary, LEASE).await;
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let guard = lock.lease(ms(6_000)).lock().await.expect("both have it");
+    let known = guard.valid_until();
+    cut(&mut primary.control(), &replicas[0]);
+    let refused = guard.extend(ms(60_000)).await.expect_err("one is silent");
+    assert!(matches!(refused, Error::NoAnswer { .. }), "{refused:?}");
+    assert!(refused.is_retryable());
+    assert_eq!(guard.valid_until(), known);
+    replicas[0].resume();
+    let mut control = primary.control();
+    let both = || control.number(&["WAIT", "2", "100"]) == 2;
+    eventually("both are there again", ms(5_000), both).await;
+    guard.extend(ms(60_000)).await.expect("both have it");
+    assert!(guard.valid_until() > known + ms(30_000));
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// The connection for WAIT stays open, and nothing passes on it any more.
+#[tokio::test]
+async fn a_silent_connection_to_the_primary_ends_no_hold() {
+    let (primary, _replicas) = with_replicas().await;
+    let proxy = Proxy::start(primary.port).await;
+    let client = LockClient::builder()
+        .watchdog_timeout(LEASE * 2)
+        .command_timeout(ms(1_900))
+        .connect(&proxy.url())
+        .await
+        .expect("it answers");
+    let lock = client.lock("stock").sync_replicas(2, ms(900));
+    let guard = lock.lock().await.expect("both have it");
+    let known = guard.valid_until();
+    proxy.rule(Fate::Silence, 1, |words| is_script(words, TOUCH));
+    let is_confirmed = || guard.is_lost() || guard.valid_until() > known;
+    eventually("it is confirmed", LEASE * 3, is_confirmed).await;
+    assert_eq!(proxy.hit.load(Ordering::SeqCst), 1, "a renewal was not");
+    assert!(!guard.is_lost());
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+}
+
+/// The second call nests into a hold that is not handed out yet.
+#[tokio::test]
+async fn a_call_that_nests_into_an_unconfirmed_hold_is_asked_about_too() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    replicas[0].pause();
+    let lock = client.lock("stock").sync_replicas(2, ms(400));
+    let (first, second) = tokio::join!(lock.lock(), lock.lock());
+    for refused in [first, second] {
+        let refused = refused.expect_err("one replica has neither");
+        assert!(acknowledged(&refused) < 2);
+    }
+    assert!(!holds(&mut primary.control(), "stock"), "both are released");
+    replicas[0].resume();
+    client.close(Duration::ZERO).await;
+}
+
+/// Each slot has renewals of its own; each primary has replicas of its own.
+#[tokio::test]
+async fn replicas_of_one_primary_that_are_away_end_no_hold_of_another() {
+    let mut cluster = Cluster::start(true).await;
+    let client = LockClient::builder()
+        .watchdog_timeout(ms(4_000))
+        .command_timeout(ms(900))
+        .connect(&cluster.url())
+        .await
+        .expect("the cluster answers");
+    let mut guards = [Vec::new(), Vec::new(), Vec::new()];
+    for (nth, guards) in guards.iter_mut().enumerate() {
+        for of_node in 0..20 {
+            let key = cluster.key_at(nth, &format!("held:{of_node}"));
+            let lock = client.lock(key).sync_replicas(1, ms(900));
+            let guard = lock.retry_for(ms(20_000)).lock().await;
+            guards.push(guard.expect("its replica has it"));
+        }
+    }
+    let start = Instant::now();
+    let is_over = || start.elapsed() > ms(5_000);
+    eventually("their leases were renewed", ms(10_000), is_over).await;
+    assert!(guards.iter().flatten().all(|guard| !guard.is_lost()));
+    let start = Instant::now();
+    cut(&mut cluster.control(0), cluster.server(3));
+    let is_over = || start.elapsed() > ms(5_000);
+    eventually("what the replica knows is over", ms(10_000), is_over).await;
+    cluster.server(0).kill();
+    cluster.server(3).resume();
+    cluster.is_primary(3, ms(15_000)).await;
+    let other = LockClient::connect(&cluster.url())
+        .await
+        .expect("it answers");
+    let name = guards[0][0].name().to_owned();
+    let taken = other.lock(name).try_lock_for(ms(10_000)).await;
+    let taken = taken.expect("answered").expect("its lease is over");
+    for guard in &guards[0] {
+        assert_eq!(guard.state(), HoldState::Lost(LossReason::NotRenewed));
+    }
+    for guard in guards[1..].iter().flatten() {
+        assert!(!guard.is_lost(), "{guard:?}");
+    }
+    taken.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+    other.close(Duration::ZERO).await;
 }

@@ -1,7 +1,9 @@
 //! Each Lua file alone, on a real server: the whole table of states, every row also with the script
 //! sent twice, and every right that a script needs taken away in every state.
 
-use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, Server, ms};
+use test_support::{
+    ACQUIRE, Control, FORCE_UNLOCK, INSPECT, Monitor, PASS, RELEASE, RENEW, Server, TOUCH, ms,
+};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 
@@ -323,6 +325,40 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
 }
 
 #[test]
+fn touch_writes_to_the_first_lock_that_is_held_and_changes_nothing() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let monitor = Monitor::start(server.port);
+    // state, count of another key with our field, answer, the key that is written to
+    let table = [
+        (State::Ours(2), 0, "1", Some("k")),
+        (State::Ours(2), 3, "1", Some("k")),
+        (State::Theirs, 3, "1", Some("other")),
+        (State::Absent, 3, "1", Some("other")),
+        (State::Theirs, 0, "0", None),
+    ];
+    for (state, other, answer, written) in table {
+        for _ in 0..2 {
+            state.set(control);
+            control.run(&["DEL", "other"]);
+            if other > 0 {
+                control.run(&["HSET", "other", "me:2", &other.to_string()]);
+            }
+            let (before, other_before) = (seen(control), control.hash("other"));
+            monitor.take(control);
+            let words = ["EVAL", TOUCH, "2", "k", "other", "me:1", "me:2"];
+            assert_eq!(control.run(&words), answer, "{state:?}");
+            let writes: Vec<String> = monitor.take(control);
+            let writes = writes.iter().filter(|line| line.contains("\"hincrby\""));
+            let keys: Vec<_> = writes.filter_map(|line| line.split('"').nth(3)).collect();
+            assert_eq!(keys, written.as_slice(), "{state:?}");
+            assert_eq!(seen(control), before, "{state:?}");
+            assert_eq!(control.hash("other"), other_before, "{state:?}");
+        }
+    }
+}
+
+#[test]
 fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
     let server = Server::start();
     let admin = &mut server.control();
@@ -331,7 +367,7 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
         "hexists", "hdel",
     ];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
-    let scripts: [(&str, Vec<&str>); 12] = [
+    let scripts: [(&str, Vec<&str>); 13] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
         (ACQUIRE, vec!["me:1", "2", "30000"]),
         (ACQUIRE, vec!["me:1", "2", "5000"]),
@@ -344,6 +380,7 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
         (RENEW, vec!["me:1", "0"]),
         (FORCE_UNLOCK, vec!["me:1", CHANNEL]),
         (INSPECT, vec![]),
+        (TOUCH, vec!["me:1"]),
     ];
     let (mut refused, mut runs) = (0, 0);
     for missing in rights

@@ -70,8 +70,9 @@ impl LockClientBuilder {
         Self { announce, ..self }
     }
 
-    /// The [`sync_replicas`](crate::Lock::sync_replicas) of every lock that does not set its own: so many replicas,
-    /// 1 to 8, within so long, 10 ms to the command timeout. Default: none are waited for.
+    /// Sets how many replicas, 1 to 8, must acknowledge every lock that does not set its own
+    /// [`sync_replicas`](crate::Lock::sync_replicas), and within how long: 10 ms to the command timeout. Default:
+    /// the client waits for none.
     ///
     /// # Examples
     ///

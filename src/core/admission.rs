@@ -291,8 +291,12 @@ impl LockCore {
                     own.generation = cx.ids.generation();
                 }
                 let hold = cx.ids.hold();
+                let Terms {
+                    lease, replicas, ..
+                } = terms;
+                let policy = terms.policy(sent_at);
                 own.tenure
-                    .add(hold, terms.policy(sent_at), sent_at, terms.lease, &rules);
+                    .add(hold, policy, sent_at, lease, replicas, &rules);
                 own.end_acquire(AfterAcquire::Counted, cx);
                 cx.out.count(Total::Acquired, 1);
                 Ok((hold, by_itself))

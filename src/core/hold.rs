@@ -128,6 +128,8 @@ pub struct HoldSnapshot {
     /// It is over by the clock, and no step has ended it yet.
     pub over: Option<LossReason>,
     pub policy: LeasePolicy,
+    /// How many replicas must confirm its lease.
+    pub replicas: u32,
 }
 
 /// A hold that was just lost.
@@ -146,7 +148,7 @@ pub fn local_deadline(sent_at: Time, lease: Duration) -> Time {
 }
 
 /// The lease whose local deadline is this far away: what the margin takes off is put on.
-fn lease_for_deadline(left: Duration) -> Duration {
+pub(super) fn lease_for_deadline(left: Duration) -> Duration {
     (left + Duration::from_millis(2)) * 100 / 99 + Duration::from_millis(1)
 }
 
@@ -162,7 +164,12 @@ pub enum RenewalAsk {
 /// How a renewal ended. Unknown is not lost: only the local deadline makes it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RenewOutcome {
-    Held { sent_at: Time, asked: RenewalAsk },
+    Held {
+        sent_at: Time,
+        asked: RenewalAsk,
+        /// How many replicas have confirmed it.
+        acknowledged: u32,
+    },
     Lost(LossReason),
     Unknown,
 }
@@ -207,6 +214,12 @@ impl Holds {
     /// The earliest end of those that have one of their own.
     pub(super) fn first_end(&self) -> Option<Time> {
         self.ends.first().map(|(at, _)| *at)
+    }
+
+    /// Whether one of them may still be wanted after this instant.
+    pub(super) fn outlast(&self, at: Time) -> bool {
+        let latest = self.ends.keys().next_back();
+        self.ends.len() < self.holds.len() || latest.is_some_and(|(end, _)| *end > at)
     }
 
     pub(super) fn get(&self, id: HoldId) -> Option<&Hold> {

@@ -23,6 +23,8 @@ pub struct Terms {
     pub lease: Duration,
     pub kind: LeaseKind,
     pub limit: Option<Duration>,
+    /// How many replicas must confirm its lease.
+    pub replicas: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::hold::{RenewOutcome, RenewalAsk};
+use super::owner_state::OwnerState;
 use super::values::{Effects, Event, Generation, HoldId, LossReason, ThreadId, Time};
 
 /// A renewal that is due.
@@ -13,6 +14,23 @@ pub struct RenewalRequest {
     pub field: Arc<str>,
     pub generation: Generation,
     pub asked: RenewalAsk,
+    /// How many replicas are to be asked about it.
+    pub replicas: u32,
+}
+
+impl RenewalRequest {
+    fn new(own: &OwnerState, asked: RenewalAsk) -> Self {
+        Self {
+            field: Arc::clone(&own.field),
+            generation: own.generation,
+            asked,
+            replicas: match asked {
+                RenewalAsk::Extend(_) => own.tenure.replicas(),
+                // It moves no deadline.
+                RenewalAsk::Check => 0,
+            },
+        }
+    }
 }
 
 impl LockCore {
@@ -35,12 +53,7 @@ impl LockCore {
                     });
                 }
                 let asked = own.tenure.begin_renewal(now, &rules)?;
-                let (field, generation) = (Arc::clone(&own.field), own.generation);
-                Some(RenewalRequest {
-                    field,
-                    generation,
-                    asked,
-                })
+                Some(RenewalRequest::new(own, asked))
             })
             .flatten()
         })
@@ -56,12 +69,7 @@ impl LockCore {
             let begin = |owner| {
                 let asked = core.change(now, owner, out, |own, _| {
                     let asked = own.tenure.recheck(now, &rules)?;
-                    let (field, generation) = (Arc::clone(&own.field), own.generation);
-                    Some(RenewalRequest {
-                        field,
-                        generation,
-                        asked,
-                    })
+                    Some(RenewalRequest::new(own, asked))
                 });
                 Some((owner, asked.flatten()?))
             };
@@ -85,7 +93,13 @@ impl LockCore {
                     return;
                 }
                 match outcome {
-                    RenewOutcome::Held { sent_at, asked } => own.tenure.renewed(sent_at, asked),
+                    RenewOutcome::Held {
+                        sent_at,
+                        asked,
+                        acknowledged,
+                    } => own
+                        .tenure
+                        .renewed(now, sent_at, asked, acknowledged, &rules),
                     RenewOutcome::Unknown => own.tenure.not_renewed(now, &rules),
                     RenewOutcome::Lost(reason) => own.lose(reason, cx),
                 }
@@ -112,22 +126,31 @@ impl LockCore {
         })
     }
 
-    /// A fixed lease was extended.
-    pub fn extended(
+    /// Replicas were asked about a hold that was taken or extended then, for this lease. `false`: it has ended,
+    /// or they are too few.
+    pub fn confirmed(
         &mut self,
         now: Time,
         owner: ThreadId,
         hold: HoldId,
-        sent_at: Time,
-        lease: Duration,
+        (sent_at, lease): (Time, Duration),
+        acknowledged: u32,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         let rules = Arc::clone(&self.rules);
-        self.step(now, out, |core, out| {
+        let confirmed = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
-                own.tenure.extended(hold, sent_at, lease, &rules);
-            });
+                own.tenure
+                    .confirmed(hold, sent_at, lease, acknowledged, &rules)
+            })
         });
+        confirmed.unwrap_or(false)
+    }
+
+    /// Whether as many replicas as the holds of this owner need have confirmed them.
+    pub fn is_confirmed(&self, owner: ThreadId) -> bool {
+        let own = self.owners.get(owner);
+        own.is_none_or(|own| own.tenure.is_confirmed())
     }
 
     /// Ends every hold of an owner, if it still is in the same generation.

@@ -1,12 +1,18 @@
 //! The holds of one owner: how long each is promised, when the next renewal is due, which were lost.
 //!
 //! Invariant I1: `deadline` precedes the server's expiry of the lock, and only moves forward.
+//!
+//! The deadline of holds that need replicas moves only to a lease that this many replicas have confirmed;
+//! a lease that only the primary has, as a nested acquire leaves it, does not move it.
 
 mod renewal;
 
 use std::time::Duration;
 
-use super::hold::{Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, local_deadline};
+use super::hold::{
+    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, lease_for_deadline,
+    local_deadline,
+};
 use super::values::{HoldId, LossReason, Rules, Time};
 
 /// Where the renewal of an owner stands.
@@ -28,6 +34,11 @@ pub(super) struct Tenure {
     /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
     losses: u64,
     deadline: Time,
+    /// How many replicas must confirm a lease: what the first of these holds asked for. The others share its
+    /// lease.
+    replicas: u32,
+    /// They have confirmed the deadline. Until then the first hold is not handed out.
+    confirmed: bool,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -47,6 +58,8 @@ impl Tenure {
             lost_reason: LossReason::Gone,
             losses: 0,
             deadline: now,
+            replicas: 0,
+            confirmed: true,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,
@@ -93,6 +106,15 @@ impl Tenure {
         self.deadline
     }
 
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    /// Whether as many replicas as it needs have confirmed the deadline.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
     /// The count that a release goes to. A section whose hold reached its limit may still be running,
     /// and nothing is unlocked under it: until its guard is gone the field stays.
     pub(super) fn target(&self) -> u32 {
@@ -112,13 +134,19 @@ impl Tenure {
         policy: LeasePolicy,
         sent_at: Time,
         lease: Duration,
+        replicas: u32,
         rules: &Rules,
     ) {
         if self.holds.is_empty() {
             self.renewed_at = sent_at;
             self.renewal = RenewalState::Waiting;
+            self.replicas = replicas;
+            // Its caller gets it only if they confirm this lease.
+            self.confirm(sent_at, lease, replicas, rules);
+            self.confirmed = replicas == 0;
+        } else {
+            self.confirm(sent_at, lease, 0, rules);
         }
-        self.confirm(sent_at, lease, rules);
         self.holds.push(Hold {
             id,
             policy,
@@ -126,22 +154,42 @@ impl Tenure {
         });
     }
 
-    /// The server has confirmed at least `lease` from `sent_at` on, for an acquire or an `extend`.
-    fn confirm(&mut self, sent_at: Time, lease: Duration, rules: &Rules) {
+    /// The server has confirmed at least `lease` from `sent_at` on, for an acquire or an `extend`, and so
+    /// have `acknowledged` replicas. `false`: those are too few.
+    fn confirm(
+        &mut self,
+        sent_at: Time,
+        lease: Duration,
+        acknowledged: u32,
+        rules: &Rules,
+    ) -> bool {
         // A shorter lease than a renewal asks for must not put the renewal off: short nested holds
         // would keep it from ever coming.
         let renews = self
             .renewal_lease(sent_at, rules)
             .is_none_or(|asked| lease >= asked);
-        self.promise(sent_at, lease);
-        if renews {
+        let promised = self.promise(sent_at, lease, acknowledged);
+        if promised && renews {
             self.in_order_since(sent_at);
         }
+        promised
     }
 
-    fn promise(&mut self, sent_at: Time, lease: Duration) {
-        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
+    /// Moves the deadline to this lease if enough replicas have confirmed it. Nothing else moves it.
+    fn promise(&mut self, sent_at: Time, lease: Duration, acknowledged: u32) -> bool {
         self.lease_max = self.lease_max.max(lease);
+        if acknowledged < self.replicas {
+            return false;
+        }
+        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
+        self.confirmed = true;
+        true
+    }
+
+    /// Some hold may be wanted for longer than replicas have confirmed: a nested acquire has raised the lease
+    /// on the primary.
+    fn is_ahead(&self) -> bool {
+        self.replicas > 0 && self.holds.outlast(self.deadline)
     }
 
     /// The server had what it should have at `sent_at`: the next renewal is a period away.
@@ -153,17 +201,24 @@ impl Tenure {
         }
     }
 
-    /// A fixed lease was extended: the end of the hold moves, never back.
-    pub(super) fn extended(&mut self, id: HoldId, sent_at: Time, lease: Duration, rules: &Rules) {
-        let moved = self.holds.change(id, |hold| {
+    /// Replicas have confirmed what was taken, or a fixed lease was extended: the end of the hold moves,
+    /// never back. `false`: it has ended, or those replicas are too few.
+    pub(super) fn confirmed(
+        &mut self,
+        id: HoldId,
+        sent_at: Time,
+        lease: Duration,
+        acknowledged: u32,
+        rules: &Rules,
+    ) -> bool {
+        if !self.has(id) || !self.confirm(sent_at, lease, acknowledged, rules) {
+            return false;
+        }
+        self.holds.change(id, |hold| {
             if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
                 *until = (*until).max(local_deadline(sent_at, lease));
             }
-        });
-        if !moved {
-            return;
-        }
-        self.confirm(sent_at, lease, rules);
+        })
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.
@@ -282,6 +337,7 @@ impl Tenure {
             ends: hold.policy.ends(),
             over: hold.over(self.deadline, now),
             policy: hold.policy,
+            replicas: self.replicas,
         })
     }
 }

@@ -13,6 +13,7 @@ pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,
     kind: LeaseKind::Watchdog,
     limit: None,
+    replicas: 0,
 };
 pub(super) const A: ThreadId = ThreadId(1);
 pub(super) const B: ThreadId = ThreadId(2);
@@ -213,7 +214,7 @@ fn an_unlock_of_a_hold_that_has_ended_does_not_wait() {
     let short = Terms {
         lease: Duration::from_secs(1),
         kind: LeaseKind::Fixed,
-        limit: None,
+        ..TERMS
     };
     let hold = fixture.lock_with(A, short);
     fixture.step(|core, now, out| core.detach(now, A, hold, out));
@@ -305,7 +306,7 @@ fn a_job_goes_on_behind_an_extend_without_an_answer() {
     let fixed = Terms {
         lease: Duration::from_secs(5),
         kind: LeaseKind::Fixed,
-        limit: None,
+        ..TERMS
     };
     let hold = fixture.lock_with(A, fixed);
     let hour = Duration::from_secs(3600);

@@ -306,7 +306,8 @@ pub struct Effects {
 pub enum LossReason {
     /// The fixed lease expired.
     LeaseOver,
-    /// Redis did not confirm a renewal in time, so the lease may have expired.
+    /// Redis did not confirm a renewal in time, or too few replicas did for a hold taken with
+    /// [`sync_replicas`](crate::Lock::sync_replicas), so the lease may have expired.
     NotRenewed,
     /// The key is gone: deleted, flushed, force-unlocked, or expired.
     Gone,

@@ -16,7 +16,7 @@ use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
-use crate::shared::{Shared, Taken, Totals, check_lease};
+use crate::shared::{Taken, Totals, check_lease};
 use crate::wait::Subscription;
 
 use super::replicas::Confirming;
@@ -45,7 +45,7 @@ impl Lock {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
-        let terms = terms(self.client.shared(), self.lease, self.max_hold)?;
+        let terms = self.terms()?;
         let span = span!("acquire", lock = %self.given, %owner);
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
@@ -90,6 +90,27 @@ impl Lock {
         }
     }
 
+    /// What a call asks for: a fixed lease, or the watchdog's.
+    fn terms(&self) -> Result<Terms, Error> {
+        let (shared, lease, limit) = (self.client.shared(), self.lease, self.max_hold);
+        limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
+        lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
+        let kind = if lease.is_some() {
+            LeaseKind::Fixed
+        } else {
+            LeaseKind::Watchdog
+        };
+        let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
+        let lease = limit.map_or(asked, |limit| limit.min(asked));
+        let replicas = self.replicas.map_or(0, |wanted| wanted.replicas);
+        Ok(Terms {
+            lease,
+            kind,
+            limit,
+            replicas,
+        })
+    }
+
     pub(super) fn current_owner(&self) -> Result<Owner, Error> {
         let client_id = &self.client.shared().client_id;
         match &self.owner {
@@ -130,10 +151,10 @@ impl Course {
         }
     }
 
-    /// Behind a taking that was sent then.
+    /// After a taking that was sent then.
     fn taken(&mut self, permit: &Permit, sent_at: Instant) {
         if let Some(confirming) = &mut self.confirming {
-            confirming.taken(permit.target == 1, sent_at);
+            confirming.taken(sent_at, permit.terms.lease);
         }
     }
 }
@@ -222,24 +243,6 @@ const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-/// What a call asks for: a fixed lease, or the watchdog's.
-pub(crate) fn terms(
-    shared: &Shared,
-    lease: Option<Duration>,
-    limit: Option<Duration>,
-) -> Result<Terms, Error> {
-    limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
-    lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
-    let kind = if lease.is_some() {
-        LeaseKind::Fixed
-    } else {
-        LeaseKind::Watchdog
-    };
-    let asked = lease.unwrap_or_else(|| shared.watchdog_timeout());
-    let lease = limit.map_or(asked, |limit| limit.min(asked));
-    Ok(Terms { lease, kind, limit })
-}
 
 /// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
 /// its script was sent, it leaves the rest to a job.

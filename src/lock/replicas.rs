@@ -11,26 +11,31 @@ use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
+use crate::hold_handle::HoldHandle;
 use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;
 use crate::shared::check_replicas;
 
 impl Lock {
-    /// The same lock, which at least so many replicas must have before its caller gets it: 1 to 8, within 10 ms
-    /// to the command timeout. Otherwise it is released again, and the call tries again as after an attempt
-    /// without an answer ([`retry_for`](Self::retry_for), [`try_lock_for`](Self::try_lock_for),
-    /// [`lead`](Self::lead)), or fails with [`Error::TooFewReplicas`]. Default: the client's
-    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
+    /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1
+    /// to 8, have acknowledged it within `within`, 10 ms to the command timeout. Otherwise the lock is released,
+    /// and the call tries again as after an attempt without an answer ([`retry_for`](Self::retry_for),
+    /// [`try_lock_for`](Self::try_lock_for), [`lead`](Self::lead)), or fails with [`Error::TooFewReplicas`].
+    /// Default: the client's [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
     ///
     /// A primary that dies takes with it what its replicas do not have yet. Only a lock that *all* replicas have
-    /// survives every promotion. What is asked about is the first taking of a lock, handed over inside of this
-    /// client or not; nested takings, renewals and unlocks are not. It costs a round trip more, and one more
-    /// connection for each number of replicas. Redisson waits for all replicas by default and is content with one.
+    /// survives every promotion. The [`valid_until`](crate::LockGuard::valid_until) of such a hold moves only to a
+    /// lease that this many replicas have confirmed: if they are away for a whole lease, the hold is
+    /// [lost](crate::LossReason::NotRenewed), as it is if a new primary has too few replicas for that long after a
+    /// failover. Nested holds share the requirement of the outermost one and do not wait for replicas again.
     ///
-    /// Calls that need as many replicas are asked about one after the other, those that come meanwhile
-    /// together: let `within` be at least twice what replicas need. It is not exceeded by more than 100 ms, as
-    /// late as Redis may notice its end, and the way there and back; a lock that `try_lock_for` took just
-    /// before its deadline is asked about beyond it.
+    /// It costs one more round trip for each acquisition, one `WAIT` for each batch of renewals, and one more
+    /// connection to each primary for each number of replicas. Redisson waits for all replicas by default, is
+    /// content with one, and does not wait for renewals.
+    ///
+    /// `WAIT`s for the same number of replicas run one at a time on each primary, and calls that arrive in the
+    /// meantime share the next one: set `within` to at least twice what replicas need. Redis may notice the end of
+    /// `within` 100 ms late, and a lock that `try_lock_for` took just before its deadline is confirmed after it.
     ///
     /// # Examples
     ///
@@ -58,7 +63,7 @@ impl Lock {
         Ok(Some(Box::new(Confirming {
             wanted,
             confirmer: None,
-            taken_at: None,
+            taken: None,
         })))
     }
 }
@@ -67,8 +72,8 @@ impl Lock {
 pub(crate) struct Confirming {
     wanted: Wanted,
     confirmer: Option<Confirmer>,
-    /// When what was taken was sent. `None`: it is nested.
-    taken_at: Option<Instant>,
+    /// What was taken: when it was sent, and its lease.
+    taken: Option<(Instant, Duration)>,
 }
 
 impl Confirming {
@@ -119,29 +124,38 @@ impl Confirming {
         }
     }
 
-    pub(super) fn taken(&mut self, is_first: bool, sent_at: Instant) {
-        self.taken_at = is_first.then_some(sent_at);
+    pub(super) fn taken(&mut self, sent_at: Instant, lease: Duration) {
+        self.taken = Some((sent_at, lease));
     }
 
-    /// Behind a taking: the guard, if it is nested or there are enough replicas that have it.
+    /// After a taking: returns the guard if enough replicas have the lock. They are not asked about a hold
+    /// that is nested into one which they have confirmed.
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
     pub(super) async fn confirm(&mut self, guard: LockGuard) -> Result<LockGuard, Error> {
-        let Some(taken_at) = self.taken_at else {
+        let HoldHandle {
+            entry, owner, hold, ..
+        } = guard.handle();
+        let owner = owner.id();
+        let (field, is_confirmed) =
+            entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
+        if is_confirmed {
             return Ok(guard);
-        };
+        }
         let Wanted { replicas, within } = self.wanted;
-        let (entry, owner) = (Arc::clone(guard.entry()), guard.owner().clone());
-        let field = entry.peek(|core| core.field(owner.id()));
-        let acknowledged = match (&self.confirmer, field) {
-            (Some(confirmer), Some(field)) => {
-                let touch = script::touch(&entry.name, &field);
-                confirmer
-                    .acknowledged(self.site(&entry), touch, taken_at, within)
-                    .await
-            }
-            _ => 0,
-        };
+        let mut acknowledged = 0;
+        if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
+            (&self.confirmer, self.taken, field)
+        {
+            let touch = script::touch([(entry.name.key(), &field)].into_iter());
+            let until = Instant::now() + within;
+            acknowledged = confirmer
+                .acknowledged(self.site(&entry), touch, sent_at, until)
+                .await;
+            let leased = (entry.shared().clock.time(sent_at), lease);
+            entry
+                .step(|core, now, out| core.confirmed(now, owner, hold, leased, acknowledged, out));
+        }
         if acknowledged >= replicas {
             return Ok(guard);
         }

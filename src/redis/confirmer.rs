@@ -1,7 +1,7 @@
-//! Who may say that replicas have a lock: the server that took it, over a connection that was opened before.
+//! Who may say that replicas have a lock: the server that took or renewed it, over a connection that was opened
+//! before.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ impl Site<'_> {
     }
 }
 
-/// Asks whether replicas have a lock that was taken after this was made.
+/// Asks whether replicas have what was sent after this was made.
 pub(crate) struct Confirmer {
     /// To the server that has the lock.
     way: RoutedLink,
@@ -65,7 +65,7 @@ pub(crate) struct Confirmer {
 }
 
 impl Confirmer {
-    /// Whether it can be asked about what is taken from now on: its server has the lock, and there is a
+    /// Whether it can be asked about what is sent from now on: its server has the lock, and there is a
     /// connection.
     pub(crate) fn is_current(&self, site: Site<'_>) -> bool {
         site.at(self.way.node).is_some()
@@ -79,23 +79,26 @@ impl Confirmer {
         }
     }
 
-    /// How many replicas have the lock that `touch` writes to. None, if that cannot be told.
+    /// How many replicas have the locks that `touch` is about as they were sent then, after `until` at the
+    /// latest. 0 if that cannot be determined.
+    ///
+    /// Dropped, it leaves nothing but a question that nobody waits for.
     pub(crate) async fn acknowledged(
         &self,
         site: Site<'_>,
         touch: Call<bool>,
-        taken_at: Instant,
-        within: Duration,
+        sent_at: Instant,
+        until: Instant,
     ) -> u32 {
         let Some((link, replicas)) = site.at(self.way.node) else {
             return 0;
         };
-        // What was found or opened behind the taking may lead to a server that never had it: one that was
+        // What was found or opened after the send may lead to a server that never executed it: one that was
         // started again, or another one, which may even have an older lock of the same owner to write to.
-        if self.since.max(link.opened_at) > taken_at {
+        if self.since.max(link.opened_at) > sent_at {
             return 0;
         }
-        let question = (Arc::clone(&link), touch, Instant::now() + within);
+        let question = (Arc::clone(&link), touch, until);
         let acknowledged = replicas.acknowledged(site.around, site.replicas, question);
         let acknowledged = acknowledged.await;
         match site.at(self.way.node) {

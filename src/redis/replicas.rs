@@ -1,10 +1,10 @@
-//! Whether enough replicas have what was taken: `sync_replicas`.
+//! Whether enough replicas have what was taken or renewed: `sync_replicas`.
 //!
 //! WAIT stops everything behind it on its connection, so it has connections of its own at each primary: one
 //! for each number of replicas that is asked for, or whoever needs one would wait for the second. It waits
-//! for what its connection has written, and for everything that was executed before that: one WAIT behind a
-//! write to each lock confirms all of them, however many callers there are. Who comes meanwhile needs what
-//! is waited for already, and more: waiting for it costs nobody an answer that would have come earlier.
+//! for what its connection has written, and for everything that was executed before that: one WAIT after a
+//! write to each lock that was taken, and one for each batch that was renewed, confirms all of them. A question
+//! that comes in the meantime needs what is waited for already, and more: waiting for it delays no answer.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Pending {
     begun: u64,
 }
 
-/// How many replicas have a lock that was taken.
+/// How many replicas have a lock that was taken, or the locks that a call has renewed.
 struct Question {
     link: Arc<Link>,
     touch: Call<bool>,
@@ -62,7 +62,7 @@ struct Question {
 }
 
 impl Replicas {
-    /// Asks how many replicas have the lock that `touch` writes to, until then. Without an answer it is
+    /// Asks how many replicas have the locks that `touch` is about, until then. Without an answer it is
     /// none.
     ///
     /// Dropped, the question may still be asked; nothing else is left of it.
@@ -154,9 +154,15 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
     let Some((link, until)) = soonest(&questions) else {
         return;
     };
+    // No WAIT precedes the writes, so they are answered immediately.
+    let silence = MARGIN;
+    let limit = Limit {
+        silence,
+        ..limit(until)
+    };
     // Handed over in this order by their first polls.
     let (mut written, mut acknowledged) =
-        tokio::join!(write(questions, limit(until)), wait(&link, replicas, until));
+        tokio::join!(write(questions, limit), wait(&link, replicas, until));
     while let Some(number) = acknowledged {
         let now = Instant::now();
         let is_answered = |question: &mut Question| {

@@ -18,10 +18,12 @@ pub(super) struct BatchItem {
     owner: ThreadId,
     generation: Generation,
     pub(super) renewal: RenewalKey,
+    /// How many replicas must confirm it.
+    pub(super) replicas: u32,
     answered: bool,
 }
 
-/// The locks of one call, all of one connection.
+/// The locks of one call, all of one connection, and all confirmed by the same number of replicas.
 pub(super) struct Batch {
     pub(super) items: Vec<BatchItem>,
     /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is
@@ -48,6 +50,7 @@ impl Renewals {
             owner,
             generation: request.generation,
             renewal,
+            replicas: request.replicas,
             answered: false,
         });
     }
@@ -66,13 +69,14 @@ impl Renewals {
 
 /// Cuts what goes over one connection into calls.
 pub(super) fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
-    let mut groups: BTreeMap<u16, Vec<BatchItem>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u16, u32), Vec<BatchItem>> = BTreeMap::new();
     for item in items {
         let group = if by_slot {
             slot_of(&item.renewal.key)
         } else {
             0
         };
+        let group = (group, item.replicas);
         groups.entry(group).or_default().push(item);
     }
     let parts = groups.into_values().flat_map(|items| cut(items, BATCH_MAX));
@@ -91,6 +95,10 @@ pub(super) fn cut<T>(items: Vec<T>, length: usize) -> impl Iterator<Item = Vec<T
 }
 
 impl BatchItem {
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
     pub(super) fn report(&mut self, outcome: RenewOutcome) {
         self.answered = true;
         let (owner, generation) = (self.owner, self.generation);

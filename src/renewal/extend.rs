@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::core::{
-    Effects, Ending, HoldId, LeasePolicy, LockCore, LossReason, RenewalAsk, ThreadId,
-    local_deadline,
+    Effects, Ending, HoldId, HoldSnapshot, LeasePolicy, LockCore, LossReason, RenewalAsk, ThreadId,
+    Time, local_deadline,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::script::{self, RenewReply, RenewalKey};
+use crate::script::{self, RenewalKey};
 use crate::shared::{HoldStatus, check_lease};
+
+use super::Confirming;
 
 /// Moves the end of a fixed lease.
 pub(crate) async fn extend(
@@ -33,24 +37,14 @@ pub(crate) async fn extend(
         core.tick(now, out);
         Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
     });
-    let (now, snapshot, field) = found.ok_or_else(lost)?;
-    let LeasePolicy::Fixed { limit, .. } = snapshot.policy else {
-        let problem =
-            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
-                .to_owned();
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem,
-        });
-    };
-    if limit.is_some_and(|limit| local_deadline(now, lease) > limit) {
-        let problem = "it reaches past the max_hold of this hold";
-        return Err(Error::InvalidDuration {
-            what: "lease",
-            given: lease,
-            problem,
-        });
-    }
+    let (
+        now,
+        HoldSnapshot {
+            policy, replicas, ..
+        },
+        field,
+    ) = found.ok_or_else(lost)?;
+    check_policy(policy, local_deadline(now, lease), lease)?;
     // Before it is sent: a job that releases the lock without an answer has to know of it.
     let extending =
         |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
@@ -61,26 +55,56 @@ pub(crate) async fn extend(
         field,
         asked,
     }];
+    let within = || Instant::now() + shared.command_timeout();
+    let confirming = Box::pin(Confirming::prepare(entry, replicas, within())).await;
     let call = || Some(script::renew(&renewal));
     let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;
-    let sent_at = shared.clock.time(answer.sent_at);
-    let reason = match answer.value.first() {
-        Some(RenewReply::Held) => None,
-        Some(RenewReply::Taken) => Some(LossReason::Taken),
-        Some(RenewReply::Changed) => Some(LossReason::Changed),
-        Some(RenewReply::Gone) | None => Some(LossReason::Gone),
-    };
-    let held = entry.step(|core, now, out| {
-        match reason {
-            None => core.extended(now, owner, hold, sent_at, lease, out),
+    let reply = answer.value.first().copied();
+    if let Err(reason) = reply.unwrap_or(Err(LossReason::Gone)) {
+        entry.step(|core, now, out| {
             // It may have ended meanwhile, and its owner may have begun another one.
-            Some(reason) if core.snapshot(now, owner, hold).is_some() => {
+            if core.snapshot(now, owner, hold).is_some() {
                 core.lose_owner(now, owner, None, reason, out);
             }
-            Some(_) => {}
-        }
-        core.snapshot(now, owner, hold).is_some()
+        });
+        return Err(lost());
+    }
+    let acknowledged = confirming.acknowledged(entry, renewal.iter(), answer.sent_at, within());
+    let acknowledged = Box::pin(acknowledged).await;
+    let leased = (shared.clock.time(answer.sent_at), lease);
+    let (extended, held) = entry.step(|core, now, out| {
+        let extended = core.confirmed(now, owner, hold, leased, acknowledged, out);
+        (extended, core.snapshot(now, owner, hold).is_some())
     });
-    if held { Ok(()) } else { Err(lost()) }
+    match (extended, held) {
+        (true, _) => Ok(()),
+        (false, false) => Err(lost()),
+        (false, true) => {
+            let source = format!("{acknowledged} of {replicas} replicas have confirmed the lease");
+            Err(entry.route().no_answer(Operation::Extending, &source))
+        }
+    }
+}
+
+/// Whether a hold with this policy can be extended to a deadline.
+fn check_policy(policy: LeasePolicy, deadline: Time, lease: Duration) -> Result<(), Error> {
+    let LeasePolicy::Fixed { limit, .. } = policy else {
+        let problem =
+            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
+                .to_owned();
+        return Err(Error::InvalidConfig {
+            what: "extend",
+            problem,
+        });
+    };
+    if limit.is_some_and(|limit| deadline > limit) {
+        let problem = "it reaches past the max_hold of this hold";
+        return Err(Error::InvalidDuration {
+            what: "lease",
+            given: lease,
+            problem,
+        });
+    }
+    Ok(())
 }

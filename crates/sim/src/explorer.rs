@@ -9,6 +9,7 @@ pub mod coverage;
 mod ends;
 mod holds;
 mod noted;
+mod replicas;
 pub mod server;
 pub mod state;
 mod steps;
@@ -40,6 +41,8 @@ pub struct World {
     pub budget: Budget,
     /// Whether owners hand the lock to each other.
     pub handover: HandOver,
+    /// How many replicas must confirm a lease.
+    pub replicas: u32,
     /// Which inputs have come while which operation was under way.
     pub reached: Reached,
 }
@@ -79,6 +82,11 @@ pub enum Action {
     HandOver(usize),
     /// An answer is read by the task that waits for it.
     Deliver(usize),
+    /// The same of a renewal or an `extend`, which too few replicas confirm in time.
+    DeliverUnconfirmed(usize),
+    /// Replicas confirm what a call has taken, or too few do.
+    Confirm(usize),
+    DoNotConfirm(usize),
     /// The connection is lost, with everything on it.
     Lose,
     /// Something that was deferred is done.
@@ -113,7 +121,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const FIXED_LEASE: Duration = Duration::from_secs(12);
 
 impl Verb {
-    fn terms(self) -> (Order, Terms) {
+    fn terms(self, replicas: u32) -> (Order, Terms) {
         let limit = (self == Self::LockLimited).then_some(FIXED_LEASE);
         let (order, kind, lease) = match self {
             Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
@@ -121,7 +129,13 @@ impl Verb {
             Self::LockLimited => (Order::Queued, LeaseKind::Watchdog, FIXED_LEASE),
             _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),
         };
-        (order, Terms { lease, kind, limit })
+        let terms = Terms {
+            lease,
+            kind,
+            limit,
+            replicas,
+        };
+        (order, terms)
     }
 }
 
@@ -159,6 +173,7 @@ impl Model for World {
             jobs: std::collections::BTreeSet::new(),
             ended: std::collections::BTreeSet::new(),
             budget: self.budget,
+            replicas: self.replicas,
             life: Life::Open,
             closing: 0,
             robbed: false,
@@ -190,6 +205,7 @@ impl Model for World {
             actions.push(Action::Execute);
         }
         actions.extend((0..state.answers.len()).map(Action::Deliver));
+        state.replica_actions(actions);
         if state.budget.losses > 0 && state.wire.len() + state.answers.len() > 0 {
             actions.push(Action::Lose);
         }

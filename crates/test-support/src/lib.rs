@@ -33,7 +33,7 @@ pub use fake_cluster::{FakeCluster, NodeView};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy, Scripted};
 pub use scripts::{
-    ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, acquire_to, is_script, release_to,
+    ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH, acquire_to, is_script, release_to,
 };
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};

@@ -6,6 +6,7 @@ pub const PASS: &str = include_str!("../../../lua/pass.lua");
 pub const RENEW: &str = include_str!("../../../lua/renew.lua");
 pub const FORCE_UNLOCK: &str = include_str!("../../../lua/force_unlock.lua");
 pub const INSPECT: &str = include_str!("../../../lua/inspect.lua");
+pub const TOUCH: &str = include_str!("../../../lua/touch.lua");
 
 /// Whether the words call this script with this owner's target count.
 pub fn is_script(words: &[String], source: &str) -> bool {

@@ -13,7 +13,7 @@ use crate::core::{
 const FIXED: Terms = Terms {
     lease: Duration::from_secs(10),
     kind: crate::core::LeaseKind::Fixed,
-    limit: None,
+    ..TERMS
 };
 
 impl Fixture {
@@ -374,14 +374,14 @@ fn a_fixed_lease_is_looked_at_and_never_renewed() {
     fixture.at(10);
     let request = fixture.step(|core, now, out| core.timer_fired(now, A, out));
     assert_eq!(request.expect("due").asked, RenewalAsk::Check);
-    let sent_at = fixture.now;
-    let lease = Duration::from_secs(90);
-    fixture.step(|core, now, out| core.extended(now, A, hold, sent_at, lease, out));
+    let leased = (fixture.now, Duration::from_secs(90));
+    fixture.step(|core, now, out| core.confirmed(now, A, hold, leased, 0, out));
     let moved = fixture.core.snapshot(fixture.now, A, hold).expect("held");
     assert!(moved.ends > snapshot.ends && moved.deadline > snapshot.deadline);
     let other = crate::core::HoldId(99);
     let before = fixture.core.clone();
-    fixture.step(|core, now, out| core.extended(now, A, other, sent_at, lease * 2, out));
+    let leased = (leased.0, leased.1 * 2);
+    fixture.step(|core, now, out| core.confirmed(now, A, other, leased, 0, out));
     assert_eq!(fixture.core, before, "a hold that has ended moves nothing");
 }
 

@@ -55,7 +55,7 @@ fn a_fixed_lease_that_ends_at_the_limit_has_reached_the_limit() {
     let at_the_limit = Terms {
         lease: Duration::from_secs(5),
         kind: LeaseKind::Fixed,
-        limit: LIMITED.limit,
+        ..LIMITED
     };
     let hold = fixture.lock_with(A, at_the_limit);
     fixture.now = fixture.now + Duration::from_secs(5);
@@ -73,7 +73,7 @@ fn a_detached_lease_that_has_run_out_is_no_news() {
     let fixed = Terms {
         lease,
         kind: LeaseKind::Fixed,
-        limit: None,
+        ..TERMS
     };
     for (terms, detached, lost) in [(fixed, true, 0), (fixed, false, 1), (LIMITED, true, 1)] {
         let mut fixture = Fixture::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LEASE_MIN, RenewalState, Tenure, local_deadline};
+use super::{LEASE_MIN, RenewalState, Tenure, lease_for_deadline, local_deadline};
 use crate::core::{RenewalAsk, Rules, Time};
 
 impl Tenure {
@@ -23,7 +23,13 @@ impl Tenure {
         match self.renewal {
             RenewalState::RetryAt(at) => at,
             RenewalState::Waiting | RenewalState::InFlight => {
-                self.renewed_at + rules.watchdog_timeout / 3
+                let period = rules.watchdog_timeout / 3;
+                let due = self.renewed_at + period;
+                match self.is_ahead() {
+                    // Nested into a hold with a short lease.
+                    true => due.min(self.deadline - period),
+                    false => due,
+                }
             }
         }
     }
@@ -81,7 +87,18 @@ impl Tenure {
             true => Some(self.promised(now, rules)),
             false => self.renewal_lease(now, rules),
         };
+        let lease = lease.max(self.unconfirmed_lease(now));
         Some(lease.map_or(RenewalAsk::Check, RenewalAsk::Extend))
+    }
+
+    /// What replicas are still to confirm of a fixed lease, because only the primary was asked for it.
+    fn unconfirmed_lease(&self, now: Time) -> Option<Duration> {
+        if !self.is_ahead() {
+            return None;
+        }
+        let fixed = self.holds.iter().filter(|hold| !hold.policy.is_renewed());
+        let until = fixed.filter_map(|hold| hold.policy.ends()).max()?;
+        (until > self.deadline).then(|| lease_for_deadline(until.since(now)))
     }
 
     /// Begins a renewal at a server that has taken over.
@@ -90,18 +107,27 @@ impl Tenure {
         self.renew_now(now, rules)
     }
 
-    /// The renewal under way found everything as it should be.
-    pub(in crate::core) fn renewed(&mut self, sent_at: Time, asked: RenewalAsk) {
-        self.renewal = RenewalState::Waiting;
+    /// The renewal under way found everything as it should be, and this many replicas have confirmed it.
+    pub(in crate::core) fn renewed(
+        &mut self,
+        now: Time,
+        sent_at: Time,
+        asked: RenewalAsk,
+        acknowledged: u32,
+        rules: &Rules,
+    ) {
         if let RenewalAsk::Extend(lease) = asked {
+            if !self.promise(sent_at, lease, acknowledged) {
+                return self.not_renewed(now, rules);
+            }
             // One that went to the former server may promise less.
             self.behind &= local_deadline(sent_at, lease) < self.deadline;
-            self.promise(sent_at, lease);
         }
+        self.renewal = RenewalState::Waiting;
         self.in_order_since(sent_at);
     }
 
-    /// The renewal under way has no answer: it is repeated soon.
+    /// The renewal under way has no answer, or too few replicas have confirmed it: it is repeated soon.
     pub(in crate::core) fn not_renewed(&mut self, now: Time, rules: &Rules) {
         self.renewal = RenewalState::RetryAt(now + rules.retry_after());
     }

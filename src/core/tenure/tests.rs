@@ -17,17 +17,22 @@ fn secs(secs: u64) -> Duration {
 }
 
 fn tenure_of(policies: &[LeasePolicy]) -> (Tenure, Vec<HoldId>) {
+    tenure_with(policies, 0)
+}
+
+fn tenure_with(policies: &[LeasePolicy], replicas: u32) -> (Tenure, Vec<HoldId>) {
     let mut ids = crate::core::values::Ids::default();
     let mut tenure = Tenure::new(NOW);
     let holds = policies.iter().map(|policy| {
         let id = ids.hold();
-        tenure.add(id, *policy, NOW, RULES.watchdog_timeout, &RULES);
+        tenure.add(id, *policy, NOW, LEASE, replicas, &RULES);
         id
     });
     let holds = holds.collect();
     (tenure, holds)
 }
 
+const LEASE: Duration = RULES.watchdog_timeout;
 const WATCHDOG: LeasePolicy = LeasePolicy::Watchdog { limit: None };
 
 fn reasons(losses: &[Loss]) -> Vec<LossReason> {
@@ -38,7 +43,7 @@ fn reasons(losses: &[Loss]) -> Vec<LossReason> {
 fn the_deadline_lies_before_the_servers_and_only_moves_forward() {
     let (mut tenure, _) = tenure_of(&[WATCHDOG]);
     assert_eq!(tenure.deadline, NOW + Duration::from_millis(29_698));
-    tenure.promise(NOW, secs(1));
+    assert!(tenure.promise(NOW, secs(1), 0));
     assert_eq!(tenure.deadline, NOW + Duration::from_millis(29_698));
 }
 
@@ -69,9 +74,9 @@ fn short_nested_holds_do_not_put_off_the_renewal() {
         until: later + lease,
         limit: None,
     };
-    tenure.add(holds[0], fixed, later, lease, &RULES);
+    tenure.add(holds[0], fixed, later, lease, 0, &RULES);
     assert_eq!(tenure.due_at(&RULES), due);
-    tenure.add(holds[0], WATCHDOG, later, RULES.watchdog_timeout, &RULES);
+    tenure.add(holds[0], WATCHDOG, later, LEASE, 0, &RULES);
     assert_eq!(
         tenure.due_at(&RULES),
         later + secs(10),
@@ -87,7 +92,7 @@ fn a_limit_cuts_the_lease_that_a_renewal_asks_for() {
     let later = NOW + secs(20);
     let lease = tenure.renewal_lease(later, &RULES).expect("renewed");
     assert!(lease > secs(20) && lease < Duration::from_millis(20_300));
-    tenure.renewed(later, RenewalAsk::Extend(lease));
+    tenure.renewed(later, later, RenewalAsk::Extend(lease), 0, &RULES);
     assert!(tenure.deadline >= limit, "the limit comes first");
     assert_eq!(tenure.due_at(&RULES), later + secs(10));
     assert_eq!(tenure.expires_at(), Some(limit));
@@ -115,4 +120,86 @@ fn a_snapshot_says_what_is_over_and_changes_nothing() {
         (None, Some(LossReason::LeaseOver))
     );
     assert_eq!(tenure, before);
+}
+
+/// The rule of the module, for everything that may raise a lease.
+#[test]
+fn only_a_lease_that_enough_replicas_have_confirmed_moves_the_deadline() {
+    let later = NOW + secs(5);
+    let confirmed = local_deadline(later, LEASE);
+    type Raises = fn(&mut Tenure, HoldId, Time, u32);
+    let renewed: Raises = |tenure, _, at, acknowledged| {
+        let asked = RenewalAsk::Extend(LEASE);
+        tenure.renewed(at, at, asked, acknowledged, &RULES);
+    };
+    let extended: Raises = |tenure, hold, at, acknowledged| {
+        let moves = tenure.confirmed(hold, at, LEASE, acknowledged, &RULES);
+        assert_eq!(moves, acknowledged >= tenure.replicas);
+    };
+    let nested: Raises = |tenure, hold, at, acknowledged| {
+        tenure.add(hold, WATCHDOG, at, LEASE, acknowledged, &RULES);
+    };
+    for (raises, acknowledged, moves) in [
+        (renewed, 0, false),
+        (renewed, 1, false),
+        (renewed, 2, true),
+        (extended, 1, false),
+        (extended, 2, true),
+        // It asks for replicas, which says nothing about them.
+        (nested, 2, false),
+    ] {
+        let (mut tenure, holds) = tenure_with(&[WATCHDOG], 2);
+        let (first, due) = (tenure.deadline, tenure.due_at(&RULES));
+        assert!(tenure.begin_renewal(NOW + secs(10), &RULES).is_some());
+        raises(&mut tenure, holds[0], later, acknowledged);
+        let deadline = if moves { confirmed } else { first };
+        assert_eq!(tenure.deadline, deadline, "{acknowledged}");
+        assert_eq!(
+            (tenure.expire(first).is_empty(), tenure.lost()),
+            (moves, (!moves).then_some(LossReason::NotRenewed))
+        );
+        if moves {
+            assert_eq!(tenure.due_at(&RULES), due + secs(5));
+        }
+    }
+}
+
+#[test]
+fn a_renewal_that_too_few_replicas_confirm_is_repeated() {
+    let (mut tenure, _) = tenure_with(&[WATCHDOG], 1);
+    let at = tenure.due_at(&RULES);
+    let asked = tenure.begin_renewal(at, &RULES).expect("due");
+    tenure.renewed(at + secs(3), at, asked, 0, &RULES);
+    let again = at + secs(4);
+    assert_eq!(tenure.due_at(&RULES), again);
+    let asked = tenure.begin_renewal(again, &RULES).expect("due");
+    tenure.renewed(again, again, asked, 1, &RULES);
+    assert_eq!(tenure.deadline, local_deadline(again, LEASE));
+    assert_eq!(tenure.due_at(&RULES), again + secs(10));
+}
+
+/// At first only the primary has what a nested hold asked for. Replicas are asked about it before the short lease
+/// of the outer one is over, and then as rarely as ever.
+#[test]
+fn what_a_nested_hold_asks_for_is_confirmed_in_time() {
+    let (short, limit) = (local_deadline(NOW, secs(5)), Some(NOW + secs(20)));
+    let fixed = |until| LeasePolicy::Fixed { until, limit: None };
+    let later = NOW + secs(2);
+    for (nested, end) in [
+        (WATCHDOG, local_deadline(later, LEASE)),
+        (fixed(NOW + secs(600)), NOW + secs(600)),
+        (LeasePolicy::Watchdog { limit }, NOW + secs(20)),
+    ] {
+        let (mut tenure, mut ids) = (Tenure::new(NOW), crate::core::values::Ids::default());
+        tenure.add(ids.hold(), fixed(short), NOW, secs(5), 1, &RULES);
+        assert_eq!(tenure.due_at(&RULES), NOW + secs(10));
+        tenure.add(ids.hold(), nested, later, LEASE, 1, &RULES);
+        assert_eq!(tenure.deadline, short);
+        let asked = tenure.begin_renewal(later, &RULES).expect("due");
+        tenure.renewed(later, later, asked, 1, &RULES);
+        assert!(tenure.deadline >= end, "{nested:?}");
+        assert_eq!(tenure.due_at(&RULES), later + secs(10), "{nested:?}");
+        assert_eq!(reasons(&tenure.expire(short)), [LossReason::LeaseOver]);
+        assert!(tenure.is_held());
+    }
 }

@@ -68,10 +68,12 @@ impl Oracle {
         behind.min()
     }
 
-    /// For how long nobody could renew a lock in between.
+    /// For how long nobody could renew a lock in between, or its replicas did not confirm it.
     pub(super) fn out(&self, lock: usize, from: Instant, until: Instant) -> Duration {
-        let keeps_from =
-            |outage: &&Outage| matches!(outage.broken, Broken::Primary | Broken::Cluster);
+        let keeps_from = |outage: &&Outage| match outage.broken {
+            Broken::Primary | Broken::Cluster => true,
+            Broken::Replicas | Broken::Move => self.locks[lock].synced,
+        };
         let spans = self.outages_of(lock).filter(keeps_from);
         let spans = spans.map(|outage| (outage.from, outage.until));
         covered(spans.collect(), from, until)

@@ -185,7 +185,7 @@ impl Oracle {
         let away = self.out(section.lock, before, at);
         if away < self.terms.watchdog_timeout / 2 {
             return Err(format!(
-                "lost (NotRenewed) at {}, and its primary was away for {away:?} only of the watchdog timeout before",
+                "lost (NotRenewed) at {}, and its servers were away for {away:?} only of the watchdog timeout before",
                 self.clock(at)
             ));
         }

@@ -243,22 +243,28 @@ fn a_release_may_come_when_the_lease_is_over_and_not_before() {
 
 #[test]
 fn a_renewal_that_fails_needs_an_outage_of_its_primary() {
-    let lost = |broken: Broken, slots: RangeInclusive<u16>, until: u64| {
+    let lost_at = |lock: usize, broken: Broken, slots: RangeInclusive<u16>, until: u64| {
         let mut played = Played::new();
         let (fault, whole) = (played.at(1_000), played.at(14_000));
         played.oracle.outage(fault, true);
         played.oracle.outage(whole, false);
         played.broken(broken, slots, 3_000, until);
-        let a = played.begins(PLAIN, "a", 100);
+        let a = played.begins(lock, "a", 100);
         played.ends(a, Ending::Lost(LossReason::NotRenewed), 12_100);
         played.judged(20_000).counts()
     };
+    let lost = |broken, slots, until| lost_at(PLAIN, broken, slots, until);
     assert_eq!(lost(Broken::Primary, 7..=7, 9_000), (0, 0, 0));
     assert_eq!(lost(Broken::Cluster, 0..=9, 9_000), (0, 0, 0));
     assert_eq!(lost(Broken::Primary, 7..=7, 8_900), (0, 0, 1), "too short");
     assert_eq!(lost(Broken::Primary, 8..=9, 14_000), (0, 0, 1), "of others");
     assert_eq!(lost(Broken::Replicas, 7..=7, 14_000), (0, 0, 1));
     assert_eq!(lost(Broken::Move, 7..=7, 14_000), (0, 0, 1));
+    // Without them nobody confirms it.
+    let unconfirmed = |broken, until| lost_at(SYNCED, broken, 7..=7, until);
+    assert_eq!(unconfirmed(Broken::Replicas, 9_000), (0, 0, 0));
+    assert_eq!(unconfirmed(Broken::Replicas, 8_900), (0, 0, 1));
+    assert_eq!(unconfirmed(Broken::Move, 9_000), (0, 0, 0));
 }
 
 #[test]

@@ -40,7 +40,14 @@ impl State {
         self.run_step(&rows, |core, now, out| core.note_change(now, out));
     }
 
-    pub(super) fn deliver(&mut self, sent: &Sent, reply: Reply) {
+    /// `in_time`: replicas confirm a renewal or an `extend` in time.
+    pub(super) fn deliver_nth(&mut self, nth: usize, in_time: bool) {
+        self.budget.lags -= u8::from(!in_time);
+        let (sent, reply) = self.answers.remove(nth);
+        self.deliver(&sent, reply, in_time);
+    }
+
+    fn deliver(&mut self, sent: &Sent, reply: Reply, in_time: bool) {
         if reply == Reply::Refused && self.replaces_pass(sent) {
             return;
         }
@@ -49,7 +56,8 @@ impl State {
                 At::Attempting { .. } => self.attempted(nth, sent, reply),
                 At::Unlocking { unlock } => self.unlock_answered(nth, &unlock, sent, reply),
                 At::Extending { hold, lease } => {
-                    self.extend_answered(nth, hold, lease, sent.sent_at, reply);
+                    let leased = (sent.sent_at, lease);
+                    self.extend_answered(nth, hold, leased, reply, in_time);
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
             },
@@ -67,6 +75,10 @@ impl State {
                     return;
                 };
                 let asked = lease.map_or(RenewalAsk::Check, RenewalAsk::Extend);
+                let acknowledged = match reply {
+                    Reply::Done if lease.is_some() => self.acknowledged(owner, in_time),
+                    _ => 0,
+                };
                 self.renewed(
                     owner,
                     generation,
@@ -74,6 +86,7 @@ impl State {
                         Reply::Done => RenewOutcome::Held {
                             sent_at: sent.sent_at,
                             asked,
+                            acknowledged,
                         },
                         Reply::Gone => RenewOutcome::Lost(LossReason::Gone),
                         Reply::Taken | Reply::Busy { .. } => RenewOutcome::Lost(LossReason::Taken),
@@ -119,6 +132,11 @@ impl State {
         let is_late = self.core.owner_of(&field_of(owner)) != Some((owner, generation));
         let input = match outcome {
             _ if is_late => Input::RenewLate,
+            RenewOutcome::Held {
+                asked: RenewalAsk::Extend(_),
+                acknowledged,
+                ..
+            } if acknowledged < self.replicas => Input::RenewUnknown,
             RenewOutcome::Held { .. } => Input::RenewHeld,
             RenewOutcome::Lost(_) => Input::RenewLost,
             RenewOutcome::Unknown => Input::RenewUnknown,
@@ -135,9 +153,10 @@ impl State {
         let untaken = match reply {
             Reply::Done => {
                 let is_late = !self.core.is_attempting(&permit);
-                self.taken(nth, &permit, sent.sent_at);
+                let unconfirmed = self.taken(nth, &permit, sent.sent_at);
                 if !is_late {
-                    return self.leave(nth);
+                    self.leave(nth);
+                    return self.waits_for_replicas(nth, unconfirmed);
                 }
                 return self.ask_again(nth, permit.waiter);
             }
@@ -175,7 +194,8 @@ impl State {
         }
     }
 
-    pub(super) fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) {
+    /// Answers with a hold that its caller is handed only when replicas have confirmed it.
+    pub(super) fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) -> Option<At> {
         let lost = self.is_lost(permit.owner);
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
         let input = if !self.core.is_attempting(permit) {
@@ -188,16 +208,20 @@ impl State {
         let taken = self.step(permit.owner, input, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
-        if let Ok(hold) = taken {
-            self.callers[nth].guards.push(hold);
-            let snapshot = self.core.snapshot(self.now, permit.owner, hold);
-            if snapshot.is_none_or(|found| found.over.is_some()) {
-                self.wrong = Some("a hold is given to its caller when its lease is over");
-            }
-            if lost {
-                self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
-            }
+        let hold = taken.ok()?;
+        let snapshot = self.core.snapshot(self.now, permit.owner, hold);
+        if snapshot.is_none_or(|found| found.over.is_some()) {
+            self.wrong = Some("a hold is given to its caller when its lease is over");
         }
+        if lost {
+            self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
+        }
+        if self.core.is_confirmed(permit.owner) {
+            self.callers[nth].guards.push(hold);
+            return None;
+        }
+        let leased = (sent_at, permit.terms.lease);
+        Some(At::Confirming { hold, leased })
     }
 
     pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
@@ -254,16 +278,19 @@ impl State {
         &mut self,
         nth: usize,
         hold: HoldId,
-        lease: Duration,
-        sent_at: Time,
+        leased: (Time, Duration),
         reply: Reply,
+        in_time: bool,
     ) {
         let owner = self.callers[nth].owner;
         let is_open = self.core.snapshot(self.now, owner, hold).is_some();
         match reply {
-            Reply::Done => self.step(owner, Input::Extended, |core, now, out| {
-                core.extended(now, owner, hold, sent_at, lease, out);
-            }),
+            Reply::Done => {
+                let acknowledged = self.acknowledged(owner, in_time);
+                self.step(owner, Input::Extended, |core, now, out| {
+                    core.confirmed(now, owner, hold, leased, acknowledged, out);
+                });
+            }
             Reply::Refused => {}
             _ if is_open => self.step(owner, Input::ExtendLost, |core, now, out| {
                 core.lose_owner(now, owner, None, LossReason::Gone, out);

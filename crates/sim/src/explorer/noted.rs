@@ -1,12 +1,12 @@
-//! What the core is told: each step, the pair that it is of, and its effects put aside.
+//! What the core is told: each step, the pair that it is of, and its effects, which are put aside and done later.
 
 use std::collections::BTreeSet;
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{Effects, Event, LockCore, ThreadId, Time};
+use redisson_lock::test_util::core::{Effects, Event, Life, LockCore, ThreadId, Time};
 
 use super::coverage::{Input, Row};
-use super::state::{Caller, Deferred, State};
+use super::state::{At, Caller, Deferred, State};
 
 impl State {
     /// Runs a step of the core that is about one owner, and puts its effects aside.
@@ -112,6 +112,42 @@ impl State {
             .extend(acquires_ended.map(Deferred::AcquireEnded));
         self.deferred
             .extend(jobs.map(|(owner, job)| Deferred::Job(owner, job)));
+    }
+
+    pub(super) fn apply(&mut self, deferred: Deferred) {
+        self.deferred.remove(&deferred);
+        match deferred {
+            // Nobody sets one any more.
+            Deferred::Timer(_) if self.has_ended() => {}
+            // Read now, and not when the step asked for it.
+            Deferred::Timer(owner) => match self.core.timer(owner) {
+                Some(at) => {
+                    self.timers.insert(owner, at);
+                }
+                None => {
+                    self.timers.remove(&owner);
+                }
+            },
+            Deferred::Wake(waiter) => {
+                let mut callers = self.callers.iter_mut();
+                let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
+                asleep.into_iter().for_each(|caller| caller.woken = true);
+            }
+            Deferred::AcquireEnded(owner) => {
+                let callers = self.callers.iter_mut();
+                for caller in callers.filter(|caller| caller.owner == owner) {
+                    if let At::Waiting { acquire_ended, .. } = &mut caller.at {
+                        *acquire_ended = true;
+                    }
+                }
+            }
+            Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
+            Deferred::Job(owner, job) => {
+                self.jobs.insert((owner, job));
+            }
+            Deferred::Forced(owner, generation) => self.forced(owner, generation),
+            Deferred::LoseAll => self.lose_all(),
+        }
     }
 }
 

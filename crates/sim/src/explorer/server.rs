@@ -11,6 +11,8 @@ use redisson_lock::test_util::core::{ThreadId, Time};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     pub lock: Option<(Holder, u32, Time)>,
+    /// What the replicas have: of all that was replicated, what they have confirmed.
+    pub replica: Option<(Holder, u32, Time)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +132,8 @@ impl Server {
     }
 
     pub fn expire(&mut self, now: Time) {
-        self.lock.take_if(|(_, _, until)| *until <= now);
+        for lock in [&mut self.lock, &mut self.replica] {
+            lock.take_if(|(_, _, until)| *until <= now);
+        }
     }
 }

@@ -57,6 +57,11 @@ pub enum At {
     Unlocking {
         unlock: Unlock,
     },
+    /// It has taken the lock then, and waits for the replicas.
+    Confirming {
+        hold: HoldId,
+        leased: (Time, Duration),
+    },
     /// Its fixed lease is being extended.
     Extending {
         hold: HoldId,
@@ -117,6 +122,8 @@ pub struct State {
     /// Holds that have ended and whose guard is open.
     pub ended: BTreeSet<HoldId>,
     pub budget: Budget,
+    /// How many replicas must confirm a lease.
+    pub replicas: u32,
     pub life: Life,
     /// How far `close` has come.
     pub closing: u8,
@@ -151,6 +158,8 @@ pub struct Budget {
     pub forces: u8,
     /// The runtime ends.
     pub ends: u8,
+    /// Replicas do not confirm something in time.
+    pub lags: u8,
 }
 
 impl State {
@@ -239,7 +248,8 @@ impl State {
         });
         self.ended = ended.collect();
         self.timers.values_mut().for_each(|at| visitor.time(at));
-        if let Some((_, _, until)) = &mut self.server.lock {
+        let locks = [&mut self.server.lock, &mut self.server.replica];
+        for (_, _, until) in locks.into_iter().flatten() {
             visitor.time(until);
         }
         visitor.time(&mut self.now);
@@ -269,6 +279,10 @@ impl Caller {
                 visitor.time(limit);
             }
             At::Extending { hold, .. } => hold.visit(visitor),
+            At::Confirming { hold, leased } => {
+                hold.visit(visitor);
+                visitor.time(&mut leased.0);
+            }
             At::Unlocking { unlock } => {
                 unlock.op.visit(visitor);
                 visitor.time(&mut unlock.deadline);
@@ -280,7 +294,11 @@ impl Caller {
         match &self.at {
             At::Queued { waiter, .. } | At::Listening { waiter, .. } => Some(*waiter),
             At::Attempting { permit } => Some(permit.waiter),
-            At::Ready | At::Waiting { .. } | At::Unlocking { .. } | At::Extending { .. } => None,
+            At::Ready
+            | At::Waiting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => None,
         }
     }
 }

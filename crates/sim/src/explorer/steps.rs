@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, JobStep, Life, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
+    Admission, JobStep, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
 use super::noted::{field_of, owner_of};
 use super::server::{Holder, Script};
-use super::state::{At, Deferred, Sender, State, lease_of};
+use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
 impl State {
@@ -24,10 +24,10 @@ impl State {
             }
             Action::Execute => self.execute(),
             Action::HandOver(nth) => self.hand_over(nth),
-            Action::Deliver(nth) => {
-                let (sent, reply) = self.answers.remove(nth);
-                self.deliver(&sent, reply);
-            }
+            Action::Deliver(nth) => self.deliver_nth(nth, true),
+            Action::DeliverUnconfirmed(nth) => self.deliver_nth(nth, false),
+            Action::Confirm(nth) => self.confirm(nth, true),
+            Action::DoNotConfirm(nth) => self.confirm(nth, false),
             Action::Lose => {
                 self.budget.losses -= 1;
                 self.lose();
@@ -109,7 +109,11 @@ impl State {
                 Some(stuck.map_or(*limit, |stuck| stuck.min(*limit)))
             }
             At::Waiting { limit, .. } => Some(*limit),
-            At::Ready | At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => None,
+            At::Ready
+            | At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => None,
         });
         let lease = self.server.lock.map(|(_, _, until)| until);
         let due = self.timers.values().copied().chain(limits).chain(lease);
@@ -136,7 +140,10 @@ impl State {
                 limit,
                 ..
             } => *acquire_ended || *limit <= self.now,
-            At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => false,
+            At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => false,
         }
     }
 
@@ -172,7 +179,10 @@ impl State {
                 self.drop_hold(owner, hold);
                 self.leave(nth);
             }
-            At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => {}
+            At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => {}
         }
     }
 
@@ -185,7 +195,7 @@ impl State {
     /// A call that wants the lock.
     fn call(&mut self, nth: usize, verb: Verb) {
         let owner = self.callers[nth].owner;
-        let (order, terms) = verb.terms();
+        let (order, terms) = verb.terms(self.replicas);
         let input = match order {
             Order::AtOnce => Input::JoinsAtOnce,
             Order::Queued => Input::JoinsQueue,
@@ -231,8 +241,9 @@ impl State {
                 );
             }
             Ok(Admission::Granted(permit, sent_at)) => {
-                self.taken(nth, &permit, sent_at);
+                let unconfirmed = self.taken(nth, &permit, sent_at);
                 self.leave(nth);
+                self.waits_for_replicas(nth, unconfirmed);
             }
             Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
                 self.leave(nth);
@@ -342,6 +353,12 @@ impl State {
             }
             At::Unlocking { unlock } => self.not_unlocked(&unlock, NoReply::GoOn),
             At::Waiting { hold, .. } => self.drop_hold(owner, hold),
+            // Its call is counted already.
+            At::Confirming { hold, .. } => {
+                self.drop_hold(owner, hold);
+                self.callers[nth].at = At::Ready;
+                return;
+            }
             At::Ready | At::Queued { .. } | At::Listening { .. } | At::Extending { .. } => {}
         }
         self.nobody_waits(Sender::Caller(nth));
@@ -355,42 +372,6 @@ impl State {
             sent.sender = Sender::Nobody;
         }
         self.answers.retain(|(sent, _)| sent.sender != sender);
-    }
-
-    pub(super) fn apply(&mut self, deferred: Deferred) {
-        self.deferred.remove(&deferred);
-        match deferred {
-            // Nobody sets one any more.
-            Deferred::Timer(_) if self.has_ended() => {}
-            // Read now, and not when the step asked for it.
-            Deferred::Timer(owner) => match self.core.timer(owner) {
-                Some(at) => {
-                    self.timers.insert(owner, at);
-                }
-                None => {
-                    self.timers.remove(&owner);
-                }
-            },
-            Deferred::Wake(waiter) => {
-                let mut callers = self.callers.iter_mut();
-                let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
-                asleep.into_iter().for_each(|caller| caller.woken = true);
-            }
-            Deferred::AcquireEnded(owner) => {
-                let callers = self.callers.iter_mut();
-                for caller in callers.filter(|caller| caller.owner == owner) {
-                    if let At::Waiting { acquire_ended, .. } = &mut caller.at {
-                        *acquire_ended = true;
-                    }
-                }
-            }
-            Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
-            Deferred::Job(owner, job) => {
-                self.jobs.insert((owner, job));
-            }
-            Deferred::Forced(owner, generation) => self.forced(owner, generation),
-            Deferred::LoseAll => self.lose_all(),
-        }
     }
 }
 

@@ -47,6 +47,12 @@ impl State {
                                 "I1: {owner:?} believes until {until:?}, the server says {expires:?}"
                             ));
                         }
+                        if !self.is_replicated(owner, until) {
+                            return Some(format!(
+                                "{owner:?} believes until {until:?}, the replicas have {:?}",
+                                self.server.replica
+                            ));
+                        }
                     }
                     found => {
                         return Some(format!(
@@ -67,7 +73,10 @@ impl State {
             let wants_a_lock = caller.at == At::Ready;
             matches!(
                 caller.at,
-                At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. }
+                At::Attempting { .. }
+                    | At::Unlocking { .. }
+                    | At::Confirming { .. }
+                    | At::Extending { .. }
             ) || !wants_a_lock && self.can_run(nth, world)
         });
         !busy
@@ -109,9 +118,11 @@ impl State {
             At::Queued { .. } => true,
             At::Listening { .. } => !self.expired && !self.robbed,
             At::Waiting { .. } => true,
-            At::Ready | At::Attempting { .. } | At::Unlocking { .. } | At::Extending { .. } => {
-                false
-            }
+            At::Ready
+            | At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => false,
         });
         let asleep = asleep.filter(|caller| free || matches!(caller.at, At::Waiting { .. }))?;
         if self.expired

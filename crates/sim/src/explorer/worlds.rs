@@ -3,6 +3,7 @@
 mod handed_over;
 mod kinds;
 mod larger;
+mod replicated;
 
 use redisson_lock::HandOver;
 
@@ -22,6 +23,7 @@ const NOTHING: Budget = Budget {
     refusals: 0,
     forces: 0,
     ends: 0,
+    lags: 0,
 };
 
 macro_rules! at_most {
@@ -35,7 +37,7 @@ macro_rules! at_most {
 }
 
 at_most!(
-    losses, cancels, ticks, foreign, wipes, closes, refusals, forces, ends
+    losses, cancels, ticks, foreign, wipes, closes, refusals, forces, ends, lags
 );
 
 fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> World {
@@ -48,6 +50,7 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
         callers,
         budget,
         handover: HandOver::off(),
+        replicas: 0,
         reached: Reached::leaked(),
     }
 }
@@ -61,6 +64,7 @@ pub fn all() -> Vec<World> {
         with_others(),
         kinds::kinds(),
         handed_over::handed_over(),
+        replicated::replicated(),
     ]
     .concat()
 }
