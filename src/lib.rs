@@ -52,6 +52,10 @@
 
 #![deny(clippy::disallowed_methods)]
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 // The code on these pages compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Busy, Error, HoldState, LockClient, LossReason, Operation};
-use test_support::{ProxiedPair, Server, TestServer, eventually, ms};
+use test_support::{ProxiedPair, Server, TestServer, eventually, ms, test, tokio};
 
 /// An error of a program that uses locks.
 #[derive(Debug)]

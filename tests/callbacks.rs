@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, test};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Announce, Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason, RefusedKind,
 };
-use test_support::{Cluster, eventually, ms, slot, stalls};
+use test_support::{Cluster, eventually, ms, slot, stalls, tokio};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
     builder.watchdog_timeout(ms(6_000)).command_timeout(ms(900))

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
-use test_support::{Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms};
+use test_support::{Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms, tokio};
 
 const WATCHDOG: u64 = 1500;
 const PERIOD: u64 = WATCHDOG / 3;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fred::prelude::{Builder, Config};
 use fred::types::RespVersion;
 use redisson_lock::{Announce, Error, LockClient, LockGuard};
-use test_support::{Cluster, Control, eventually, ms, slot, stalls};
+use test_support::{Cluster, Control, eventually, ms, slot, stalls, tokio};
 use tokio::task::JoinHandle;
 
 const OTHER: &str = "11111111-1111-4111-8111-111111111111:1";

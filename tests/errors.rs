@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, Operation, RefusedKind};
-use test_support::{Server, TestServer, eventually, ms};
+use test_support::{Server, TestServer, eventually, ms, tokio};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {

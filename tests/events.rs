@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient};
-use test_support::{Fate, Proxy, Server, TestServer, eventually, ms, release_to};
+use test_support::{Fate, Proxy, Server, TestServer, eventually, ms, release_to, test, tokio};
 use tokio::runtime::Runtime;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

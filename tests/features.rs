@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use redisson_lock::{HandOver, LockClientBuilder};
 use serde_json::json;
-use test_support::{TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, test, tokio};
 
 /// What was recorded: a counter's value, or how many values a histogram was told.
 fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {

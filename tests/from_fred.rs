@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
 use redisson_lock::{ConnectionFence, Error, LockClient};
-use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms};
+use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms, tokio};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 

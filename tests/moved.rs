@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, RefusedKind};
 use test_support::{
-    ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls,
+    ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls, tokio,
 };
 
 /// A primary and its replica, in step, and a name that leads to the primary.

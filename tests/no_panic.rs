@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redisson_lock::blocking::LockClient;
-use test_support::Server;
+use test_support::{Server, test};
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 

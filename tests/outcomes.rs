@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
 use test_support::{
     Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer, acquire_to,
-    eventually, is_script, ms, release_to, stalls,
+    eventually, is_script, ms, release_to, stalls, tokio,
 };
 
 /// The fence is not permitted to this user.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockGuard};
-use test_support::{TestServer, eventually, ms, stalls};
+use test_support::{TestServer, eventually, ms, stalls, test, tokio};
 
 /// A body that hangs is a failure, not a test that never ends.
 async fn within(body: impl Future<Output = ()>) {

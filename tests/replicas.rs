@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
-use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot};
+use test_support::{Cluster, Control, Monitor, Server, TestServer, eventually, ms, slot, tokio};
 use tokio::task::JoinSet;
 
 /// A primary with two replicas that have its data.

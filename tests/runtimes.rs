@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LossReason};
-use test_support::{TestServer, ms};
+use test_support::{TestServer, ms, test};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 300;

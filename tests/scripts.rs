@@ -1,7 +1,9 @@
 //! Each Lua file alone, on a real server: the whole table of states, every row also with the script
 //! sent twice, and every right that a script needs taken away in every state.
 
-use test_support::{ACQUIRE, Control, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, Server, ms};
+use test_support::{
+    ACQUIRE, Control, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, Server, ms, test,
+};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LossReason};
-use test_support::{Sentinels, eventually, ms};
+use test_support::{Sentinels, eventually, ms, tokio};
 
 async fn connect(sentinels: &Sentinels) -> LockClient {
     connect_to(&sentinels.url()).await

@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LockGuard};
-use test_support::{Proxy, TestServer, eventually, has_listener, ms, stalls};
+use test_support::{Proxy, TestServer, eventually, has_listener, ms, stalls, tokio};
 
 const COMMAND: Duration = Duration::from_millis(400);
 

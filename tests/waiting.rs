@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient};
-use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls};
+use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/waiting.rs"]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{Control, eventually, ms, stalls};
+use test_support::{Control, eventually, ms, stalls, tokio};
 
 use super::TestServer;
 

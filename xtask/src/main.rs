@@ -6,6 +6,10 @@
 
 #![allow(unreachable_pub, reason = "a program, not a library")]
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 mod bench;
 mod chaos;
 mod demo;

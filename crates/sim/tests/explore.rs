@@ -2,11 +2,12 @@
 //! and exactly those pairs of an input and of what was under way when it came.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sim::explorer::coverage::{self, Input, Row};
 use sim::explorer::{self, World};
 use stateright::{Checker, Model};
+use test_support::{may_take, test};
 
 /// Where the counts are written down. `UPDATE_EXPLORED=1` writes them anew.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/explored.txt");
@@ -77,6 +78,7 @@ fn as_written(found: &str, file: &str, test: &str) {
 #[test]
 #[ignore = "minutes: `cargo xtask explore --deep`"]
 fn the_larger_worlds_are_explored_to_their_end() {
+    may_take(Duration::from_secs(3_600));
     let worlds = wanted(explorer::deep());
     let (lines, _): (String, Vec<_>) = worlds.map(explore).unzip();
     if std::env::var_os("WORLD").is_some() {

@@ -10,8 +10,15 @@
     reason = "only tests use it, and a panic is how a test fails"
 )]
 
+// The attributes of its own tests name it.
+extern crate self as test_support;
+#[cfg(test)]
+#[macro_use]
+extern crate test_macros;
+
 mod cluster;
 mod commands;
+mod limit;
 mod pair;
 pub mod peer;
 mod proxy;
@@ -26,6 +33,7 @@ mod test_server;
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, NODE_TIMEOUT, slot};
+pub use limit::{LIMIT, Limited, begins, may_take};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy};
 pub use scripts::{
@@ -35,7 +43,14 @@ pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};
 pub use stalls::{processor_time, stalls};
 pub use test_cluster::TestCluster;
+pub use test_macros::test;
 pub use test_server::TestServer;
+
+/// What tests use in the place of tokio, so that `#[tokio::test]` has a time limit.
+pub mod tokio {
+    pub use ::test_macros::tokio_test as test;
+    pub use ::tokio::*;
+}
 
 /// Waits for a fact. The budget is a bound, not a wait, and is for a machine that runs.
 pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use test_support::{Proxy, TestServer, eventually, ms};
+use test_support::{Proxy, TestServer, eventually, ms, tokio};
 
 /// An instance of the service.
 struct Instance {

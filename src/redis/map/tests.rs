@@ -1,5 +1,7 @@
 //! Tests of the map without a server.
 
+use test_support::tokio;
+
 use super::*;
 use crate::redis::lane::Lane;
 use crate::runtime::Runtime;
