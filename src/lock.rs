@@ -25,8 +25,7 @@ use crate::wire::LockName;
 
 pub use inspect::Holder;
 use release::OpenHold;
-use waiter::Wait;
-pub(crate) use waiter::sleep_until;
+pub(crate) use waiter::{Wait, sleep_until};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///

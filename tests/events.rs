@@ -73,6 +73,25 @@ fn collected() -> &'static Collected {
 }
 
 #[tokio::test]
+async fn a_standby_that_waits_for_long_logs_no_warning() {
+    let events = collected();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250)))
+        .await;
+    let mut control = server.control();
+    control.run(&["HSET", "standby", "java:1", "1"]);
+    control.run(&["PEXPIRE", "standby", "2000"]);
+    let led = client
+        .lock("standby")
+        .lead(async |_| Ok::<_, Error>(7))
+        .await;
+    assert!(matches!(led, Ok(7)), "{led:?}");
+    assert!(!events.has(Level::WARN, "lock=standby"));
+    server.finish([client]).await;
+}
+
+#[tokio::test]
 async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     let events = collected();
     let server = TestServer::new();
