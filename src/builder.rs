@@ -13,6 +13,7 @@ use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
+use crate::measure;
 use crate::redis::{Credentials, Redis, Settings, Tls, Wanted};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
@@ -131,7 +132,7 @@ impl LockClientBuilder {
     }
 
     /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
-    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. A crashed holder blocks others for so long.
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. If a holder crashes, others wait for up to this long.
     ///
     /// # Examples
     ///
@@ -332,6 +333,7 @@ impl LockClientBuilder {
             .subscribe_with(&settings, &shared.channels)
             .await?;
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
+        measure::describe();
         Ok(LockClient { handle })
     }
 

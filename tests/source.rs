@@ -222,7 +222,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
     (
         "entry",
         &[
-            "core", "few", "redis", "shared", "table", "timers", "runtime",
+            "core", "few", "redis", "shared", "table", "timers", "runtime", "measure",
         ],
     ),
     (
