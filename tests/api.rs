@@ -460,6 +460,14 @@ fn the_code_of_the_readme_is_an_example() {
     assert!(readme.contains(&format!("```rust,no_run\nuse {code}```")));
 }
 
+/// A program that is left through `?` keeps its locks for a lease unless a scope closes its client.
+#[test]
+fn the_first_program_of_the_documentation_closes_its_client() {
+    let front_page = read("src/lib.rs");
+    let program = front_page.split("```").nth(1).expect("a program");
+    assert!(program.contains("LockClient::scope("), "{program}");
+}
+
 /// Without the pages of the guide, and what only optional features compile. Sixty for one server, two for
 /// calls that are not polled and for holds that a late send left, one for what goes wrong with TLS, which fred's own
 /// features bring too, and the rest for several servers: the map, who tells it, and what
