@@ -52,12 +52,15 @@ pub struct LockClientBuilder {
 impl LockClient {
     /// Connects with default settings.
     ///
+    /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either this fails with
+    /// [`Error::NoRuntime`]; in a program that is built with `panic = "abort"`, it aborts the program, because tokio
+    /// shows what a runtime lacks by a panic alone. No other call of this crate raises a panic, not even one that it catches.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
     /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
-    /// [`Error::NoRuntime`]. Whether the runtime has timers tokio only says by a panic, which is caught: in a
-    /// program that is built with `panic = "abort"` a runtime without timers ends the program.
+    /// [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
