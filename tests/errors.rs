@@ -840,11 +840,8 @@ async fn an_answer_that_no_script_gives_is_reported_cut_short() {
         .expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     let imposter = tokio::spawn(imposter(listener, server.port));
-    let client = LockClient::builder()
-        .command_timeout(ms(300))
-        .connect(&format!("redis://127.0.0.1:{port}"))
-        .await
-        .expect("connected");
+    let url = format!("redis://127.0.0.1:{port}");
+    let client = LockClient::connect(&url).await.expect("connected");
     let error = failed(client.lock("a").lock().await);
     let Error::UnexpectedReply {
         script: "acquire",

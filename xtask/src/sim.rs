@@ -27,9 +27,9 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
 }
 
 /// The test to run, and its variables.
-fn parse<'a>(
-    arguments: &[&'a str],
-) -> Result<(&'static str, Vec<(&'static str, &'a str)>), Problem> {
+type Run<'a> = (&'static str, Vec<(&'static str, &'a str)>);
+
+fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
     let (mut test, mut variables) = (TEST, Vec::new());
     for pair in arguments.chunks(2) {
         let (name, number) = match *pair {

@@ -56,11 +56,28 @@ pub mod tokio {
 pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {
     let start = Instant::now();
     while !fact() {
-        let took = start.elapsed();
-        let in_time = took < budget || took < budget + stalls(start).min(8 * budget);
-        assert!(in_time, "not within {budget:?}: {what}");
+        assert!(is_within(budget, start), "not within {budget:?}: {what}");
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
+}
+
+/// Waits for a future, with a budget of the same kind. `None`: it was not ready in time.
+pub async fn within<F: Future>(budget: Duration, future: F) -> Option<F::Output> {
+    let (start, mut future) = (Instant::now(), std::pin::pin!(future));
+    while is_within(budget, start) {
+        tokio::select! {
+            biased;
+            output = &mut future => return Some(output),
+            () = tokio::time::sleep(Duration::from_millis(3)) => {}
+        }
+    }
+    None
+}
+
+/// Whether no more than this has passed, the time left out in which something had to wait for a processor.
+fn is_within(budget: Duration, start: Instant) -> bool {
+    let took = start.elapsed();
+    took < budget || took < budget + stalls(start).min(8 * budget)
 }
 
 pub fn ms(ms: u64) -> Duration {

@@ -135,6 +135,7 @@ mod tests {
     async fn a_test_that_hangs_is_named_and_ended_with_what_it_has_started() {
         let for_ever = Duration::from_secs(3_600);
         if let Ok(way) = std::env::var(WAY) {
+            #[allow(clippy::zombie_processes, reason = "that is what is seen to")]
             let _child = Command::new("sleep").arg("3600").spawn().expect("started");
             match way.as_str() {
                 "a future" => std::future::pending().await,

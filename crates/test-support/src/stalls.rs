@@ -160,7 +160,11 @@ mod tests {
         std::thread::scope(|scope| {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             for _ in 0..4 * processors {
-                scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             std::thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
