@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sim::explorer::coverage::{self, Input, Row};
 use sim::explorer::{self, World};
 use stateright::{Checker, Model};
-use test_support::{may_take, test};
+use test_support::{Limited, may_take, test};
 
 /// Where the counts are written down. `UPDATE_EXPLORED=1` writes them anew.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/explored.txt");
@@ -49,6 +49,12 @@ fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
 /// that is not reached has its reason.
 #[test]
 fn every_world_is_explored_to_its_end() {
+    // Each world has a limit of its own.
+    may_take(Duration::MAX);
+    let explore = |world: World| {
+        let _limited = Limited::new(world.name);
+        explore(world)
+    };
     let worlds = wanted(explorer::all());
     let (lines, reached): (String, Vec<_>) = worlds.map(explore).unzip();
     if std::env::var_os("WORLD").is_some() {
