@@ -13,6 +13,7 @@ use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::start_job;
+use crate::measure;
 use crate::redis::{Credentials, Redis, Settings, Tls, Wanted};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
@@ -64,12 +65,15 @@ impl LockClient {
     /// Without a user the password is the default user's.
     /// [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) of a builder take precedence.
     ///
+    /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either this fails with
+    /// [`Error::NoRuntime`]; in a program that is built with `panic = "abort"`, it aborts the program, because tokio
+    /// shows what a runtime lacks by a panic alone. No other call of this crate raises a panic, not even one that it catches.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
     /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
-    /// [`Error::NoRuntime`]. Whether the runtime has timers tokio only says by a panic, which is caught: in a
-    /// program that is built with `panic = "abort"` a runtime without timers ends the program.
+    /// [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
@@ -144,7 +148,7 @@ impl LockClientBuilder {
     }
 
     /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
-    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. A crashed holder blocks others for so long.
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. If a holder crashes, others wait for up to this long.
     ///
     /// # Examples
     ///
@@ -348,6 +352,7 @@ impl LockClientBuilder {
             .subscribe_with(&settings, &shared.channels)
             .await?;
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
+        measure::describe();
         Ok(LockClient { handle })
     }
 

@@ -22,6 +22,7 @@ use crate::core::{
 };
 
 use crate::few::Few;
+use crate::measure;
 use crate::redis::Route;
 use crate::runtime::{event, isolated};
 use crate::shared::HoldStatus;
@@ -231,6 +232,7 @@ impl Entry {
         }
         for (total, amount) in &effects.totals {
             shared.totals.count(*total, *amount);
+            measure::count(*total, *amount);
         }
     }
 

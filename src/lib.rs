@@ -1,19 +1,25 @@
 //! Reentrant Redis locks, wire-compatible with Java's Redisson: renewed, with notice of a loss.
 //!
 //! ```no_run
-//! # async fn sell() {}
-//! # async fn run() -> Result<(), redisson_lock::Error> {
-//! use redisson_lock::LockClient;
+//! # async fn sell() -> Result<(), redisson_lock::Error> { Ok(()) }
+//! use redisson_lock::{Error, LockClient};
 //!
-//! let client = LockClient::connect("redis://127.0.0.1:6379").await?;
-//! let stock = client.lock("stock:42");
+//! #[tokio::main]
+//! async fn main() -> Result<(), Error> {
+//!     LockClient::scope("redis://127.0.0.1:6379", async |client| {
+//!         let stock = client.lock("stock:42");
 //!
-//! let guard = stock.lock().await?;
-//! // No other owner holds `stock:42` now, in this process or in any JVM.
-//! sell().await;
-//! guard.unlock().await?;
-//! # Ok(()) }
+//!         let guard = stock.lock().await?;
+//!         // No other owner holds `stock:42` now, in this process or in any JVM.
+//!         sell().await?;
+//!         guard.unlock().await
+//!     })
+//!     .await
+//! }
 //! ```
+//!
+//! When the [`scope`](LockClient::scope) ends, be it through `?`, the client releases what it holds. A program that ends
+//! without that, or without [`close`](LockClient::close), leaves its locks to their leases.
 //!
 //! # What is promised, and what is not
 //!
@@ -34,7 +40,7 @@
 //! `macros` adds the attribute [`#[locked]`](https://docs.rs/redisson-lock-macros), which takes a lock
 //! around an async function, and `LockClient::as_default`, which gives such functions their client.
 //!
-//! `metrics` tells the crate `metrics` how long locks are waited for and held, by class (`Lock::class`).
+//! `metrics` records wait and hold times, by class (`Lock::class`), and losses through the crate `metrics`.
 //!
 //! `serde` makes statistics, holders and reports serialisable, and has a builder read from a configuration.
 //!
@@ -51,6 +57,10 @@
 //! benchmarks, and how all of this is built and tested.
 
 #![deny(clippy::disallowed_methods)]
+
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
 
 // The code on these pages compiles.
 #[cfg(doctest)]

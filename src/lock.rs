@@ -25,8 +25,7 @@ use crate::wire::LockName;
 
 pub use inspect::Holder;
 use release::OpenHold;
-use waiter::Wait;
-pub(crate) use waiter::sleep_until;
+pub(crate) use waiter::{Wait, sleep_until};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -181,13 +180,11 @@ impl Lock {
         }
     }
 
-    /// The same lock, counted as one of this class: `checkout`, `nightly jobs`. Default `default`.
+    /// Returns this lock with the class under which its calls and holds are counted: `checkout`, `nightly jobs`.
+    /// Default `default`.
     ///
-    /// A class, and never the name of a lock, is the label of what the crate `metrics` is told: the counters
-    /// `redisson_lock_acquires_total` (`outcome`: `acquired`, `busy`, `failed`, `cancelled`) and
-    /// `redisson_lock_holds_total` (`released`, `lost`, `detached`), and the histograms
-    /// `redisson_lock_wait_seconds` (of calls that got the lock) and `redisson_lock_hold_seconds` (until the release
-    /// was answered, or the guard was dropped). Needs the feature `metrics`.
+    /// A class, and never the name of a lock, is the label of the [metrics](crate::guide::operations#statistics).
+    /// Needs the feature `metrics`.
     ///
     /// # Examples
     ///

@@ -1,22 +1,72 @@
-//! What is measured of calls and holds for the crate `metrics`, by the class that the caller names. Without the
-//! feature nothing is, and nothing is kept.
+//! What the crate `metrics` is given: calls and holds, by the class that the caller names, and totals to alert on.
+//! Without the feature nothing is measured, and nothing is kept.
 //!
-//! A recorder is the user's code: it is called in the caller's own task, where no mutex is held, and a panic of it ends
-//! with the measurement.
+//! A recorder is the user's code: it is called where no mutex is held, and a panic of it ends with the measurement.
 
 #[cfg(feature = "metrics")]
-pub(crate) use with_metrics::{Acquiring, Class, Holding};
+pub(crate) use with_metrics::{Acquiring, Class, Holding, count, describe};
 #[cfg(not(feature = "metrics"))]
-pub(crate) use without::{Acquiring, Class, Holding};
+pub(crate) use without::{Acquiring, Class, Holding, count, describe};
 
 #[cfg(feature = "metrics")]
 mod with_metrics {
     use std::sync::Arc;
+
+    use metrics::Unit;
     use tokio::time::Instant;
 
-    use crate::core::Ending;
+    use crate::core::{Ending, Total};
     use crate::runtime::isolated;
     use crate::shared::HoldStatus;
+
+    const ACQUIRES: &str = "redisson_lock_acquires_total";
+    const WAIT: &str = "redisson_lock_wait_seconds";
+    const HOLDS: &str = "redisson_lock_holds_total";
+    const HOLD: &str = "redisson_lock_hold_seconds";
+    const LOST: &str = "redisson_lock_lost_total";
+    const GIVEN_UP: &str = "redisson_lock_given_up_total";
+
+    /// Describes every metric. The totals without labels are there from now on: a counter that appears with its
+    /// first loss shows no increase.
+    pub(crate) fn describe() {
+        isolated(|| {
+            metrics::describe_counter!(
+                ACQUIRES,
+                Unit::Count,
+                "Calls that acquire a lock, nested ones included, by class and outcome"
+            );
+            metrics::describe_histogram!(
+                WAIT,
+                Unit::Seconds,
+                "How long the calls waited that acquired the lock, by class"
+            );
+            metrics::describe_counter!(
+                HOLDS,
+                Unit::Count,
+                "Holds that have ended, by class and outcome"
+            );
+            metrics::describe_histogram!(HOLD, Unit::Seconds, "How long locks were held, by class");
+            metrics::describe_counter!(LOST, Unit::Count, "Holds that were lost");
+            metrics::describe_counter!(
+                GIVEN_UP,
+                Unit::Count,
+                "Background releases that gave up and left the lock to its lease"
+            );
+            for name in [LOST, GIVEN_UP] {
+                metrics::counter!(name).increment(0);
+            }
+        });
+    }
+
+    /// Counts what is worth an alert.
+    pub(crate) fn count(total: Total, amount: u64) {
+        let name = match total {
+            Total::Lost => LOST,
+            Total::GaveUp => GIVEN_UP,
+            Total::Acquired | Total::Released | Total::Passed => return,
+        };
+        isolated(|| metrics::counter!(name).increment(amount));
+    }
 
     /// What the locks of one purpose are called together.
     #[derive(Clone, Copy)]
@@ -59,11 +109,9 @@ mod with_metrics {
         fn drop(&mut self) {
             isolated(|| {
                 let (class, outcome) = (self.class.0, self.outcome);
-                metrics::counter!("redisson_lock_acquires_total", "class" => class, "outcome" => outcome)
-                    .increment(1);
+                metrics::counter!(ACQUIRES, "class" => class, "outcome" => outcome).increment(1);
                 if outcome == "acquired" {
-                    metrics::histogram!("redisson_lock_wait_seconds", "class" => class)
-                        .record(self.since.elapsed());
+                    metrics::histogram!(WAIT, "class" => class).record(self.since.elapsed());
                 }
             });
         }
@@ -101,10 +149,8 @@ mod with_metrics {
                     _ if self.detached => "detached",
                     Some(Ending::Released) | None => "released",
                 };
-                metrics::counter!("redisson_lock_holds_total", "class" => class, "outcome" => outcome)
-                    .increment(1);
-                metrics::histogram!("redisson_lock_hold_seconds", "class" => class)
-                    .record(self.since.elapsed());
+                metrics::counter!(HOLDS, "class" => class, "outcome" => outcome).increment(1);
+                metrics::histogram!(HOLD, "class" => class).record(self.since.elapsed());
             });
         }
     }
@@ -114,7 +160,12 @@ mod with_metrics {
 mod without {
     use std::sync::Arc;
 
+    use crate::core::Total;
     use crate::shared::HoldStatus;
+
+    pub(crate) fn describe() {}
+
+    pub(crate) fn count(_: Total, _: u64) {}
 
     #[derive(Clone, Copy)]
     pub(crate) struct Class;

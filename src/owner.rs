@@ -272,6 +272,7 @@ const BUDGET_PROBE: usize = 160;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use test_support::tokio;
 
     const CLIENT_ID: &str = "c";
 

@@ -11,7 +11,7 @@ use crate::client::LockClient;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
-use crate::lock::{Lock, sleep_until};
+use crate::lock::{Lock, Wait, sleep_until};
 use crate::runtime::{in_span, span};
 
 impl Lock {
@@ -112,13 +112,20 @@ impl Lock {
         }
     }
 
-    /// Leader election: takes the lock, runs `body`, and goes on until the body returns.
+    /// Leader election: acquires the lock, runs `body`, and repeats both until the body returns.
     ///
-    /// The body is the leader's work, and runs again each time this process becomes the leader. It is
-    /// dropped as soon as the lock is at risk, which comes before anybody else can have it; the lock is
-    /// then released, and taken again only when Redis has confirmed that or the lease is over. While the
-    /// server is away, this waits. A process that shuts down ends the future (for example in a
-    /// `select!`) or the body: the lock is released, and another process leads.
+    /// The body is the leader's work, and runs again each time this process becomes the leader. It is dropped as soon
+    /// as the lock is at risk, which is before another process can have it. The lock is then released, and acquired
+    /// again once Redis has confirmed that or the lease is over. While the server is away, this call waits; a standby
+    /// that waits for long logs no warning.
+    ///
+    /// # Taking over
+    ///
+    /// A leader that shuts down ends this future (for example in a `select!`) or its body: the lock is released, and
+    /// a standby takes over immediately. After a crash the lock stays until its lease is over, which is at most the
+    /// [`watchdog_timeout`](crate::LockClientBuilder::watchdog_timeout) later and, as the leader renews at every third
+    /// of it, usually at least two thirds: 20 to 30 s by default. A shorter `watchdog_timeout` shortens that, and with
+    /// it the outage of Redis that a leader survives.
     ///
     /// # Errors
     ///
@@ -144,10 +151,8 @@ impl Lock {
         F: FnMut(HoldHandle) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // While the server is away it waits for it, however long.
-        let patient = self.retry_for(Duration::MAX);
         loop {
-            let guard = patient.lock().await?;
+            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
             let span = span!("lead", lock = %guard.name(), owner = %guard.owner());
             let ended = {
                 let at_risk = at_risk(guard.handle());
@@ -158,7 +163,7 @@ impl Lock {
                     ended = in_span(span.as_deref(), leading) => Some(ended),
                 }
             };
-            // Answered, or left to the background, behind which the next acquire of this owner waits.
+            // Answered, or left to the background: the next acquire of this owner waits for that.
             let _ = guard.unlock().await;
             if let Some(ended) = ended {
                 return ended;

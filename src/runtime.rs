@@ -220,8 +220,7 @@ impl Clock {
     }
 }
 
-/// Whether this runtime has timers. tokio cannot be asked; it panics when a timer is created, and
-/// reports that once on stderr.
+/// Whether this runtime has timers, which tokio only shows by a panic when one is created.
 pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }

@@ -163,6 +163,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use test_support::tokio;
 
     fn timers() -> Timers<()> {
         Timers::new(Runtime::current().expect("in a runtime"))

@@ -2,7 +2,7 @@
 //! refused, by the name of what is wrong and never by its value.
 
 use redisson_lock::{Error, LockClient, LockClientBuilder};
-use test_support::{Control, Server, TestServer, eventually, ms};
+use test_support::{Control, Server, TestServer, eventually, ms, tokio};
 
 fn brisk() -> LockClientBuilder {
     LockClient::builder().command_timeout(ms(900))

@@ -9,10 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockGuard};
-use test_support::{TestServer, eventually, ms, processor_time, stalls};
+use test_support::{LIMIT, TestServer, eventually, may_take, ms, processor_time, stalls, tokio};
 
-/// One of these tests at a time, however the test runner is called.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Waits until none of the other tests runs, however the test runner is called.
+async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
+    static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    // The one that runs has a limit.
+    may_take(Duration::MAX);
+    let alone = ALONE.lock().await;
+    may_take(LIMIT + heavy_time());
+    alone
+}
 
 fn heavy_time() -> Duration {
     let secs = std::env::var("HEAVY_SECS")
@@ -25,7 +32,7 @@ const LOCKS: usize = 10_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_calls() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let kept = keep_ten_thousand().await;
     println!("{kept:?}");
     assert_eq!(kept.keys, LOCKS);
@@ -118,7 +125,7 @@ async fn keep_ten_thousand() -> Kept {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let server = TestServer::new();
     let client = server
         .client_with(|builder| {
@@ -194,7 +201,7 @@ async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGua
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statistics_cost_the_same_however_many_locks_are_held() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let server = TestServer::new();
     let client = server.client().await;
     let median = || {
@@ -226,7 +233,7 @@ async fn statistics_cost_the_same_however_many_locks_are_held() {
 
 #[tokio::test]
 async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     for grace in [0, 10].map(Duration::from_secs) {
         let server = TestServer::new();
         let client = server
@@ -283,7 +290,7 @@ async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside_those_of_another()
 {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let server = TestServer::new();
     let (ours, theirs) = (server.client().await, server.client().await);
     // By turns, so that both have the same machine.
@@ -320,7 +327,9 @@ async fn pairs(client: &LockClient, names: std::ops::Range<usize>) -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names() {
     const BATCH: usize = 6_400;
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
+    // A minute of processor time.
+    may_take(3 * LIMIT);
     let server = TestServer::new();
     // Long enough that no hold is looked at meanwhile: on a slow machine that would be more a batch.
     let client = server

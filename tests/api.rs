@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use redisson_lock::*;
+use test_support::test;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -457,6 +458,14 @@ fn the_code_of_the_readme_is_an_example() {
     let (readme, example) = (read("README.md"), read("examples/basic.rs"));
     let (_, code) = example.split_once("\n\nuse ").expect("a header");
     assert!(readme.contains(&format!("```rust,no_run\nuse {code}```")));
+}
+
+/// A program that is left through `?` keeps its locks for a lease unless a scope closes its client.
+#[test]
+fn the_first_program_of_the_documentation_closes_its_client() {
+    let front_page = read("src/lib.rs");
+    let program = front_page.split("```").nth(1).expect("a program");
+    assert!(program.contains("LockClient::scope("), "{program}");
 }
 
 /// Without the pages of the guide, and what only optional features compile. Sixty for one server, two for

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::blocking::{Lock, LockClient, LockClientBuilder, LockGuard};
 use redisson_lock::{Error, HoldState, LossReason};
-use test_support::{Server, ms, stalls};
+use test_support::{Server, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 1000;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Busy, Error, HoldState, LockClient, LossReason, Operation};
-use test_support::{ProxiedPair, Server, TestServer, eventually, ms};
+use test_support::{ProxiedPair, Server, TestServer, eventually, ms, stalls, test, tokio};
 
 /// An error of a program that uses locks.
 #[derive(Debug)]
@@ -220,6 +220,35 @@ async fn a_leader_whose_server_is_away_stops_and_waits_for_it() {
     .await;
     leader.abort();
     assert!(leader.await.expect_err("aborted").is_cancelled());
+    pair.finish().await;
+}
+
+/// To the server a leader that is cut off for good has crashed.
+#[tokio::test]
+async fn after_a_crash_a_standby_leads_once_the_lease_is_over() {
+    let watchdog = ms(3_000);
+    let pair = ProxiedPair::with(|builder| builder.watchdog_timeout(watchdog)).await;
+    let lock = pair.ours.lock("leader");
+    let leader = tokio::spawn(async move {
+        let work = |_| std::future::pending::<Result<(), Error>>();
+        lock.lead(work).await
+    });
+    eventually("it leads", ms(2_000), || pair.ours.stats().held == 1).await;
+    let lock = pair.theirs.lock("leader");
+    let standby = tokio::spawn(async move {
+        let work = async |_| Ok::<_, Error>(Instant::now());
+        lock.lead(work).await
+    });
+    eventually("it waits", ms(2_000), || pair.theirs.stats().waiting == 1).await;
+    pair.proxy.refuse(true);
+    pair.proxy.cut_all();
+    let crashed = Instant::now();
+    leader.abort();
+    let leads = standby.await.expect("no panic").expect("it leads");
+    let took = leads.duration_since(crashed);
+    let limit = watchdog + ms(300) + stalls(crashed);
+    assert!(took <= limit, "{took:?}");
+    pair.proxy.refuse(false);
     pair.finish().await;
 }
 

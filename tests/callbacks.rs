@@ -6,10 +6,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, tokio};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -90,100 +89,80 @@ fn brisk(builder: redisson_lock::LockClientBuilder) -> redisson_lock::LockClient
     builder.watchdog_timeout(ms(900)).command_timeout(ms(290))
 }
 
-/// Within this a deadlock counts as one. The thread of the test would never come back by itself.
-fn ends_within<F: Future<Output = ()>>(limit: Duration, test: impl FnOnce() -> F + Send + 'static) {
-    let (ended, end) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(test());
-        let _ = ended.send(());
-    });
-    end.recv_timeout(limit)
-        .expect("it neither hangs nor panics");
+#[tokio::test]
+async fn a_subscriber_may_call_back_into_the_client() {
+    let server = TestServer::new();
+    let client = server.client_with(brisk).await;
+    let user = UserCode::default();
+    let _default = tracing::subscriber::set_default(user.clone());
+    let guard = client.lock("stock").lock().await.expect("free");
+    let lost = guard.lost();
+    user.set(everything(&client, "stock", guard));
+    // The renewal finds it gone, and that is logged.
+    server.control().run(&["DEL", "stock"]);
+    assert_eq!(lost.await, LossReason::Gone);
+    eventually("it was logged", ms(2_000), || user.calls() > 0).await;
+    server.finish([client]).await;
 }
 
-#[test]
-fn a_subscriber_may_call_back_into_the_client() {
-    ends_within(Duration::from_secs(20), || async {
-        let server = TestServer::new();
-        let client = server.client_with(brisk).await;
-        let user = UserCode::default();
-        let _default = tracing::subscriber::set_default(user.clone());
-        let guard = client.lock("stock").lock().await.expect("free");
-        let lost = guard.lost();
-        user.set(everything(&client, "stock", guard));
-        // The renewal finds it gone, and that is logged.
-        server.control().run(&["DEL", "stock"]);
-        assert_eq!(lost.await, LossReason::Gone);
-        eventually("it was logged", ms(2_000), || user.calls() > 0).await;
-        server.finish([client]).await;
-    });
+#[tokio::test]
+async fn a_waker_may_call_back_into_the_client() {
+    let server = TestServer::new();
+    let client = server.client_with(brisk).await;
+    let first = client.lock("stock").lock().await.expect("free");
+    let (user, owner) = (UserCode::default(), client.owner());
+    let waker = Waker::from(Arc::new(user.clone()));
+    let lock = client.lock("stock").owned_by(&owner);
+    {
+        // A queued call, and one that waits for the end of the hold, with a waker of the user's.
+        let (mut waiting, mut ended) = (pin!(lock.lock()), pin!(first.ended()));
+        let mut context = Context::from_waker(&waker);
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert!(ended.as_mut().poll(&mut context).is_pending());
+        let other = client.lock("other").lock().await.expect("free");
+        user.set(everything(&client, "stock", other));
+        first.unlock().await.expect("held");
+        eventually("it was woken", ms(2_000), || user.calls() > 0).await;
+        waiting
+            .await
+            .expect("free now")
+            .unlock()
+            .await
+            .expect("held");
+    }
+    user.call_back.lock().expect("unpoisoned").take();
+    server.finish([client]).await;
 }
 
-#[test]
-fn a_waker_may_call_back_into_the_client() {
-    ends_within(Duration::from_secs(20), || async {
-        let server = TestServer::new();
-        let client = server.client_with(brisk).await;
-        let first = client.lock("stock").lock().await.expect("free");
-        let (user, owner) = (UserCode::default(), client.owner());
-        let waker = Waker::from(Arc::new(user.clone()));
-        let lock = client.lock("stock").owned_by(&owner);
-        {
-            // A queued call, and one that waits for the end of the hold, with a waker of the user's.
-            let (mut waiting, mut ended) = (pin!(lock.lock()), pin!(first.ended()));
-            let mut context = Context::from_waker(&waker);
-            assert!(waiting.as_mut().poll(&mut context).is_pending());
-            assert!(ended.as_mut().poll(&mut context).is_pending());
-            let other = client.lock("other").lock().await.expect("free");
-            user.set(everything(&client, "stock", other));
-            first.unlock().await.expect("held");
-            eventually("it was woken", ms(2_000), || user.calls() > 0).await;
-            waiting
-                .await
-                .expect("free now")
-                .unlock()
-                .await
-                .expect("held");
-        }
-        user.call_back.lock().expect("unpoisoned").take();
-        server.finish([client]).await;
-    });
-}
-
-#[test]
-fn a_subscriber_that_panics_costs_no_wake_up() {
-    ends_within(Duration::from_secs(30), || async {
-        let server = TestServer::new();
-        let client = server.client_with(brisk).await;
-        let user = UserCode::default();
-        let _default = tracing::subscriber::set_default(user.clone());
-        let guard = client.lock("stock").lock().await.expect("free");
-        let kept = client.lock("kept").lock().await.expect("free");
-        let (lock, owner) = (client.lock("stock"), client.owner());
-        let waiting = tokio::spawn(async move { lock.owned_by(&owner).lock().await });
-        eventually("it waits", ms(2_000), || client.stats().waiting == 1).await;
-        let lost = guard.lost();
-        user.set(|| panic!("a subscriber of the user's"));
-        server.control().run(&["DEL", "stock"]);
-        assert_eq!(lost.await, LossReason::Gone);
-        drop(guard);
-        let taken = waiting.await.expect("no panic").expect("free");
-        assert!(user.calls() > 0);
-        // The watchdog goes on, for this lock and for all others.
-        for _ in 0..30 {
-            tokio::time::sleep(ms(100)).await;
-            assert_eq!(
-                (kept.state(), taken.state()),
-                (HoldState::Held, HoldState::Held)
-            );
-        }
-        taken.unlock().await.expect("held");
-        kept.unlock().await.expect("held");
-        server.finish([client]).await;
-    });
+#[tokio::test]
+async fn a_subscriber_that_panics_costs_no_wake_up() {
+    let server = TestServer::new();
+    let client = server.client_with(brisk).await;
+    let user = UserCode::default();
+    let _default = tracing::subscriber::set_default(user.clone());
+    let guard = client.lock("stock").lock().await.expect("free");
+    let kept = client.lock("kept").lock().await.expect("free");
+    let (lock, owner) = (client.lock("stock"), client.owner());
+    let waiting = tokio::spawn(async move { lock.owned_by(&owner).lock().await });
+    eventually("it waits", ms(2_000), || client.stats().waiting == 1).await;
+    let lost = guard.lost();
+    user.set(|| panic!("a subscriber of the user's"));
+    server.control().run(&["DEL", "stock"]);
+    assert_eq!(lost.await, LossReason::Gone);
+    drop(guard);
+    let taken = waiting.await.expect("no panic").expect("free");
+    assert!(user.calls() > 0);
+    // The watchdog goes on, for this lock and for all others.
+    for _ in 0..30 {
+        tokio::time::sleep(ms(100)).await;
+        assert_eq!(
+            (kept.state(), taken.state()),
+            (HoldState::Held, HoldState::Held)
+        );
+    }
+    taken.unlock().await.expect("held");
+    kept.unlock().await.expect("held");
+    server.finish([client]).await;
 }
 
 /// Notes the spans that it is told about, and how it was entered; panics there if it is to.
@@ -216,71 +195,67 @@ impl Subscriber for Spans {
     }
 }
 
-#[test]
-fn spans_are_around_calls_and_bodies_and_name_the_lock() {
-    ends_within(Duration::from_secs(20), || async {
-        let server = TestServer::new();
-        let client = server.client_with(brisk).await;
-        let spans = Spans::default();
-        let _default = tracing::subscriber::set_default(spans.clone());
-        let lock = client.lock("stock");
-        let inside = || spans.entered.load(Ordering::SeqCst);
-        let seen = lock.run(async |_| Ok::<_, Error>(inside())).await;
-        assert_eq!(seen.expect("held"), 1);
-        let seen = lock.lead(async |_| Ok::<_, Error>(inside())).await;
-        assert_eq!(seen.expect("held"), 1);
-        assert_eq!(inside(), 0);
-        let made = spans.made.lock().expect("unpoisoned").clone();
-        let names: Vec<&str> = made
-            .iter()
-            .filter_map(|made| made.split(' ').next())
-            .collect();
-        assert_eq!(names, ["acquire", "run", "acquire", "lead"]);
-        assert!(
-            made.iter()
-                .all(|made| made.contains("lock: stock, owner: ")),
-            "{made:?}"
-        );
-        server.finish([client]).await;
-    });
+#[tokio::test]
+async fn spans_are_around_calls_and_bodies_and_name_the_lock() {
+    let server = TestServer::new();
+    let client = server.client_with(brisk).await;
+    let spans = Spans::default();
+    let _default = tracing::subscriber::set_default(spans.clone());
+    let lock = client.lock("stock");
+    let inside = || spans.entered.load(Ordering::SeqCst);
+    let seen = lock.run(async |_| Ok::<_, Error>(inside())).await;
+    assert_eq!(seen.expect("held"), 1);
+    let seen = lock.lead(async |_| Ok::<_, Error>(inside())).await;
+    assert_eq!(seen.expect("held"), 1);
+    assert_eq!(inside(), 0);
+    let made = spans.made.lock().expect("unpoisoned").clone();
+    let names: Vec<&str> = made
+        .iter()
+        .filter_map(|made| made.split(' ').next())
+        .collect();
+    assert_eq!(names, ["acquire", "run", "acquire", "lead"]);
+    assert!(
+        made.iter()
+            .all(|made| made.contains("lock: stock, owner: ")),
+        "{made:?}"
+    );
+    server.finish([client]).await;
 }
 
-#[test]
-fn a_subscriber_that_panics_in_a_span_costs_nobody_a_lock() {
-    ends_within(Duration::from_secs(20), || async {
-        let server = TestServer::new();
-        let client = server.client_with(brisk).await;
-        let spans = Spans {
-            panics: true,
-            ..Spans::default()
-        };
-        let _default = tracing::subscriber::set_default(spans.clone());
-        let lock = client.lock("stock");
-        lock.run(async |_| Ok::<_, Error>(())).await.expect("held");
-        // Dropped in the middle, and ended by a panic of its own.
-        let begun = tokio::sync::Notify::new();
-        let endless = lock.run(async |_| {
-            begun.notify_one();
-            std::future::pending::<Result<(), Error>>().await
-        });
-        tokio::select! {
-            ended = endless => panic!("{ended:?}"),
-            () = begun.notified() => {}
-        }
-        let other = client.clone();
-        let panics = tokio::spawn(async move {
-            let lock = other.lock("stock");
-            lock.run(async |_| -> Result<(), Error> { panic!("the body does too") })
-                .await
-        });
-        assert!(panics.await.expect_err("it panics").is_panic());
-        lock.lock()
-            .await
-            .expect("free")
-            .unlock()
-            .await
-            .expect("held");
-        assert!(spans.made.lock().expect("unpoisoned").len() >= 6);
-        server.finish([client]).await;
+#[tokio::test]
+async fn a_subscriber_that_panics_in_a_span_costs_nobody_a_lock() {
+    let server = TestServer::new();
+    let client = server.client_with(brisk).await;
+    let spans = Spans {
+        panics: true,
+        ..Spans::default()
+    };
+    let _default = tracing::subscriber::set_default(spans.clone());
+    let lock = client.lock("stock");
+    lock.run(async |_| Ok::<_, Error>(())).await.expect("held");
+    // Dropped in the middle, and ended by a panic of its own.
+    let begun = tokio::sync::Notify::new();
+    let endless = lock.run(async |_| {
+        begun.notify_one();
+        std::future::pending::<Result<(), Error>>().await
     });
+    tokio::select! {
+        ended = endless => panic!("{ended:?}"),
+        () = begun.notified() => {}
+    }
+    let other = client.clone();
+    let panics = tokio::spawn(async move {
+        let lock = other.lock("stock");
+        lock.run(async |_| -> Result<(), Error> { panic!("the body does too") })
+            .await
+    });
+    assert!(panics.await.expect_err("it panics").is_panic());
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    assert!(spans.made.lock().expect("unpoisoned").len() >= 6);
+    server.finish([client]).await;
 }

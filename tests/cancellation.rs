@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient};
 use test_support::{
-    ACQUIRE, Control, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms, stalls,
+    ACQUIRE, Control, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms, stalls, tokio,
 };
 
 /// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Announce, Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason, RefusedKind,
 };
-use test_support::{Cluster, eventually, ms, slot, stalls};
+use test_support::{Cluster, eventually, ms, slot, stalls, tokio, within};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
     builder.watchdog_timeout(ms(6_000)).command_timeout(ms(900))
@@ -216,8 +216,8 @@ async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
     cluster.server(3).resume();
     cluster.is_primary(3, ms(15_000)).await;
     let promoted = Instant::now();
-    let reason = tokio::time::timeout(ms(2_000), lost_guard.lost()).await;
-    assert_eq!(reason, Ok(LossReason::Gone), "told within two seconds");
+    let reason = within(ms(2_000), lost_guard.lost()).await;
+    assert_eq!(reason, Some(LossReason::Gone), "told within two seconds");
     println!("told {:?} after the promotion", promoted.elapsed());
     assert_eq!(kept_guard.state(), HoldState::Held);
     assert_eq!(elsewhere_guard.state(), HoldState::Held);
@@ -235,7 +235,8 @@ async fn of_ten_thousand_holds_those_that_are_lost_are_told_of_in_time() {
     let mut cluster = Cluster::start(true).await;
     let client = LockClient::builder()
         .watchdog_timeout(ms(60_000))
-        .command_timeout(ms(900))
+        // However busy the machine is, ten thousand are answered in that time.
+        .command_timeout(ms(15_000))
         .connect(&cluster.url())
         .await
         .expect("the cluster answers");
@@ -530,12 +531,15 @@ async fn slots_of_a_new_primary_are_found() {
 /// Without full coverage a primary that dies without a replica takes its own slots with it, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
-    const LOCKS: usize = 3_000;
-    let lease = ms(6_000);
+    // Enough of the dead one for all the calls that may be under way at a primary.
+    const LOCKS: usize = 1_500;
+    // With a command timeout above what a call elsewhere may take: none of them waits for one.
+    let lease = ms(12_000);
     let settings = ["--cluster-require-full-coverage", "no"];
     let mut cluster = Cluster::start_with(false, &settings).await;
-    let client = brisk(LockClient::builder())
+    let client = LockClient::builder()
         .watchdog_timeout(lease)
+        .command_timeout(ms(3_900))
         .connect(&cluster.url())
         .await
         .expect("the cluster answers");
@@ -554,8 +558,8 @@ async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
         dead.iter()
             .all(|guard| guard.state() == HoldState::Lost(LossReason::NotRenewed))
     };
-    // For two leases, so that every hold that lives on has been renewed several times.
-    while start.elapsed() < 2 * lease || !all_are_told() {
+    // So that every hold that lives on has been renewed several times.
+    while start.elapsed() < lease * 3 / 2 || !all_are_told() {
         for name in &names {
             let before = Instant::now();
             let guard = client.lock(name.clone()).lock().await;
@@ -569,7 +573,8 @@ async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
             .filter(|guard| guard.state() != HoldState::Held)
             .collect();
         assert!(lost.is_empty(), "{} of others: {:?}", lost.len(), lost[0]);
-        assert!(start.elapsed() < 4 * lease, "the losses are not told");
+        let limit = 3 * lease + stalls(start);
+        assert!(start.elapsed() < limit, "the losses are not told");
         tokio::time::sleep(ms(5)).await;
     }
     println!("{calls} calls elsewhere, {longest:?} at most");

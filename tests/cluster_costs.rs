@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redisson_lock::{Announce, LockClient, LockGuard};
-use test_support::{Cluster, eventually, ms};
+use test_support::{Cluster, LIMIT, eventually, may_take, ms, tokio};
 
 const NODES: usize = 6;
 const PRIMARIES: usize = 3;
@@ -14,7 +14,10 @@ const WATCHDOG: Duration = Duration::from_secs(6);
 
 fn heavy_secs() -> u64 {
     let secs = std::env::var("HEAVY_SECS").ok();
-    secs.and_then(|secs| secs.parse().ok()).unwrap_or(4)
+    let secs = secs.and_then(|secs| secs.parse().ok()).unwrap_or(4);
+    // For two kinds of names, and three ways to announce a release.
+    may_take(LIMIT + Duration::from_secs(6 * secs));
+    secs
 }
 
 /// A figure of `INFO` or `CLUSTER INFO`, of all these nodes together.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redisson_lock::{ConnectionFence, HoldState, LockClient};
-use test_support::{Cluster, eventually, ms, slot};
+use test_support::{Cluster, eventually, ms, slot, tokio};
 
 async fn connect(url: &str, name: &str) -> LockClient {
     LockClient::builder()

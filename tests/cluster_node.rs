@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
-use test_support::{Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms};
+use test_support::{
+    Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms, tokio, within,
+};
 
 const WATCHDOG: u64 = 1500;
 const PERIOD: u64 = WATCHDOG / 3;
@@ -198,9 +200,8 @@ async fn a_slot_that_has_moved_away_costs_no_other_slot_its_locks() {
     // A slot is given away when it is empty.
     control.run(&["DEL", "lock:10"]);
     control.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &its_id]);
-    let reason = tokio::time::timeout(ms(2 * WATCHDOG), moved.lost())
-        .await
-        .expect("told in time");
+    let reason = within(ms(2 * WATCHDOG), moved.lost()).await;
+    let reason = reason.expect("told in time");
     assert!(
         matches!(reason, LossReason::NotRenewed | LossReason::Gone),
         "{reason}"

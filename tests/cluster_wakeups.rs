@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use fred::prelude::{Builder, Config};
 use fred::types::RespVersion;
-use redisson_lock::{Announce, Error, LockClient, LockGuard};
-use test_support::{Cluster, Control, eventually, ms, slot, stalls};
+use redisson_lock::{Announce, Error, Lock, LockClient, LockGuard};
+use test_support::{Cluster, Control, eventually, ms, slot, stalls, tokio};
 use tokio::task::JoinHandle;
 
 const OTHER: &str = "11111111-1111-4111-8111-111111111111:1";
@@ -33,7 +33,10 @@ async fn connect_by_resp3(cluster: &Cluster, announce: Announce) -> LockClient {
 }
 
 fn wait_for(client: &LockClient, key: &str) -> JoinHandle<(Instant, Result<LockGuard, Error>)> {
-    let lock = client.lock(key);
+    wait_for_lock(client.lock(key))
+}
+
+fn wait_for_lock(lock: Lock) -> JoinHandle<(Instant, Result<LockGuard, Error>)> {
     tokio::spawn(async move {
         let guard = lock.lock().await;
         (Instant::now(), guard)
@@ -257,7 +260,8 @@ async fn a_slot_that_nobody_has_for_a_while_is_listened_to_again() {
         format!("redisson_lock__channel:{{{key}}}"),
     );
     take(&mut cluster.control(0), &key);
-    let waiter = wait_for(&client, &key);
+    // An attempt while nobody has the slot fails.
+    let waiter = wait_for_lock(client.lock(&key).retry_for(ms(60_000)));
     is_waiting(&cluster, &client, &key, Announce::Sharded).await;
     let listening = ids_of_listeners(&cluster);
     assert_eq!(listening.len(), 1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fred::prelude::{Builder, Config, Server};
 use fred::types::config::CredentialProvider;
 use redisson_lock::{Error, LockClient};
-use test_support::{Cluster, Control, SERVICE, Sentinels, TestServer, eventually, ms};
+use test_support::{Cluster, Control, SERVICE, Sentinels, TestServer, eventually, ms, tokio};
 
 const USER: &str = "locker";
 

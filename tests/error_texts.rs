@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RefusedKind};
-use test_support::{Cluster, Proxy, Sentinels, Server, TestServer, eventually, ms};
+use test_support::{Cluster, Proxy, Sentinels, Server, TestServer, eventually, ms, tokio};
 
 fn brisk() -> LockClientBuilder {
     LockClient::builder().command_timeout(ms(400))

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, Operation, RefusedKind};
-use test_support::{Server, TestServer, eventually, ms};
+use test_support::{Server, TestServer, eventually, ms, tokio};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {
@@ -853,11 +853,8 @@ async fn an_answer_that_no_script_gives_is_reported_cut_short() {
         .expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     let imposter = tokio::spawn(imposter(listener, server.port));
-    let client = LockClient::builder()
-        .command_timeout(ms(300))
-        .connect(&format!("redis://127.0.0.1:{port}"))
-        .await
-        .expect("connected");
+    let url = format!("redis://127.0.0.1:{port}");
+    let client = LockClient::connect(&url).await.expect("connected");
     let error = failed(client.lock("a").lock().await);
     let Error::UnexpectedReply {
         script: "acquire",

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient};
-use test_support::{Events, Fate, Proxy, Server, TestServer, eventually, ms, release_to};
+use test_support::{
+    Events, Fate, Proxy, Server, TestServer, eventually, ms, release_to, test, tokio,
+};
 use tokio::runtime::Runtime;
 use tracing::Level;
 
@@ -13,6 +15,25 @@ use tracing::Level;
 fn collected() -> &'static Events {
     static COLLECTED: std::sync::OnceLock<Events> = std::sync::OnceLock::new();
     COLLECTED.get_or_init(Events::of_all_threads)
+}
+
+#[tokio::test]
+async fn a_standby_that_waits_for_long_logs_no_warning() {
+    let events = collected();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(250)))
+        .await;
+    let mut control = server.control();
+    control.run(&["HSET", "standby", "java:1", "1"]);
+    control.run(&["PEXPIRE", "standby", "2000"]);
+    let led = client
+        .lock("standby")
+        .lead(async |_| Ok::<_, Error>(7))
+        .await;
+    assert!(matches!(led, Ok(7)), "{led:?}");
+    assert!(!events.has(Level::WARN, "lock=standby"));
+    server.finish([client]).await;
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! The features `metrics` and `serde`: what is measured, and what a configuration says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use redisson_lock::{HandOver, LockClientBuilder};
+use redisson_lock::{Error, HandOver, LockClientBuilder};
 use serde_json::json;
-use test_support::{TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, test, tokio};
 
 /// What was recorded: a counter's value, or how many values a histogram was told.
 fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
@@ -71,18 +71,87 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
         ("redisson_lock_acquires_total checkout cancelled", 1),
         ("redisson_lock_acquires_total checkout failed", 2),
         ("redisson_lock_acquires_total default acquired", 1),
+        ("redisson_lock_given_up_total ", 0),
         ("redisson_lock_hold_seconds checkout", 3),
         ("redisson_lock_hold_seconds default", 1),
         ("redisson_lock_holds_total checkout detached", 1),
         ("redisson_lock_holds_total checkout lost", 1),
         ("redisson_lock_holds_total checkout released", 1),
         ("redisson_lock_holds_total default released", 1),
+        ("redisson_lock_lost_total ", 1),
         ("redisson_lock_wait_seconds checkout", 3),
         ("redisson_lock_wait_seconds default", 1),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value));
     assert_eq!(recorded, BTreeMap::from(expected));
     server.finish([client, other]).await;
+}
+
+/// The totals of the statistics that `docs/operations.md` alerts on.
+#[tokio::test]
+async fn losses_and_locks_left_to_their_leases_are_counted_whoever_finds_them() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(300)))
+        .await;
+    let mut control = server.control();
+
+    // A detached hold, of which no guard can count the end.
+    client.lock("detached").lock().await.expect("free").detach();
+    control.run(&["DEL", "detached"]);
+    let lost = client.lock("detached").unlock().await;
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    // A lock that is left to its lease.
+    let leased = client.lock("left").lease(ms(2_000));
+    let guard = leased.lock().await.expect("free");
+    server.pause();
+    drop(guard);
+    let stats = || client.stats();
+    eventually("it gives up", ms(10_000), || stats().given_up_total == 1).await;
+    server.resume();
+
+    let recorded = recorded(&snapshotter);
+    for (name, total) in [
+        ("redisson_lock_lost_total ", stats().lost_total),
+        ("redisson_lock_given_up_total ", stats().given_up_total),
+    ] {
+        assert_eq!((recorded[name], total), (1, 1), "{name}");
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn each_metric_is_documented_and_described_with_its_unit() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let server = TestServer::new();
+    let client = server.client().await;
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    let mut described = BTreeSet::new();
+    for (key, unit, description, _) in snapshotter.snapshot().into_vec() {
+        let name = key.key().name().to_owned();
+        assert!(description.is_some(), "{name}");
+        let expected = match name.ends_with("_seconds") {
+            true => metrics::Unit::Seconds,
+            false => metrics::Unit::Count,
+        };
+        assert_eq!(unit, Some(expected), "{name}");
+        described.insert(name);
+    }
+    let page = include_str!("../docs/operations.md");
+    let words = page.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+    let is_metric = |word: &&str| {
+        word.starts_with("redisson_lock_")
+            && (word.ends_with("_total") || word.ends_with("_seconds"))
+    };
+    let documented = words.filter(is_metric).map(str::to_owned).collect();
+    assert_eq!(described, documented);
+    server.finish([client]).await;
 }
 
 #[tokio::test]
@@ -144,8 +213,8 @@ async fn a_recorder_that_panics_costs_nobody_a_lock() {
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
     drop(client.lock("a").lock().await.expect("free"));
-    // Two calls and two holds, each with a counter before its histogram.
-    assert_eq!(recorder.called.load(Ordering::Relaxed), 4);
+    // The first total, two calls and two holds, each with a counter before its histogram.
+    assert_eq!(recorder.called.load(Ordering::Relaxed), 5);
     server.finish([client]).await;
 }
 

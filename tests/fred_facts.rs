@@ -7,7 +7,7 @@ use std::time::Duration;
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
-use test_support::{Control, Fate, Proxy, Server, eventually, ms};
+use test_support::{Control, Fate, Proxy, Server, eventually, ms, tokio};
 use tokio::sync::broadcast::error::RecvError;
 
 const COUNT: &str = "return redis.call('incr', KEYS[1])";

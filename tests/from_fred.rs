@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy, ServerConfig};
 use redisson_lock::{ConnectionFence, Error, LockClient};
-use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms};
+use test_support::{Control, Fate, Proxy, TestServer, acquire_to, eventually, ms, tokio, within};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
@@ -154,7 +154,7 @@ async fn resp3_works_as_well() {
     })
     .await;
     held.unlock().await.expect("held");
-    let woken = tokio::time::timeout(ms(1000), waiter).await.expect("woken");
+    let woken = within(ms(1000), waiter).await.expect("woken");
     woken.expect("no panic").expect("held");
     server.finish([client, other]).await;
 }

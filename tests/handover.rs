@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{Error, HandOver, LockClient, LossReason};
 use test_support::{
     ACQUIRE, Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms,
-    stalls,
+    stalls, tokio,
 };
 use tokio::task::JoinHandle;
 

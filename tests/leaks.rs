@@ -2,7 +2,7 @@
 //! kind is seen.
 
 use std::time::Duration;
-use test_support::{TestServer, eventually, ms};
+use test_support::{TestServer, eventually, ms, tokio};
 
 /// Long enough for a lingering subscription to end.
 const PATIENCE: Duration = Duration::from_millis(1300);

@@ -1,6 +1,6 @@
 //! What every lock does: exclude, nest, release, and cost two script calls.
 
-use test_support::{Monitor, TestServer, ms};
+use test_support::{Monitor, TestServer, ms, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/lock.rs"]

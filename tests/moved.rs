@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{Error, LockClient, RefusedKind};
 use test_support::{
     ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls,
+    tokio, within,
 };
 
 /// A primary and its replica, in step, and a name that leads to the primary.
@@ -121,9 +122,8 @@ async fn a_subscriber_follows_the_commands_to_the_new_primary() {
     };
     control.run(&["DEL", "a"]);
     control.run(&["PUBLISH", "redisson_lock__channel:{a}", "0"]);
-    let woken = tokio::time::timeout(ms(3000), waiter)
-        .await
-        .expect("woken by the message");
+    let woken = within(ms(3000), waiter).await;
+    let woken = woken.expect("woken by the message");
     woken
         .expect("no panic")
         .expect("free")
@@ -242,9 +242,7 @@ async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
     assert!(polled.is_pending());
     // Its answer comes, and nobody polls for it.
     tokio::time::sleep(ms(400)).await;
-    let ended = tokio::time::timeout(ms(3000), call)
-        .await
-        .expect("it hangs");
+    let ended = within(ms(3000), call).await.expect("it ends");
     assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
     pair.finish().await;
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
 use test_support::{
     Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer, acquire_to,
-    eventually, is_script, ms, release_to, stalls,
+    eventually, is_script, ms, release_to, stalls, tokio,
 };
 
 /// The fence is not permitted to this user.
@@ -174,27 +174,34 @@ async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
 
 #[tokio::test]
 async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole() {
+    const FAILURES: usize = 6;
     let pair = ProxiedPair::new().await;
+    let watchdog = ms(9_000);
     let client = LockClient::builder()
-        .watchdog_timeout(ms(3000))
-        .command_timeout(ms(900))
+        .watchdog_timeout(watchdog)
         .connect(&pair.proxy.url())
         .await
         .expect("the server answers");
-    let mut guards = Vec::new();
+    let start = Instant::now();
+    let mut taking = tokio::task::JoinSet::new();
     for nth in 0..100 {
-        guards.push(client.lock(format!("a:{nth}")).lock().await.expect("free"));
+        let lock = client.lock(format!("a:{nth}"));
+        taking.spawn(async move { lock.lock().await.expect("free") });
     }
-    pair.proxy.rule(Fate::Replaced(NO_REFUSAL), 10, |words| {
-        is_script(words, RENEW)
-    });
+    let guards = taking.join_all().await;
+    // What is taken within a beat is renewed by one call.
+    let beats = start.elapsed().as_millis() / (watchdog / 30).as_millis() + 2;
+    pair.proxy
+        .rule(Fate::Replaced(NO_REFUSAL), FAILURES, |words| {
+            is_script(words, RENEW)
+        });
     let renewed = || client.stats().renewed_total;
-    eventually("all of them are renewed", ms(3000), || renewed() >= 100).await;
+    eventually("all of them are renewed", watchdog, || renewed() >= 100).await;
+    // Halved at each failure, one batch would have become seven.
     let calls = pair.calls(RENEW);
-    // A hundred that were taken one after the other may fall due in two beats.
     assert!(
-        calls <= 14,
-        "{calls} calls for one batch that failed ten times"
+        calls <= FAILURES + beats as usize,
+        "{calls} calls for what fell due in {beats} beats and failed {FAILURES} times"
     );
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
     for guard in guards {

@@ -1,62 +1,36 @@
 //! Who holds: tasks, scopes, threads, explicit owners, and calls from unusual places.
 
-#![allow(
-    clippy::large_futures,
-    reason = "whole test bodies are handed to `within`"
-)]
-
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockGuard};
-use test_support::{TestServer, eventually, ms, stalls};
-
-/// A body that hangs is a failure, not a test that never ends.
-async fn within(body: impl Future<Output = ()>) {
-    tokio::time::timeout(BOUND, body).await.expect("it hangs");
-}
-
-/// The same for a body that is no future: it has a thread of its own.
-fn within_on_a_thread(body: impl FnOnce() + Send + 'static) {
-    let body = std::thread::spawn(body);
-    let limit = std::time::Instant::now() + BOUND;
-    while !body.is_finished() {
-        assert!(std::time::Instant::now() < limit, "it hangs");
-        std::thread::sleep(ms(5));
-    }
-    body.join().expect("no panic");
-}
-
-const BOUND: Duration = Duration::from_secs(30);
+use test_support::{TestServer, eventually, ms, stalls, test, tokio};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tasks_exclude_each_other_and_one_task_nests() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let lock = client.lock("a");
-        let inside = tokio::spawn(async move {
-            let outer = lock.lock().await.expect("free");
-            let inner = lock
-                .try_lock()
-                .await
-                .expect("asked")
-                .expect("the same task");
-            assert_eq!(outer.owner(), inner.owner());
-            let other = tokio::spawn({
-                let lock = lock.clone();
-                async move { lock.try_lock().await.expect("asked").is_none() }
-            });
-            assert!(
-                other.await.expect("no panic"),
-                "a task spawned inside the section is another owner"
-            );
-            inner.unlock().await.expect("held");
-            outer.unlock().await.expect("held");
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
+    let inside = tokio::spawn(async move {
+        let outer = lock.lock().await.expect("free");
+        let inner = lock
+            .try_lock()
+            .await
+            .expect("asked")
+            .expect("the same task");
+        assert_eq!(outer.owner(), inner.owner());
+        let other = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.try_lock().await.expect("asked").is_none() }
         });
-        inside.await.expect("no panic");
-        server.finish([client]).await;
-    })
-    .await;
+        assert!(
+            other.await.expect("no panic"),
+            "a task spawned inside the section is another owner"
+        );
+        inner.unlock().await.expect("held");
+        outer.unlock().await.expect("held");
+    });
+    inside.await.expect("no panic");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
@@ -71,124 +45,112 @@ async fn owners_can_be_kept_in_a_set() {
 
 #[tokio::test]
 async fn an_owner_is_passed_on_by_owned_by_and_by_scope() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let owner = client.owner();
-        let lock = client.lock("a");
-        let outer = lock.owned_by(&owner).lock().await.expect("free");
-        assert!(
-            lock.try_lock().await.expect("asked").is_none(),
-            "the task itself is another owner"
-        );
+    let server = TestServer::new();
+    let client = server.client().await;
+    let owner = client.owner();
+    let lock = client.lock("a");
+    let outer = lock.owned_by(&owner).lock().await.expect("free");
+    assert!(
+        lock.try_lock().await.expect("asked").is_none(),
+        "the task itself is another owner"
+    );
 
-        let by_scope = tokio::spawn({
-            let (owner, lock) = (owner.clone(), lock.clone());
-            async move { owner.scope(async { lock.try_lock().await }).await }
-        });
-        let inner = by_scope
-            .await
-            .expect("no panic")
-            .expect("asked")
-            .expect("re-entry");
-        assert_eq!(inner.owner(), &owner);
-        assert_eq!(lock.owned_by(&owner).hold_count().await.expect("asked"), 2);
-        inner.unlock().await.expect("held");
-        outer.unlock().await.expect("held");
-        server.finish([client]).await;
-    })
-    .await;
+    let by_scope = tokio::spawn({
+        let (owner, lock) = (owner.clone(), lock.clone());
+        async move { owner.scope(async { lock.try_lock().await }).await }
+    });
+    let inner = by_scope
+        .await
+        .expect("no panic")
+        .expect("asked")
+        .expect("re-entry");
+    assert_eq!(inner.owner(), &owner);
+    assert_eq!(lock.owned_by(&owner).hold_count().await.expect("asked"), 2);
+    inner.unlock().await.expect("held");
+    outer.unlock().await.expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn owner_with_id_has_its_number_on_the_wire() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let owner = client.owner_with_id(-5);
-        let guard = client
-            .lock("a")
-            .owned_by(&owner)
-            .lock()
-            .await
-            .expect("free");
-        assert_eq!(server.control().hash("a"), format!("{}:-5 1", client.id()));
-        guard.unlock().await.expect("held");
-        server.finish([client]).await;
-    })
-    .await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let owner = client.owner_with_id(-5);
+    let guard = client
+        .lock("a")
+        .owned_by(&owner)
+        .lock()
+        .await
+        .expect("free");
+    assert_eq!(server.control().hash("a"), format!("{}:-5 1", client.id()));
+    guard.unlock().await.expect("held");
+    server.finish([client]).await;
 }
 
 #[tokio::test]
 async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let lock = client.lock("a");
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
 
-        // Documented trap: both branches are polled by one task, so both are inside at once.
-        let both = async || -> Result<(LockGuard, LockGuard), Error> {
-            tokio::try_join!(lock.lock(), lock.lock())
-        };
-        let (first, second) = both().await.expect("re-entered");
-        assert_eq!(server.control().count("a"), 2);
-        first.unlock().await.expect("held");
-        second.unlock().await.expect("held");
+    // Documented trap: both branches are polled by one task, so both are inside at once.
+    let both = async || -> Result<(LockGuard, LockGuard), Error> {
+        tokio::try_join!(lock.lock(), lock.lock())
+    };
+    let (first, second) = both().await.expect("re-entered");
+    assert_eq!(server.control().count("a"), 2);
+    first.unlock().await.expect("held");
+    second.unlock().await.expect("held");
 
-        let (one, other) = (client.owner(), client.owner());
-        let inside = std::cell::Cell::new(0);
-        let section = async || {
-            for _ in 0..10 {
-                let guard = lock.lock().await.expect("taken");
-                inside.set(inside.get() + 1);
-                assert_eq!(inside.get(), 1, "alone");
-                tokio::task::yield_now().await;
-                inside.set(0);
-                guard.unlock().await.expect("held");
-            }
-        };
-        tokio::join!(one.scope(section()), other.scope(section()));
-        server.finish([client]).await;
-    })
-    .await;
+    let (one, other) = (client.owner(), client.owner());
+    let inside = std::cell::Cell::new(0);
+    let section = async || {
+        for _ in 0..10 {
+            let guard = lock.lock().await.expect("taken");
+            inside.set(inside.get() + 1);
+            assert_eq!(inside.get(), 1, "alone");
+            tokio::task::yield_now().await;
+            inside.set(0);
+            guard.unlock().await.expect("held");
+        }
+    };
+    tokio::join!(one.scope(section()), other.scope(section()));
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_released_from_wherever_it_was_moved_to() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let mut control = server.control();
-        let lock = client.lock("a");
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = client.lock("a");
 
-        let guard = lock.lock().await.expect("free");
-        tokio::spawn(async move { guard.unlock().await })
-            .await
-            .expect("no panic")
-            .expect("held");
+    let guard = lock.lock().await.expect("free");
+    tokio::spawn(async move { guard.unlock().await })
+        .await
+        .expect("no panic")
+        .expect("held");
 
-        let guard = lock.lock().await.expect("free");
-        std::thread::spawn(move || drop(guard))
-            .join()
-            .expect("dropping outside a runtime is fine");
-        eventually("released", ms(2000), || {
-            control.run(&["EXISTS", "a"]) == "0"
-        })
-        .await;
-
-        let guard = lock.lock().await.expect("free");
-        let panicked = tokio::spawn(async move {
-            let _guard = guard;
-            panic!("on purpose");
-        });
-        assert!(panicked.await.expect_err("panicked").is_panic());
-        eventually("released", ms(2000), || {
-            control.run(&["EXISTS", "a"]) == "0"
-        })
-        .await;
-        server.finish([client]).await;
+    let guard = lock.lock().await.expect("free");
+    std::thread::spawn(move || drop(guard))
+        .join()
+        .expect("dropping outside a runtime is fine");
+    eventually("released", ms(2000), || {
+        control.run(&["EXISTS", "a"]) == "0"
     })
     .await;
+
+    let guard = lock.lock().await.expect("free");
+    let panicked = tokio::spawn(async move {
+        let _guard = guard;
+        panic!("on purpose");
+    });
+    assert!(panicked.await.expect_err("panicked").is_panic());
+    eventually("released", ms(2000), || {
+        control.run(&["EXISTS", "a"]) == "0"
+    })
+    .await;
+    server.finish([client]).await;
 }
 
 #[test]
@@ -198,7 +160,7 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
         tokio::runtime::Builder::new_multi_thread(),
     ] {
         let runtime = builder.enable_all().build().expect("runtime");
-        runtime.block_on(within(async {
+        runtime.block_on(async {
             let server = TestServer::new();
             let client = server.client().await;
             let lock = client.lock("a");
@@ -216,163 +178,147 @@ fn a_main_body_nests_on_every_kind_of_runtime() {
             inner.unlock().await.expect("held");
             outer.unlock().await.expect("held");
             server.finish([client]).await;
-        }));
+        });
     }
 }
 
 #[tokio::test]
 async fn tasks_of_a_local_set_are_owners_of_their_own() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let lock = client.lock("a");
-        let set = tokio::task::LocalSet::new();
-        set.run_until(async {
-            let first = tokio::task::spawn_local({
-                let lock = lock.clone();
-                async move { lock.lock().await.expect("free") }
-            });
-            let guard = first.await.expect("no panic");
-            let second = tokio::task::spawn_local({
-                let lock = lock.clone();
-                async move { lock.try_lock().await.expect("asked").is_none() }
-            });
-            assert!(second.await.expect("no panic"));
-            guard.unlock().await.expect("held");
-        })
-        .await;
-        server.finish([client]).await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
+    let set = tokio::task::LocalSet::new();
+    set.run_until(async {
+        let first = tokio::task::spawn_local({
+            let lock = lock.clone();
+            async move { lock.lock().await.expect("free") }
+        });
+        let guard = first.await.expect("no panic");
+        let second = tokio::task::spawn_local({
+            let lock = lock.clone();
+            async move { lock.try_lock().await.expect("asked").is_none() }
+        });
+        assert!(second.await.expect("no panic"));
+        guard.unlock().await.expect("held");
     })
     .await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawn_blocking_with_block_on_nests() {
-    within(async {
-        let server = TestServer::new();
-        let client = server.client().await;
-        let lock = client.lock("a");
-        let runtime = tokio::runtime::Handle::current();
-        let blocking = tokio::task::spawn_blocking({
-            let lock = lock.clone();
-            move || {
-                runtime.block_on(async {
-                    let outer = lock.lock().await.expect("free");
-                    let inner = lock.lock().await.expect("nested");
-                    assert_eq!(lock.hold_count().await.expect("asked"), 2);
-                    inner.unlock().await.expect("held");
-                    outer.unlock().await.expect("held");
-                });
-            }
-        });
-        blocking.await.expect("no panic");
-        server.finish([client]).await;
-    })
-    .await;
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("a");
+    let runtime = tokio::runtime::Handle::current();
+    let blocking = tokio::task::spawn_blocking({
+        let lock = lock.clone();
+        move || {
+            runtime.block_on(async {
+                let outer = lock.lock().await.expect("free");
+                let inner = lock.lock().await.expect("nested");
+                assert_eq!(lock.hold_count().await.expect("asked"), 2);
+                inner.unlock().await.expect("held");
+                outer.unlock().await.expect("held");
+            });
+        }
+    });
+    blocking.await.expect("no panic");
+    server.finish([client]).await;
 }
 
 #[test]
 fn a_client_made_on_one_runtime_works_from_another_and_from_another_executor() {
-    within_on_a_thread(|| {
-        let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (server, client) = home.block_on(async {
-            let server = TestServer::new();
-            let client = server.client().await;
-            (server, client)
-        });
-        let lock = client.lock("a");
-        // No timers and no I/O of its own.
-        let away = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .expect("runtime");
-        away.block_on(async {
-            let outer = lock.lock().await.expect("free");
-            let inner = lock.lock().await.expect("nested");
-            assert!(
-                client
-                    .lock("b")
-                    .try_lock_for(ms(20))
-                    .await
-                    .expect("asked")
-                    .is_some()
-            );
-            inner.unlock().await.expect("held");
-            outer.unlock().await.expect("held");
-        });
-        // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner
-        // of its own.
-        let _entered = home.enter();
-        let guard = block_on(lock.lock()).expect("free");
-        assert!(
-            block_on(lock.try_lock()).expect("asked").is_none(),
-            "no re-entry by accident"
-        );
-        block_on(guard.unlock()).expect("held");
-        home.block_on(server.finish([client]));
+    let home = tokio::runtime::Runtime::new().expect("runtime");
+    let (server, client) = home.block_on(async {
+        let server = TestServer::new();
+        let client = server.client().await;
+        (server, client)
     });
+    let lock = client.lock("a");
+    // No timers and no I/O of its own.
+    let away = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("runtime");
+    away.block_on(async {
+        let outer = lock.lock().await.expect("free");
+        let inner = lock.lock().await.expect("nested");
+        assert!(
+            client
+                .lock("b")
+                .try_lock_for(ms(20))
+                .await
+                .expect("asked")
+                .is_some()
+        );
+        inner.unlock().await.expect("held");
+        outer.unlock().await.expect("held");
+    });
+    // Polled by an executor that is not tokio's, in a runtime's context: each call is an owner
+    // of its own.
+    let _entered = home.enter();
+    let guard = block_on(lock.lock()).expect("free");
+    assert!(
+        block_on(lock.try_lock()).expect("asked").is_none(),
+        "no re-entry by accident"
+    );
+    block_on(guard.unlock()).expect("held");
+    home.block_on(server.finish([client]));
 }
 
 #[tokio::test]
 async fn two_clients_in_one_task_are_two_owners() {
-    within(async {
-        let server = TestServer::new();
-        let (one, other) = (server.client().await, server.client().await);
-        let guard = one.lock("a").lock().await.expect("free");
-        assert!(other.lock("a").try_lock().await.expect("asked").is_none());
-        // A scope of one client leaves the other's owner alone.
-        let owner = one.owner();
-        let seen = owner
-            .scope(async {
-                let theirs = other.lock("b").lock().await.expect("free");
-                let field = theirs.owner().to_string();
-                theirs.unlock().await.expect("held");
-                field
-            })
-            .await;
-        assert!(seen.starts_with(other.id()));
-        guard.unlock().await.expect("held");
-        server.finish([one, other]).await;
-    })
-    .await;
+    let server = TestServer::new();
+    let (one, other) = (server.client().await, server.client().await);
+    let guard = one.lock("a").lock().await.expect("free");
+    assert!(other.lock("a").try_lock().await.expect("asked").is_none());
+    // A scope of one client leaves the other's owner alone.
+    let owner = one.owner();
+    let seen = owner
+        .scope(async {
+            let theirs = other.lock("b").lock().await.expect("free");
+            let field = theirs.owner().to_string();
+            theirs.unlock().await.expect("held");
+            field
+        })
+        .await;
+    assert!(seen.starts_with(other.id()));
+    guard.unlock().await.expect("held");
+    server.finish([one, other]).await;
 }
 
 #[tokio::test]
 async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
-    within(async {
-        let server = TestServer::new();
-        let (one, other) = (server.client().await, server.client().await);
-        let lock = one.lock("a").owned_by(&other.owner());
-        assert!(matches!(
-            lock.lock().await,
-            Err(Error::InvalidConfig { what: "owner", .. })
-        ));
-        server.finish([one, other]).await;
-    })
-    .await;
+    let server = TestServer::new();
+    let (one, other) = (server.client().await, server.client().await);
+    let lock = one.lock("a").owned_by(&other.owner());
+    assert!(matches!(
+        lock.lock().await,
+        Err(Error::InvalidConfig { what: "owner", .. })
+    ));
+    server.finish([one, other]).await;
 }
 
 #[test]
 fn outside_a_runtime_calls_answer_no_runtime() {
-    within_on_a_thread(|| {
-        let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (server, client) = home.block_on(async {
-            let server = TestServer::new();
-            let client = server.client().await;
-            (server, client)
-        });
-        let lock = client.lock("a");
-        let guard = home.block_on(lock.lock()).expect("free");
-        // What needs no network works anywhere.
-        assert_eq!(guard.state(), redisson_lock::HoldState::Held);
-        assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
-        assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
-        assert!(matches!(
-            block_on(LockClient::connect(&server.url())),
-            Err(Error::NoRuntime)
-        ));
-        assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
-        home.block_on(server.finish([client]));
+    let home = tokio::runtime::Runtime::new().expect("runtime");
+    let (server, client) = home.block_on(async {
+        let server = TestServer::new();
+        let client = server.client().await;
+        (server, client)
     });
+    let lock = client.lock("a");
+    let guard = home.block_on(lock.lock()).expect("free");
+    // What needs no network works anywhere.
+    assert_eq!(guard.state(), redisson_lock::HoldState::Held);
+    assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
+    assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
+    assert!(matches!(
+        block_on(LockClient::connect(&server.url())),
+        Err(Error::NoRuntime)
+    ));
+    assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
+    home.block_on(server.finish([client]));
 }
 
 #[test]
@@ -457,29 +403,27 @@ fn a_runtime_without_timers_or_without_sockets_is_refused() {
 
 #[test]
 fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
-    within_on_a_thread(|| {
-        let away = tokio::runtime::Runtime::new().expect("runtime");
-        let home = tokio::runtime::Runtime::new().expect("runtime");
-        let (server, client) = home.block_on(async {
-            let server = TestServer::new();
-            let client = server.client().await;
-            (server, client)
-        });
-        let lock = client.lock("a");
-        let guard = home.block_on(lock.lock()).expect("free");
-        home.shutdown_timeout(Duration::from_secs(1));
-        away.block_on(async {
-            let start = std::time::Instant::now();
-            assert!(matches!(lock.try_lock().await, Err(Error::NoRuntime)));
-            assert!(matches!(lock.is_locked().await, Err(Error::NoRuntime)));
-            drop(lock.lock().await.expect_err("no runtime"));
-            assert!(start.elapsed() < ms(500) + stalls(start));
-            // Nothing panics; the lease frees the lock.
-            drop(guard);
-            client.close(Duration::from_secs(1)).await;
-        });
-        drop((lock, client, server));
+    let away = tokio::runtime::Runtime::new().expect("runtime");
+    let home = tokio::runtime::Runtime::new().expect("runtime");
+    let (server, client) = home.block_on(async {
+        let server = TestServer::new();
+        let client = server.client().await;
+        (server, client)
     });
+    let lock = client.lock("a");
+    let guard = home.block_on(lock.lock()).expect("free");
+    home.shutdown_timeout(Duration::from_secs(1));
+    away.block_on(async {
+        let start = std::time::Instant::now();
+        assert!(matches!(lock.try_lock().await, Err(Error::NoRuntime)));
+        assert!(matches!(lock.is_locked().await, Err(Error::NoRuntime)));
+        drop(lock.lock().await.expect_err("no runtime"));
+        assert!(start.elapsed() < ms(500) + stalls(start));
+        // Nothing panics; the lease frees the lock.
+        drop(guard);
+        client.close(Duration::from_secs(1)).await;
+    });
+    drop((lock, client, server));
 }
 
 /// The smallest executor: it knows nothing of tokio.

@@ -8,7 +8,7 @@ use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
 use redisson_lock::LockClient;
-use test_support::{ACQUIRE, RELEASE, Server, TestServer};
+use test_support::{ACQUIRE, RELEASE, Server, TestServer, test, tokio};
 use tokio::runtime::Runtime;
 
 /// A runtime on this thread alone, so that everything that is allocated is counted.

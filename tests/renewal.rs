@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
-use test_support::{Control, Monitor, TestServer, eventually, ms, stalls};
+use test_support::{Control, Monitor, TestServer, eventually, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/renewal.rs"]

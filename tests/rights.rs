@@ -2,7 +2,7 @@
 //! name it.
 
 use redisson_lock::{ConnectionFence, Error, LockClient};
-use test_support::{Control, TestServer, eventually, ms};
+use test_support::{Control, TestServer, eventually, ms, tokio};
 
 /// The words that make the user, as `docs/operations.md` has them.
 fn recipe() -> Vec<&'static str> {

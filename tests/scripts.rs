@@ -2,7 +2,7 @@
 //! sent twice, and every right that a script needs taken away in every state.
 
 use test_support::{
-    ACQUIRE, Control, FORCE_UNLOCK, INSPECT, Monitor, PASS, RELEASE, RENEW, Server, TOUCH, ms,
+    ACQUIRE, Control, FORCE_UNLOCK, INSPECT, Monitor, PASS, RELEASE, RENEW, Server, TOUCH, ms, test,
 };
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";

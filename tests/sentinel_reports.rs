@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{ConnectionFence, Error, LockClient, LockClientBuilder};
-use test_support::{Fate, Proxy, RELEASE, Scripted, Server, eventually, is_script, ms, stalls};
+use test_support::{
+    Fate, Proxy, RELEASE, Scripted, Server, eventually, is_script, ms, stalls, tokio,
+};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
     builder

@@ -7,6 +7,7 @@ use redisson_lock::{
 };
 use test_support::{
     Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot, stalls,
+    tokio,
 };
 use tracing::Level;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Item, UseTree};
+use test_support::test;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -221,7 +222,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
     (
         "entry",
         &[
-            "core", "few", "redis", "shared", "table", "timers", "runtime",
+            "core", "few", "redis", "shared", "table", "timers", "runtime", "measure",
         ],
     ),
     (
@@ -479,4 +480,90 @@ fn every_file_says_what_it_is_for() {
             assert!(!items.iter().any(prints));
         }
     }
+}
+
+/// The root of the crate that a file belongs to. A file of `tests/` is one itself.
+fn crate_root(path: &str) -> Option<PathBuf> {
+    let folders = Path::new(path).ancestors().skip(1);
+    let mut roots =
+        folders.flat_map(|folder| ["lib.rs", "main.rs"].map(|name| root().join(folder).join(name)));
+    roots.find(|file| file.is_file())
+}
+
+/// The tests of a file, and where their attributes come from.
+#[derive(Default)]
+struct Tests {
+    /// What the file imports from `test_support`.
+    imported: BTreeSet<String>,
+    /// The first words of the attributes of its tests: `test`, or the `tokio` of `tokio::test`.
+    attributes: BTreeSet<String>,
+}
+
+impl<'a> Visit<'a> for Tests {
+    fn visit_item_extern_crate(&mut self, item: &'a syn::ItemExternCrate) {
+        let is_macro_use = item
+            .attrs
+            .iter()
+            .any(|attr| attr.path().is_ident("macro_use"));
+        if is_macro_use
+            && ["test_support", "test_macros"]
+                .iter()
+                .any(|name| item.ident == name)
+        {
+            self.imported.insert("test".to_owned());
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        let mut paths = Paths::default();
+        paths.flatten(&[], &item.tree, false);
+        for path in &paths.used {
+            if let [module, name] = &path[..]
+                && ["test_support", "crate"].contains(&module.as_str())
+            {
+                self.imported.insert(name.clone());
+            }
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        for attribute in &item.attrs {
+            let path: Vec<String> = attribute
+                .path()
+                .segments
+                .iter()
+                .map(|part| part.ident.to_string())
+                .collect();
+            if path.last().is_some_and(|name| name == "test") {
+                self.attributes.insert(path[0].clone());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_test_has_a_time_limit() {
+    let tests = |text: &str| {
+        let mut tests = Tests::default();
+        tests.visit_file(&syn::parse_file(text).expect("it compiles"));
+        tests
+    };
+    let mut without = Vec::new();
+    let (mut files_with_tests, all) = (0, ["src", "tests", "crates", "examples", "xtask"]);
+    for (path, text) in all.into_iter().flat_map(files) {
+        let of_file = tests(&text);
+        files_with_tests += usize::from(!of_file.attributes.is_empty());
+        for attribute in of_file.attributes.difference(&of_file.imported) {
+            let root = crate_root(&path).and_then(|root| std::fs::read_to_string(root).ok());
+            let of_crate = root.is_some_and(|root| tests(&root).imported.contains("test"));
+            if attribute != "test" || !of_crate {
+                without.push(format!("{path}: #[{attribute}…]"));
+            }
+        }
+    }
+    assert!(files_with_tests > 100, "{files_with_tests}");
+    assert!(
+        without.is_empty(),
+        "import them from `test_support`: {without:#?}"
+    );
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient, LockGuard, Owner};
-use test_support::{Control, ProxiedPair, TestServer, eventually, ms};
+use test_support::{Control, ProxiedPair, TestServer, eventually, ms, tokio};
 
 /// Small, and good enough to choose what happens next.
 struct Dice(u64);

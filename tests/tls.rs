@@ -8,7 +8,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redisson_lock::{Error, LockClient, LockClientBuilder, Tls, TlsProblem};
 use serde_json::json;
-use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms};
+use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms, test, tokio};
 
 /// A certificate with its key, in PEM.
 struct Issued {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient};
-use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls};
+use redisson_lock::{Error, LockClient, LockClientBuilder};
+use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/waiting.rs"]
@@ -95,9 +95,12 @@ async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
 async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
     const NAMES: usize = 5000;
     let server = TestServer::new();
-    let client = server
-        .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
-        .await;
+    // All of them send at the same time, and a busy machine takes long to answer the last.
+    let patient = |builder: LockClientBuilder| {
+        let builder = builder.watchdog_timeout(Duration::from_secs(600));
+        builder.command_timeout(Duration::from_secs(120))
+    };
+    let client = server.client_with(patient).await;
     let mut control = server.control();
     let each = |what: &str| {
         format!(
@@ -105,7 +108,7 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
             NAMES - 1
         )
     };
-    let take = each("redis.call('hset', key, 'java:1', 1) redis.call('pexpire', key, 60000)");
+    let take = each("redis.call('hset', key, 'java:1', 1) redis.call('pexpire', key, 600000)");
     control.run(&["EVAL", &take, "0"]);
     let connections = control.connections();
     let mut tasks = tokio::task::JoinSet::new();
@@ -171,7 +174,10 @@ async fn a_reconnect_of_the_subscriber_wakes_everyone() {
 #[tokio::test]
 async fn a_lagging_message_stream_wakes_everyone() {
     let server = TestServer::new();
-    let client = server.client().await;
+    // No answer is given up while the thread reads the flood.
+    let client = server
+        .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
+        .await;
     let mut control = server.control();
     let names = [
         "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded",
@@ -185,8 +191,9 @@ async fn a_lagging_message_stream_wakes_everyone() {
             lock.lock().await.expect("taken").unlock().await
         }));
     }
+    // One attempt before each subscription, and one after it.
     eventually("all wait", ms(2000), || {
-        control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == names.len()
+        control.calls("evalsha") >= 2 * names.len() as i64
     })
     .await;
     // One thread runs everything here: while it is busy the stream overflows with messages for one
@@ -343,54 +350,49 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
     server.finish([]).await;
 }
 
+/// Each client is seen through a proxy of its own. A pause that is cut short by chance shows whatever the machine does,
+/// which can only make pauses longer.
 #[tokio::test]
 async fn clients_that_lost_a_server_together_do_not_come_back_together() {
-    const CLIENTS: usize = 20;
+    const CLIENTS: usize = 8;
     let server = TestServer::new();
-    let proxy = Proxy::start(server.port).await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(
-            LockClient::connect(&proxy.url())
-                .await
-                .expect("the server answers"),
-        );
+        let proxy = Proxy::start(server.port).await;
+        let client = LockClient::connect(&proxy.url()).await;
+        clients.push((proxy, client.expect("the server answers")));
     }
-    let before = proxy.arrivals().len();
-    proxy.refuse(true);
     let start = Instant::now();
-    proxy.cut_all();
-    // Eight attempts a connection, of which the last are a second apart at most.
-    eventually("eight rounds", Duration::from_secs(30), || {
-        proxy.arrivals().len() - before >= 16 * CLIENTS
-    })
+    for (proxy, _) in &clients {
+        proxy.refuse(true);
+        proxy.cut_all();
+    }
+    // A client has two connections. From here on each attempts once a second at most, so three attempts within less
+    // are two of one connection.
+    let settled = start + ms(1_400);
+    let is_cut_short = |proxy: &Proxy| {
+        let arrivals = proxy.arrivals();
+        let mut threes = arrivals.windows(3).filter(|three| three[0] > settled);
+        threes.any(|three| three[2] - three[0] < ms(900))
+    };
+    eventually(
+        "most come before a second is over",
+        Duration::from_secs(20),
+        || {
+            let early = clients.iter().filter(|(proxy, _)| is_cut_short(proxy));
+            early.count() > CLIENTS / 2
+        },
+    )
     .await;
-    let arrivals = proxy.arrivals();
-    // The first attempts follow each other too closely to tell.
-    let late = arrivals
-        .iter()
-        .skip(before)
-        .map(|at| *at - start)
-        .filter(|after| *after > ms(600));
-    let moments: std::collections::BTreeSet<_> = late.map(|after| after.as_millis() / 20).collect();
-    // In step they come in three bursts, which fall into some thirty of these moments; scattered,
-    // into seventy.
-    assert!(
-        moments.len() >= 45,
-        "{} moments of 20 ms: {moments:?}",
-        moments.len()
-    );
-    proxy.refuse(false);
-    for client in &clients {
+    for (proxy, client) in clients {
+        proxy.refuse(false);
         eventually("back", Duration::from_secs(10), || {
             client.stats().reconnects_total > 0
         })
         .await;
-    }
-    for client in clients {
         client.close(Duration::ZERO).await;
+        proxy.stop().await;
     }
-    proxy.stop().await;
     server.finish([]).await;
 }
 

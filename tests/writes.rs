@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use redisson_lock::LockClient;
-use test_support::{ACQUIRE, RELEASE, Server, TestServer};
+use test_support::{ACQUIRE, RELEASE, Server, TestServer, tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

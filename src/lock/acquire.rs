@@ -25,7 +25,7 @@ use super::subscribe::{Subscribed, subscribe};
 use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection};
 
 impl Lock {
-    pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
         Ok(self.acquire_or_find(wait).await?.ok())
     }
 
@@ -173,7 +173,7 @@ pub(crate) async fn acquire(
     course.prepare(entry).await?;
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
-    let mut waiter = Waiter::new(entry, owner, *terms, wait.order());
+    let mut waiter = Waiter::new(entry, owner, *terms, wait);
     let mut subscription: Option<Box<Subscription>> = None;
     loop {
         // Not bound to a name, under which every later wait would keep room for it.

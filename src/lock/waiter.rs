@@ -28,15 +28,16 @@ pub(super) struct Waiter {
     notify: Arc<Notify>,
     owner: Owner,
     since: Instant,
+    /// Nothing is logged, or nothing more, however long it waits.
     warned: bool,
     /// What the latest attempt found.
     found: Option<Box<Busy>>,
 }
 
 impl Waiter {
-    pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, order: Order) -> Self {
+    pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, wait: Wait) -> Self {
         let field = field(entry, owner);
-        let (id, notify, first) = entry.enqueue(owner.id(), order, terms, &field);
+        let (id, notify, first) = entry.enqueue(owner.id(), wait.order(), terms, &field);
         Self {
             entry: Arc::clone(entry),
             id,
@@ -45,7 +46,7 @@ impl Waiter {
             notify,
             owner: owner.clone(),
             since: Instant::now(),
-            warned: false,
+            warned: matches!(wait, Wait::Standby),
             found: None,
         }
     }
@@ -257,6 +258,8 @@ pub(crate) enum Wait {
     Never,
     Until(Instant),
     Forever,
+    /// A long wait is nothing to warn of, and an outage ends it as little as a holder does.
+    Standby,
 }
 
 impl Wait {
@@ -272,14 +275,14 @@ impl Wait {
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
-            Self::Never | Self::Forever => None,
+            Self::Never | Self::Forever | Self::Standby => None,
         }
     }
 
-    pub(super) fn order(self) -> Order {
+    fn order(self) -> Order {
         match self {
             Self::Never => Order::AtOnce,
-            Self::Until(_) | Self::Forever => Order::Queued,
+            Self::Until(_) | Self::Forever | Self::Standby => Order::Queued,
         }
     }
 }
@@ -327,6 +330,7 @@ impl Retries {
             (self.since, self.backoff) = (None, None);
         }
         let limit = match (self.wait, self.retry_for) {
+            (Wait::Standby, _) => None,
             (Wait::Until(deadline), _) => Some(deadline),
             (Wait::Forever, Some(retry_for)) => {
                 self.since.get_or_insert(now).checked_add(retry_for)

@@ -41,6 +41,30 @@ fn dice() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use test_support::tokio;
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_begin_together_go_on_at_different_times_unless_nothing_is_left_to_chance() {
+        for (scattered, most) in [(true, 20), (false, 1)] {
+            let start = tokio::time::Instant::now();
+            let mut moments = std::collections::BTreeSet::new();
+            let mut waiting = tokio::task::JoinSet::new();
+            for _ in 0..20 {
+                waiting.spawn(async move {
+                    let mut backoff = Backoff::new(scattered);
+                    for _ in 0..8 {
+                        backoff.wait().await;
+                    }
+                    start.elapsed().as_millis() / 20
+                });
+            }
+            moments.extend(waiting.join_all().await);
+            assert!(
+                moments.len() <= most && moments.len() >= most / 2,
+                "{moments:?}"
+            );
+        }
+    }
 
     #[test]
     fn a_pause_is_scattered_over_its_second_half() {

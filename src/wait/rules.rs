@@ -1,5 +1,7 @@
 //! What the registry promises, rule by rule, to the subscriber and to the waiters.
 
+use test_support::tokio;
+
 use super::*;
 
 fn channel() -> Arc<str> {

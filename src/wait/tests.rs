@@ -1,5 +1,7 @@
 //! What waiters and the subscriber see of the registry, by hand; `rules.rs` tries every order.
 
+use test_support::tokio;
+
 use super::*;
 
 fn channel() -> Arc<str> {

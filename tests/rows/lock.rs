@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockClientBuilder};
-use test_support::{eventually, ms, stalls};
+use test_support::{eventually, ms, stalls, tokio};
 
 use super::TestServer;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{Control, eventually, ms, stalls};
+use test_support::{Control, eventually, ms, stalls, tokio, within};
 
 use super::TestServer;
 
@@ -34,10 +34,9 @@ pub(super) fn expiry(control: &mut Control, key: &str) -> Instant {
         .expect("asked")
 }
 
-pub(super) async fn told(guard: &LockGuard, within: Duration) -> LossReason {
-    tokio::time::timeout(within, guard.lost())
-        .await
-        .expect("told in time")
+pub(super) async fn told(guard: &LockGuard, budget: Duration) -> LossReason {
+    let reason = within(budget, guard.lost()).await;
+    reason.expect("told in time")
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::HandOver;
-use test_support::{eventually, ms, stalls};
+use test_support::{eventually, ms, stalls, tokio};
 
 use super::TestServer;
 

@@ -1,6 +1,5 @@
 //! `cargo xtask chaos`: builds the program, and runs it with a server that is there.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::tools;
@@ -13,9 +12,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     if !built.is_ok_and(|status| status.success()) {
         return Err(Problem::failed("chaos does not build"));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| tools::root().join("target"), PathBuf::from);
-    let status = Command::new(target.join("debug/chaos"))
+    let status = Command::new(tools::built("chaos"))
         .args(arguments)
         .env("REDIS_SERVER_BIN", server)
         .status();

@@ -73,7 +73,5 @@ pub fn build() -> Result<PathBuf, Problem> {
     if !built.is_ok_and(|status| status.success()) {
         return Err(Problem::failed("the demo does not build"));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| tools::root().join("target"), PathBuf::from);
-    Ok(target.join("debug/demo"))
+    Ok(tools::built("demo"))
 }

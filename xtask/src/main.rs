@@ -6,6 +6,10 @@
 
 #![allow(unreachable_pub, reason = "a program, not a library")]
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 mod bench;
 mod chaos;
 mod demo;
@@ -49,9 +53,12 @@ usage: cargo xtask COMMAND
                       40 minutes; --quick: three short rounds in about four minutes, docs/ is not
                       written; --smoke: a moment of each, for its counts
 
-  sim [--topology cluster] [--seeds N] [--seed S] [--seconds T]
-                      simulated schedules: 10,000 of them, so many, one of them again, or for so long;
-                      on one server, or in a cluster whose slots move and whose primaries fail over
+  sim [--topology cluster] [--first SEED] [--seeds N | --seconds T]
+                      simulated schedules, on one server, or in a cluster whose slots move and whose
+                      primaries fail over: 10,000 seeds from 1 on, N seeds, or as many as T seconds
+                      allow; --first: from this seed on
+  sim [--topology cluster] --seed SEED
+                      one of them again, with its history
   chaos --topology cluster|sentinel [--seconds N] [--seed S] [--log FILE]
                       kills, stops, moves and fails over servers of its own under load, for 60 s or so
                       many, and judges what the locks did; --log: the events of the clients

@@ -2,36 +2,21 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str =
-    "usage: cargo xtask sim [--topology cluster] [--seeds N] [--seed S] [--seconds T]";
+const USAGE: &str = "usage: cargo xtask sim [--topology cluster] [--first SEED] [--seeds N | --seconds T]\n       \
+                     cargo xtask sim [--topology cluster] --seed SEED";
 
 /// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
 
 pub fn run(arguments: &[&str]) -> Result<(), Problem> {
+    let (test, variables) = parse(arguments)?;
     let mut command = cargo(&["test", "--quiet"]);
-    let cluster = arguments
-        .chunks(2)
-        .any(|pair| pair == ["--topology", "cluster"]);
     command
         .args(BUILD)
-        .args([if cluster { IN_CLUSTER } else { TEST }])
-        .args(["--", "--exact", "--nocapture"])
+        .args([test, "--", "--exact", "--nocapture"])
         .env("RUST_BACKTRACE", "0")
-        .env("SIM_SEEDS", SEEDS);
-    for pair in arguments.chunks(2) {
-        let (name, number) = match *pair {
-            ["--seeds", number] => ("SIM_SEEDS", number),
-            ["--seed", number] => ("SIM_SEED", number),
-            ["--seconds", number] => ("SIM_SECONDS", number),
-            ["--topology", "cluster"] => continue,
-            _ => return Err(Problem::to_do(USAGE)),
-        };
-        if number.parse::<u64>().is_err() {
-            return Err(Problem::to_do(format!("{number} is not a number\n{USAGE}")));
-        }
-        command.env(name, number);
-    }
+        .env("SIM_SEEDS", SEEDS)
+        .envs(variables);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Problem::failed(
@@ -39,6 +24,31 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
         )),
         Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
     }
+}
+
+/// The test to run, and its variables.
+type Run<'a> = (&'static str, Vec<(&'static str, &'a str)>);
+
+fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
+    let (mut test, mut variables) = (TEST, Vec::new());
+    for pair in arguments.chunks(2) {
+        let (name, number) = match *pair {
+            ["--first", number] => ("SIM_FIRST", number),
+            ["--seeds", number] => ("SIM_SEEDS", number),
+            ["--seed", number] => ("SIM_SEED", number),
+            ["--seconds", number] => ("SIM_SECONDS", number),
+            ["--topology", "cluster"] => {
+                test = IN_CLUSTER;
+                continue;
+            }
+            _ => return Err(Problem::to_do(USAGE)),
+        };
+        if number.parse::<u64>().is_err() {
+            return Err(Problem::to_do(format!("{number} is not a number\n{USAGE}")));
+        }
+        variables.push((name, number));
+    }
+    Ok((test, variables))
 }
 
 /// What is built: the simulator, with a profile of its own.
@@ -84,5 +94,30 @@ pub fn explore(arguments: &[&str]) -> Result<(), Problem> {
             "a world has a state that must not be: see above",
         )),
         Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_counted_from_the_first() {
+        let (test, variables) = parse(&["--first", "7000000", "--seeds", "5"]).expect("numbers");
+        assert_eq!(test, TEST);
+        assert_eq!(variables, [("SIM_FIRST", "7000000"), ("SIM_SEEDS", "5")]);
+        let (test, variables) = parse(&["--seconds", "9", "--topology", "cluster"]).expect("known");
+        assert_eq!(
+            (test, &variables[..]),
+            (IN_CLUSTER, &[("SIM_SECONDS", "9")][..])
+        );
+        for wrong in [
+            &["--first"][..],
+            &["--first", "x"],
+            &["--first", "-1"],
+            &["--from", "1"],
+        ] {
+            assert_eq!(parse(wrong).expect_err("refused").status, 2, "{wrong:?}");
+        }
     }
 }

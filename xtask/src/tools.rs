@@ -174,6 +174,13 @@ pub fn root() -> PathBuf {
     own.parent().map_or_else(|| own.clone(), Path::to_path_buf)
 }
 
+/// Where cargo puts a program that it builds: `demo`, `examples/leader`.
+pub fn built(program: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("debug").join(program)
+}
+
 /// A server of our own on a free port, ended with its handle.
 pub struct Server {
     child: Child,

@@ -201,6 +201,7 @@ impl<W: Worker> System for Looping<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use test_support::tokio;
 
     struct NoLock;
 

@@ -5,6 +5,10 @@
 
 #![allow(unreachable_pub, reason = "a program, not a library")]
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 mod bare;
 mod beside;
 mod context;

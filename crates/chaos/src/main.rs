@@ -11,6 +11,10 @@
     reason = "a program, not a library"
 )]
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 mod cluster;
 mod events;
 mod faults;

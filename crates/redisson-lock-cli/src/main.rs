@@ -1,5 +1,9 @@
 //! `redisson-lock`: runs a command under a lock, and shows, frees and measures locks.
 
+#[cfg(all(test, unix))]
+#[macro_use]
+extern crate test_support;
+
 #[cfg(unix)]
 mod cli;
 

@@ -1,6 +1,10 @@
 //! The attribute `#[locked]` of [`redisson-lock`](https://docs.rs/redisson-lock), which re-exports it
 //! with its feature `macros`. Depend on that crate, not on this one.
 
+#[cfg(test)]
+#[macro_use]
+extern crate test_support;
+
 mod duration;
 mod expand;
 mod name;

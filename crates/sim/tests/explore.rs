@@ -2,11 +2,12 @@
 //! and exactly those pairs of an input and of what was under way when it came.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sim::explorer::coverage::{self, Input, Row};
 use sim::explorer::{self, World};
 use stateright::{Checker, Model};
+use test_support::{Limited, may_take, test};
 
 /// Where the counts are written down. `UPDATE_EXPLORED=1` writes them anew.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/explored.txt");
@@ -48,6 +49,12 @@ fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
 /// that is not reached has its reason.
 #[test]
 fn every_world_is_explored_to_its_end() {
+    // Each world has a limit of its own.
+    may_take(Duration::MAX);
+    let explore = |world: World| {
+        let _limited = Limited::new(world.name);
+        explore(world)
+    };
     let worlds = wanted(explorer::all());
     let (lines, reached): (String, Vec<_>) = worlds.map(explore).unzip();
     if std::env::var_os("WORLD").is_some() {
@@ -77,6 +84,7 @@ fn as_written(found: &str, file: &str, test: &str) {
 #[test]
 #[ignore = "minutes: `cargo xtask explore --deep`"]
 fn the_larger_worlds_are_explored_to_their_end() {
+    may_take(Duration::from_secs(3_600));
     let worlds = wanted(explorer::deep());
     let (lines, _): (String, Vec<_>) = worlds.map(explore).unzip();
     if std::env::var_os("WORLD").is_some() {

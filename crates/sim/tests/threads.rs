@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redisson_lock::test_util;
 use redisson_lock_test::FakeRedis;
+use test_support::test;
 
 const THREADS: usize = 4;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use redisson_lock::{LockClient, LockGuard};
 use redisson_lock_test::FakeRedis;
+use test_support::test;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

@@ -10,10 +10,17 @@
     reason = "only tests use it, and a panic is how a test fails"
 )]
 
+// The attributes of its own tests name it.
+extern crate self as test_support;
+#[cfg(test)]
+#[macro_use]
+extern crate test_macros;
+
 mod cluster;
 mod commands;
 mod events;
 mod fake_cluster;
+mod limit;
 mod pair;
 pub mod peer;
 mod proxy;
@@ -30,6 +37,7 @@ use std::time::{Duration, Instant};
 pub use cluster::{Cluster, NODE_TIMEOUT, slot};
 pub use events::Events;
 pub use fake_cluster::{FakeCluster, NodeView};
+pub use limit::{LIMIT, Limited, begins, may_take};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy, Scripted};
 pub use scripts::{
@@ -39,17 +47,41 @@ pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};
 pub use stalls::{processor_time, stalls};
 pub use test_cluster::TestCluster;
+pub use test_macros::test;
 pub use test_server::TestServer;
+
+/// What tests use in the place of tokio, so that `#[tokio::test]` has a time limit.
+pub mod tokio {
+    pub use ::test_macros::tokio_test as test;
+    pub use ::tokio::*;
+}
 
 /// Waits for a fact. The budget is a bound, not a wait, and is for a machine that runs.
 pub async fn eventually(what: &str, budget: Duration, mut fact: impl FnMut() -> bool) {
     let start = Instant::now();
     while !fact() {
-        let took = start.elapsed();
-        let in_time = took < budget || took < budget + stalls(start).min(8 * budget);
-        assert!(in_time, "not within {budget:?}: {what}");
+        assert!(is_within(budget, start), "not within {budget:?}: {what}");
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
+}
+
+/// Waits for a future, with a budget of the same kind. `None`: it was not ready in time.
+pub async fn within<F: Future>(budget: Duration, future: F) -> Option<F::Output> {
+    let (start, mut future) = (Instant::now(), std::pin::pin!(future));
+    while is_within(budget, start) {
+        tokio::select! {
+            biased;
+            output = &mut future => return Some(output),
+            () = tokio::time::sleep(Duration::from_millis(3)) => {}
+        }
+    }
+    None
+}
+
+/// Whether no more than this has passed, the time left out in which something had to wait for a processor.
+fn is_within(budget: Duration, start: Instant) -> bool {
+    let took = start.elapsed();
+    took < budget || took < budget + stalls(start).min(8 * budget)
 }
 
 pub fn ms(ms: u64) -> Duration {

@@ -5,6 +5,7 @@
 //! wait for a processor.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -103,24 +104,21 @@ impl Usage {
     }
 
     fn of(process: &str) -> Self {
-        let threads = fs::read_dir(format!("/proc/{process}/task"));
-        let mut all = Self::default();
-        for thread in threads.into_iter().flatten().flatten() {
-            let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
-            let counts = read("schedstat");
+        let threads = threads(process).map(|thread| {
+            let counts = read(&thread, "schedstat");
             let mut counts = counts
                 .split_whitespace()
                 .map(|count| count.parse().unwrap_or(0));
             let mut next = || Duration::from_nanos(counts.next().unwrap_or(0));
-            let of_thread = Self {
+            Self {
                 ran: next(),
                 queued: next(),
-            };
-            let of_children = read("children");
-            let of_children = of_children.split_whitespace().map(Self::of);
-            all = of_children.fold(all.and(of_thread), Self::and);
-        }
-        all
+            }
+        });
+        let of_threads = threads.fold(Self::default(), Self::and);
+        let children = children(process);
+        let of_children = children.iter().map(|child| Self::of(child));
+        of_children.fold(of_threads, Self::and)
     }
 
     fn and(self, other: Self) -> Self {
@@ -129,6 +127,24 @@ impl Usage {
             queued: self.queued + other.queued,
         }
     }
+}
+
+/// The processes that this one has started. None where the system does not report them.
+pub(crate) fn children(process: &str) -> Vec<String> {
+    let of_threads = threads(process).map(|thread| read(&thread, "children"));
+    let ids = of_threads.collect::<Vec<_>>().join(" ");
+    ids.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The folders of its threads.
+fn threads(process: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    threads.map(|thread| thread.path())
+}
+
+fn read(thread: &Path, file: &str) -> String {
+    fs::read_to_string(thread.join(file)).unwrap_or_default()
 }
 
 #[cfg(all(test, target_os = "linux"))]

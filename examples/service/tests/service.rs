@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use test_support::{Proxy, TestServer, eventually, ms};
+use test_support::{Proxy, TestServer, eventually, ms, tokio};
 
 /// An instance of the service.
 struct Instance {
@@ -80,6 +80,8 @@ async fn it_sells_reports_is_ready_counts_and_ends_behind_its_requests() {
     for line in [
         "redisson_lock_acquires_total{class=\"stock\",outcome=\"acquired\"} 4",
         "redisson_lock_acquires_total{class=\"report\",outcome=\"busy\"} 1",
+        "redisson_lock_lost_total 0",
+        "# HELP redisson_lock_given_up_total ",
     ] {
         assert!(metrics.contains(line), "{metrics}");
     }

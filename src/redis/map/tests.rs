@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use test_support::tokio;
+
 use super::values::NODES_MAX;
 use super::*;
 use crate::redis::lane::Lane;

@@ -23,6 +23,26 @@ fn refused(url: &str) -> String {
     }
 }
 
+/// The tables that translate a configuration of Redisson or Spring.
+#[test]
+fn every_address_in_the_guide_to_migrating_is_one() {
+    let page = include_str!("../../../docs/migrating.md");
+    let quoted = page.lines().filter(|line| line.starts_with('|'));
+    let quoted = quoted.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_address = |text: &&str| text.starts_with("redis") && !text.ends_with("://");
+    let addresses: Vec<&str> = quoted.filter(is_address).collect();
+    assert!(addresses.len() >= 15, "{addresses:?}");
+    for address in addresses {
+        // Without the feature, what TLS leaves of it.
+        let address = match cfg!(feature = "tls-rustls") {
+            true => address.to_owned(),
+            false => address.replacen("rediss", "redis", 1),
+        };
+        let settings = Settings::from_url(&address, None, TIMEOUT, true);
+        assert!(settings.is_ok(), "{address}: {:?}", settings.err());
+    }
+}
+
 /// The connection settings that fred gets, whatever was given.
 fn our_rules(server: &Server) {
     let Server {

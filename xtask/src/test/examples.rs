@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use crate::tools::{self, Server};
 use crate::{Problem, cargo};
@@ -11,12 +14,11 @@ use crate::{Problem, cargo};
 /// An example, its features, and what it has to print.
 type Example = (&'static str, &'static str, &'static [&'static str]);
 
-const EXAMPLES: [Example; 9] = [
+const EXAMPLES: [Example; 8] = [
     ("basic", "", &["sold"]),
     ("blocking", "blocking", &["hold count 2", "sold 3"]),
     ("cron", "", &["cleaned up"]),
     ("current_thread", "", &["4 left"]),
-    ("leader", "", &["leading as", "report 3"]),
     ("library", "", &["sold, 0 left", "sold out"]),
     ("lost", "", &["run: Ok(3)", "5 pages, valid until"]),
     ("metrics", "", &["redisson_lock_held 1"]),
@@ -41,11 +43,90 @@ pub fn run(server: &Path) -> Result<(), Problem> {
             wrong.push(format!("{name}: {}\n{said}", output.status));
         }
     }
+    if let Err(problem) = leaders_take_over(&server.url) {
+        wrong.push(format!("{LEADER}: {}", problem.text));
+    }
     if wrong.is_empty() {
-        println!("{} examples", EXAMPLES.len());
+        println!("{} examples", EXAMPLES.len() + 1);
         Ok(())
     } else {
         Err(Problem::failed(wrong.join("\n")))
+    }
+}
+
+/// The example that runs until it is told to end.
+const LEADER: &str = "leader";
+
+/// A leader that is told to end releases its lock, so that another one leads long before the lease is over.
+fn leaders_take_over(url: &str) -> Result<(), Problem> {
+    let built = cargo(&["build", "--quiet", "--example", LEADER]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err(Problem::failed("it does not build"));
+    }
+    let first = Leader::start(url)?;
+    first.leads()?;
+    let second = Leader::start(url)?;
+    first.terminate()?;
+    second.leads()?;
+    second.terminate()
+}
+
+/// A process of the example, killed with its handle.
+struct Leader {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Leader {
+    /// Half of the time that a lease has left at least, when its holder is gone.
+    const TAKES_OVER: Duration = Duration::from_secs(10);
+
+    fn start(url: &str) -> Result<Self, Problem> {
+        let started = Command::new(tools::built("examples/leader"))
+            .arg(url)
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut process = started.map_err(|error| Problem::failed(error.to_string()))?;
+        let (sender, lines) = channel();
+        let stdout = process.stdout.take().map(BufReader::new);
+        std::thread::spawn(move || {
+            let said = stdout.into_iter().flat_map(BufRead::lines).flatten();
+            said.for_each(|line| _ = sender.send(line));
+        });
+        Ok(Self { process, lines })
+    }
+
+    fn leads(&self) -> Result<(), Problem> {
+        for expected in ["leading as", "report 1"] {
+            let line = self.lines.recv_timeout(Self::TAKES_OVER);
+            if !line.is_ok_and(|line| line.starts_with(expected)) {
+                return Err(Problem::failed(format!("it does not say `{expected}`")));
+            }
+        }
+        Ok(())
+    }
+
+    fn terminate(mut self) -> Result<(), Problem> {
+        let failed = |error: std::io::Error| Problem::failed(error.to_string());
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status();
+        sent.map_err(failed)?;
+        let limit = Instant::now() + Self::TAKES_OVER;
+        while Instant::now() < limit {
+            match self.process.try_wait().map_err(failed)? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(Problem::failed(format!("SIGTERM: {status}"))),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        Err(Problem::failed("SIGTERM does not end it"))
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -58,10 +139,8 @@ fn listed() -> Result<(), Problem> {
         .filter_map(|file| file.ok()?.file_name().into_string().ok())
         .filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned()))
         .collect();
-    let listed = EXAMPLES
-        .iter()
-        .map(|(name, ..)| (*name).to_owned())
-        .collect();
+    let names = EXAMPLES.iter().map(|(name, ..)| *name);
+    let listed = names.chain([LEADER]).map(str::to_owned).collect();
     if found == listed {
         Ok(())
     } else {

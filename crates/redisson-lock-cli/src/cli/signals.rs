@@ -128,6 +128,8 @@ impl Ignored {
 
 #[cfg(test)]
 mod tests {
+    use test_support::tokio;
+
     use super::*;
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use redisson_lock::LockClient;
 use serde_json::{Value, json};
+use test_support::tokio;
 
 use crate::fixture::{Fixture, JAVA, LOCK};
 

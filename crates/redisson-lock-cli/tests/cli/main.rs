@@ -2,6 +2,9 @@
 //! Redis. Every test has a server of its own.
 #![cfg(unix)]
 
+#[macro_use]
+extern crate test_support;
+
 mod fixture;
 mod inspecting;
 mod losses;

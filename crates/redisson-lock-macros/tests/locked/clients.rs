@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use redisson_lock::{Error, LockClient, locked};
 use redisson_lock_test::FakeRedis;
+use test_support::tokio;
 
 use crate::ORDER;
 

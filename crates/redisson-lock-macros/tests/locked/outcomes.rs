@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LossReason, locked};
+use test_support::tokio;
 use tokio::time::{Instant, sleep};
 
 use crate::{ORDER, Order, SaleError, Shop, ms};

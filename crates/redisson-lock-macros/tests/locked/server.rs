@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use redisson_lock::{Error, LockClient, locked};
-use test_support::TestServer;
+use test_support::{TestServer, tokio};
 
 use crate::ms;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redisson_lock::{LockClient, locked};
 use redisson_lock_test::FakeRedis;
+use test_support::tokio;
 
 use crate::{ORDER, Order, SaleError, Shop};
 

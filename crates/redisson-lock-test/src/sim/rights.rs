@@ -79,6 +79,8 @@ pub(super) fn no_channel_of_script() -> String {
 
 #[cfg(test)]
 mod tests {
+    use test_support::test;
+
     use super::*;
 
     fn rights(rules: &str) -> Rights {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redisson_lock::{Error, LossReason};
 use redisson_lock_test::FakeRedis;
+use test_support::tokio;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -2,6 +2,7 @@
 
 use redisson_lock::{Error, LossReason};
 use redisson_lock_test::FakeRedis;
+use test_support::tokio;
 use tokio::time::Instant;
 
 use crate::{everywhere, free, ms, quick};

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+#[macro_use]
+extern crate test_support;
+
 use std::future::Future;
 use std::time::Duration;
 

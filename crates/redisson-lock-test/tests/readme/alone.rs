@@ -1,4 +1,5 @@
 //! The first test of the README, which needs nothing from the others.
+use test_support::tokio;
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The tests of the README as they are pasted: the first by itself, and all of them in one file.
 
+use test_support::test;
+
 mod alone;
 #[allow(dead_code, reason = "the README shows how a service connects")]
 mod together;

@@ -1,4 +1,5 @@
 //! All code of the README, word for word, in its order.
+use test_support::tokio;
 
 use std::time::Duration;
 

@@ -1,6 +1,9 @@
 //! The simulator's tests: schedules, the traces that once went wrong, every future polled and
 //! dropped, and the simulated server against a real one.
 
+#[macro_use]
+extern crate test_support;
+
 mod cancellation;
 mod crosscheck;
 mod endings;

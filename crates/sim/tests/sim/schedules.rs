@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sim::oracle::Counts;
 use sim::workload::{Program, run, shrink};
+use test_support::{Limited, may_take};
 
 #[test]
 fn every_schedule_keeps_the_promises() {
@@ -36,8 +37,10 @@ fn what_a_cluster_is_for_has_happened(schedules: u64, counts: &Counts) {
     );
 }
 
-/// `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
+/// `SIM_FIRST`, `SIM_SEEDS`, `SIM_SEED`, `SIM_SECONDS`: see `cargo xtask sim`.
 fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
+    // Each schedule has a limit of its own.
+    may_take(Duration::MAX);
     let number = |name: &str| {
         std::env::var(name)
             .ok()
@@ -46,26 +49,27 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
     if let Some(seed) = number("SIM_SEED") {
         return replay(&roll(seed));
     }
-    let seeds = number("SIM_SEEDS").unwrap_or(300);
     let first = number("SIM_FIRST").unwrap_or(1);
+    let seeds = number("SIM_SEEDS").unwrap_or(300);
     let end = number("SIM_SECONDS").map(Duration::from_secs);
     let start = Instant::now();
-    let next = AtomicU64::new(first);
+    let next = AtomicU64::new(0);
     let found = Mutex::new(Vec::new());
     let counts = Mutex::new((Counts::default(), 0));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         let (next, found, counts) = (&next, &found, &counts);
         for _ in 0..workers {
-            let guard = HangGuard::start();
             scope.spawn(move || {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let over = end.map_or(seed >= first + seeds, |end| start.elapsed() >= end);
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    let over = end.map_or(nth >= seeds, |end| start.elapsed() >= end);
                     if over || !found.lock().expect("unpoisoned").is_empty() {
                         return;
                     }
-                    guard.now_at(seed);
+                    let seed = first.wrapping_add(nth);
+                    // Something may spin, and paused time stand still.
+                    let _limited = Limited::new(format!("seed {seed}"));
                     let outcome = run(&roll(seed), false);
                     let mut counts = counts.lock().expect("unpoisoned");
                     counts.0.add(outcome.counts);
@@ -101,35 +105,6 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
         replay(&roll(seed));
     }
     has_happened(schedules, &counts);
-}
-
-/// Ends the process when one schedule takes far too long: something spins, and paused time stands
-/// still.
-struct HangGuard(std::sync::mpsc::Sender<u64>);
-
-impl HangGuard {
-    fn start() -> Self {
-        let (sender, seeds) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
-            let mut at = 0;
-            loop {
-                match seeds.recv_timeout(Duration::from_secs(60)) {
-                    Ok(seed) => at = seed,
-                    Err(Disconnected) => return,
-                    Err(Timeout) => {
-                        println!("{at} schedules, 1 violations: seed {at} hangs");
-                        std::process::exit(101);
-                    }
-                }
-            }
-        });
-        Self(sender)
-    }
-
-    fn now_at(&self, seed: u64) {
-        let _ = self.0.send(seed);
-    }
 }
 
 /// Runs one seed again, cut down to what is needed to see the violation.

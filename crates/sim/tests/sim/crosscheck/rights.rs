@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, LockClient};
 use redisson_lock_test::{FakeRedis, OtherHolder};
-use test_support::{Control, Server};
+use test_support::{Control, Server, tokio};
 
 /// Rules of `ACL SETUSER`, applied to a user with all rights.
 const RULES: [&str; 29] = [
