@@ -3,8 +3,9 @@
 //!
 //! Only this module knows the meaning of KEYS, ARGV and raw replies. A call is plain data until
 //! [`call`] sends it; `call` is also the only place where a script is resent. Milliseconds exist
-//! only in this file and on the wire.
+//! only in this module and on the wire.
 
+mod args;
 mod call;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::core::RenewalAsk;
 use crate::redis::{Arg, Reply};
 use crate::wire::{Announce, LockName};
 
+use args::{Args, announced_by, duration, millis, sharded, text};
 pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, unsent};
 
 /// A script and its SHA-1, which is its name in Redis.
@@ -55,9 +57,6 @@ scripts! {
     CHECK = "check";
     TOUCH = "touch";
 }
-
-/// In place, but for renewals, and for releases in a cluster.
-type Args = SmallVec<[Arg; 4]>;
 
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
@@ -335,39 +334,6 @@ pub(crate) fn check(
             _ => None,
         },
     }
-}
-
-fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
-    announce
-        .hears_sharded()
-        .then(|| (Arc::clone(name.channel()), announce))
-}
-
-/// The arguments with the word for the way; without one a script uses classic channels, which is all that there
-/// is outside of clusters.
-fn announced_by(announce: Announce, mut args: Args) -> Args {
-    let way = match announce {
-        Announce::Classic => return args,
-        Announce::Sharded => "spublish",
-        Announce::Both => "both",
-        Announce::Auto => "auto",
-    };
-    args.push(Arg::Fixed(way));
-    args
-}
-
-fn text(value: &Arc<str>) -> Arg {
-    Arg::Text(Arc::clone(value))
-}
-
-/// Rounded up, so that a lease on the wire is never shorter than requested.
-fn millis(duration: Duration) -> Arg {
-    let ms = duration.as_nanos().div_ceil(1_000_000);
-    Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))
-}
-
-fn duration(ms: i64) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
 #[cfg(test)]
