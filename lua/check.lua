@@ -12,7 +12,7 @@ local lock, nobody, way = ARGV[1], ARGV[2], ARGV[3] or 'publish'
 
 local calls = {
   {'hget', lock, nobody}, {'hexists', lock, nobody}, {'hlen', lock}, {'hkeys', lock}, {'exists', lock}, {'pttl', lock},
-  {'hdel', lock, nobody},
+  {'hdel', lock, nobody}, {'time'},
   -- What is no number is refused behind the permissions, and before anything changes.
   {'hincrby', lock, nobody, 'x'}, {'pexpire', lock, 'x'},
   -- On the lock they would have an effect. Whether its key and its channel are permitted others show.

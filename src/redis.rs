@@ -247,12 +247,32 @@ impl<'a> Route<'a> {
         sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         match &self.redis.topology {
-            Topology::One(_) => {
-                let (reply, sent_at) = way.link.run(call, limit, sent).await?;
-                Ok(Received::at_home(reply, sent_at))
-            }
+            Topology::One(_) => self.run_there(way, call, limit, sent).await,
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
                 Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
+            }
+        }
+    }
+
+    /// The same, and it goes to no other server: one that redirects has refused it.
+    pub(crate) async fn run_there<T>(
+        self,
+        way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        match &self.redis.topology {
+            Topology::One(_) => {
+                let (reply, sent_at) = way.link.run(call, limit, sent).await?;
+                Ok(Received {
+                    reply,
+                    sent_at,
+                    way,
+                })
+            }
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::redis::{Arg, Reply};
 use crate::wire::{Announce, LockName};
 
 use args::{Args, announced_by, duration, millis, sharded, text};
-pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, unsent};
+pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, unsent};
 
 /// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]
@@ -238,19 +238,39 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
     }
 }
 
-/// Frees the lock if `field` still holds it; returns whether it did.
-pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>, announce: Announce) -> Call<bool> {
+/// What `force_unlock.lua` returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forced {
+    Freed,
+    /// The holder that was meant has released it.
+    NotHeld,
+    /// It was executed after its limit, and did nothing.
+    TooLate,
+}
+
+/// Frees the lock if `field` still holds it, until the server's clock shows `limit`.
+pub(crate) fn force_unlock(
+    name: &LockName,
+    field: &Arc<[u8]>,
+    limit: Option<Duration>,
+    announce: Announce,
+) -> Call<Forced> {
     Call {
         script: &FORCE_UNLOCK,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             announce,
-            smallvec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+            smallvec![
+                Arg::Bytes(Arc::clone(field)),
+                limit.map_or(Arg::Number(0), millis),
+                text(name.channel()),
+            ],
         ),
         announced: sharded(name, announce),
         decode: |reply| match reply {
-            Reply::Number(1) => Some(true),
-            Reply::Number(0) => Some(false),
+            Reply::Number(1) => Some(Forced::Freed),
+            Reply::Number(0) => Some(Forced::NotHeld),
+            Reply::Number(-1) => Some(Forced::TooLate),
             _ => None,
         },
     }
@@ -266,26 +286,38 @@ pub(crate) enum Inspected {
         /// Any bytes, because another program may have written it.
         field: Arc<[u8]>,
         count: u32,
+        /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
+        clock: Option<Duration>,
     },
     NotALock(String),
 }
 
-pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
+/// Reads the holder, and the server's clock too if it is wanted.
+pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
         script: &INSPECT,
         keys: smallvec![Arc::clone(name.key())],
-        args: SmallVec::new(),
+        args: with_clock
+            .then_some(Arg::Fixed("time"))
+            .into_iter()
+            .collect(),
         announced: None,
         decode: |reply| match reply {
             Reply::Nil => Some(Inspected::Free),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
-                [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
+                [
+                    Reply::Number(left),
+                    field,
+                    Reply::Text(count),
+                    Reply::Number(clock),
+                ] => Some(Inspected::Held {
                     left: duration(*left),
                     field: field.bytes()?,
                     // Only another program can have written such a count: it is shown as the
                     // maximum.
                     count: count.parse().unwrap_or(u32::MAX),
+                    clock: duration(*clock),
                 }),
                 _ => None,
             },

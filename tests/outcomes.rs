@@ -267,27 +267,57 @@ async fn a_late_acquire_of_nobody_does_not_come_back() {
 
 #[tokio::test]
 async fn a_late_force_unlock_hits_no_later_hold() {
-    // Trace V13: the call ends only when its copy cannot be executed any more.
-    let mut pair = ProxiedPair::new().await;
-    let held = pair.theirs.lock("a").lock().await.expect("free");
+    // Trace V13: the call ends only when its copy can no longer take effect. The limit by the server's
+    // clock needs no fence, and the fence needs no limit.
+    for user in ["", "u:p@", "t:p@"] {
+        let mut pair =
+            ProxiedPair::as_user_with(user, |builder| builder.command_timeout(ms(500))).await;
+        let owner = pair.theirs.owner();
+        let lock = pair.theirs.lock("a").owned_by(&owner);
+        let held = lock.lock().await.expect("free");
+        pair.proxy
+            .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+        let forced = pair.ours.lock("a").force_unlock().await;
+        assert!(
+            matches!(forced, Err(Error::NoAnswer { .. })),
+            "{user}: {forced:?}"
+        );
+        assert_eq!(pair.calls(FORCE_UNLOCK), 1, "{user}: never sent again");
+        held.unlock().await.expect("held");
+        let later = lock.lock().await.expect("free");
+        assert_eq!(pair.proxy.deliver().await, 1, "{user}");
+        assert_eq!(pair.control.count("a"), 1, "{user}");
+        later.unlock().await.expect("held");
+        pair.finish().await;
+    }
+}
+
+/// A server that hangs cannot be asked to drop what it has not read yet.
+#[tokio::test]
+async fn a_force_unlock_without_an_answer_is_not_executed_by_a_server_that_continues_later() {
+    let mut pair = ProxiedPair::with(|builder| builder.command_timeout(ms(500))).await;
+    let owner = pair.theirs.owner();
+    let theirs = pair.theirs.lock("a").owned_by(&owner);
+    let first = theirs.lock().await.expect("free");
     pair.proxy
-        .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    let forced = pair.ours.lock("a").force_unlock().await;
+        .hold_commands(|words| is_script(words, FORCE_UNLOCK));
+    let ours = pair.ours.lock("a");
+    let forcing = tokio::spawn(async move { ours.force_unlock().await });
+    eventually("it is on its way", ms(5000), || pair.proxy.stuck() == 1).await;
+    first.unlock().await.expect("held");
+    let second = theirs.lock().await.expect("free");
+    let executed = pair.control.calls("evalsha");
+    pair.server.pause();
+    pair.proxy.let_commands_go();
+    let forced = forcing.await.expect("no panic");
     assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-    let calls = pair.proxy.script_calls();
-    assert_eq!(
-        calls
-            .iter()
-            .filter(|words| is_script(words, FORCE_UNLOCK))
-            .count(),
-        1,
-        "never sent again"
-    );
-    held.unlock().await.expect("held");
-    let later = pair.theirs.lock("a").lock().await.expect("free");
-    assert_eq!(pair.proxy.deliver().await, 1);
-    assert_eq!(pair.control.count("a"), 1);
-    later.unlock().await.expect("held");
+    pair.server.resume();
+    eventually("it is executed", ms(5000), || {
+        pair.control.calls("evalsha") > executed
+    })
+    .await;
+    assert_eq!(pair.control.count("a"), 1, "the hold of after the call");
+    second.unlock().await.expect("held");
     pair.finish().await;
 }
 
@@ -391,8 +421,8 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_released_by_its_own_
 }
 
 #[tokio::test]
-async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
-    let mut pair = without_kill().await;
+async fn without_a_fence_and_a_limit_a_late_force_unlock_reaches_at_most_the_same_owner() {
+    let mut pair = ProxiedPair::as_user("w:p@").await;
     let held = pair.theirs.lock("a").lock().await.expect("free");
     pair.proxy
         .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));

@@ -14,7 +14,7 @@ use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
 use crate::owner::Owner;
 use crate::redis::{Limit, SendError};
-use crate::script::{self, Inspected};
+use crate::script::{self, Answer, Inspected};
 use crate::server_error::{self, Denied};
 
 impl Lock {
@@ -168,7 +168,9 @@ impl Lock {
             .on_client_runtime(pin!(async {
                 let entry = self.entry()?;
                 Ok(match self.inspect_once(&entry).await? {
-                    Inspected::Held { left, field, count } => {
+                    Inspected::Held {
+                        left, field, count, ..
+                    } => {
                         let owner = String::from_utf8_lossy(&field).into_owned();
                         Some(Holder {
                             owner,
@@ -271,18 +273,26 @@ impl Lock {
         Ok(missing)
     }
 
+    async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {
+        Ok(self.inspect_with(entry, false).await?.value)
+    }
+
     /// One run of `inspect.lua`.
-    pub(super) async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {
+    pub(super) async fn inspect_with(
+        &self,
+        entry: &Entry,
+        with_clock: bool,
+    ) -> Result<Answer<Inspected>, Error> {
         let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let call = || Some(script::inspect(&entry.name));
+        let call = || Some(script::inspect(&entry.name, with_clock));
         let answer = script::call(entry.route(), Operation::Inspecting, shared.retry(), call).await;
-        let inspected = answer.map_err(|failed| failed.error)?.value;
-        match inspected {
-            Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), &found)),
-            inspected => Ok(inspected),
+        let answer = answer.map_err(|failed| failed.error)?;
+        match &answer.value {
+            Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), found)),
+            Inspected::Held { .. } | Inspected::Free => Ok(answer),
         }
     }
 }

@@ -27,7 +27,6 @@ use super::link::{Limit, SendError};
 use super::node::Node;
 use super::redirect::Redirect;
 use super::settings::{Expected, Settings};
-use super::transport::Reply;
 use crate::runtime::event;
 use crate::script::Call;
 
@@ -135,25 +134,12 @@ impl Map {
     ) -> Result<Received, SendError> {
         let mut redirections = 0;
         loop {
-            let text = match self.run_once(route, &way, call, limit, sent).await {
+            let number = way.node;
+            let text = match self.run_there(route, nth, way, call, limit, sent).await {
                 Err(SendError::Refused(text)) => text,
-                Err(error) => return Err(error),
-                Ok((reply, sent_at)) => {
-                    let on_the_way = way.taken_over_from.is_some();
-                    if on_the_way
-                        && let Some((channel, announce)) = &call.announced
-                        && let Some((_, owner)) = self.owner(route)
-                    {
-                        owner.announce(nth, &self.around, (channel, *announce), limit);
-                    }
-                    return Ok(Received {
-                        reply,
-                        sent_at,
-                        on_the_way,
-                    });
-                }
+                answered => return answered,
             };
-            let asked = self.node(way.node);
+            let asked = self.node(number);
             let Some(redirect) = Redirect::read(&text, &asked.address) else {
                 return Err(SendError::Refused(text));
             };
@@ -178,7 +164,7 @@ impl Map {
                     lane.ready(limit.until).await.map(|link| RoutedLink {
                         link,
                         node,
-                        taken_over_from: Some(way.node),
+                        taken_over_from: Some(number),
                     })
                 }
                 Redirect::Later(pause) => {
@@ -196,14 +182,15 @@ impl Map {
     }
 
     /// Sends once. What a server has answered that does not have the route any more is not known.
-    async fn run_once<T>(
+    pub(super) async fn run_there<T>(
         &self,
         route: u16,
-        way: &RoutedLink,
+        nth: usize,
+        way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
+    ) -> Result<Received, SendError> {
         let sent_at = Instant::now();
         let answer = async {
             match way.taken_over_from {
@@ -214,17 +201,28 @@ impl Map {
         let answer = tokio::select! {
             biased;
             answer = answer => match answer {
-                Ok(_) if !self.has(route, way) => None,
+                Ok(_) if !self.has(route, &way) => None,
                 answer => Some(answer),
             },
-            () = self.lost(route, way) => None,
+            () = self.lost(route, &way) => None,
         };
-        answer.unwrap_or_else(|| {
+        let (reply, sent_at) = answer.unwrap_or_else(|| {
             let source = "another server has taken over";
             Err(SendError::Unknown {
                 source: source.into(),
                 sent_at,
             })
+        })?;
+        if way.is_on_the_way()
+            && let Some((channel, announce)) = &call.announced
+            && let Some((_, owner)) = self.owner(route)
+        {
+            owner.announce(nth, &self.around, (channel, *announce), limit);
+        }
+        Ok(Received {
+            reply,
+            sent_at,
+            way,
         })
     }
 
