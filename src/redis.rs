@@ -9,6 +9,7 @@
 //! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
 
 mod address;
+mod answers;
 mod backoff;
 mod cluster;
 mod confirmer;
@@ -239,7 +240,7 @@ impl<'a> Route<'a> {
     /// it is sent, which counts as nothing: what was redirected was not executed.
     ///
     /// `sent` is set just before it is handed over.
-    pub(crate) async fn run<T>(
+    pub(crate) async fn run<T: 'static>(
         self,
         way: RoutedLink,
         call: &Call<T>,
@@ -255,7 +256,7 @@ impl<'a> Route<'a> {
     }
 
     /// The same, and it goes to no other server: one that redirects has refused it.
-    pub(crate) async fn run_there<T>(
+    pub(crate) async fn run_there<T: 'static>(
         self,
         way: RoutedLink,
         call: &Call<T>,

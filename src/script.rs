@@ -66,7 +66,8 @@ pub(crate) struct Call<T> {
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
-    pub(crate) decode: fn(&Reply) -> Option<T>,
+    /// What a reply says to a call of so many keys; `None`: the script cannot have given it.
+    pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }
 
 /// What `acquire.lua` returns.
@@ -95,7 +96,7 @@ pub(crate) fn acquire(
         keys: smallvec![Arc::clone(name.key())],
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(1) => Some(Acquired::Taken),
             Reply::Number(0) => Some(Acquired::Lost),
             Reply::List(items) => match items.as_slice() {
@@ -150,7 +151,7 @@ pub(crate) fn release(
             ],
         ),
         announced: sharded(name, announce).filter(|_| target == 0),
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply),
         },
@@ -173,7 +174,7 @@ pub(crate) fn pass(
             smallvec![text(from), text(to), millis(lease), text(name.channel())],
         ),
         announced: sharded(name, announce),
-        decode: released,
+        decode: |reply, _| released(reply),
     }
 }
 
@@ -222,8 +223,8 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<RenewReply>> {
             .collect(),
         args: batch.iter().flat_map(words).collect(),
         announced: None,
-        decode: |reply| match reply {
-            Reply::List(items) => items
+        decode: |reply, keys| match reply {
+            Reply::List(items) if items.len() == keys => items
                 .iter()
                 .map(|item| match item {
                     Reply::Number(1) => Some(RenewReply::Held),
@@ -267,7 +268,7 @@ pub(crate) fn force_unlock(
             ],
         ),
         announced: sharded(name, announce),
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(1) => Some(Forced::Freed),
             Reply::Number(0) => Some(Forced::NotHeld),
             Reply::Number(-1) => Some(Forced::TooLate),
@@ -302,7 +303,7 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
             .into_iter()
             .collect(),
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Nil => Some(Inspected::Free),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
@@ -333,7 +334,7 @@ pub(crate) fn touch(name: &LockName, field: &Arc<str>) -> Call<bool> {
         keys: smallvec![Arc::clone(name.key())],
         args: smallvec![text(field)],
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
             _ => None,
@@ -353,7 +354,7 @@ pub(crate) fn check(
         keys: SmallVec::new(),
         args: announced_by(announce, smallvec![text(name.key()), text(nobody)]),
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::List(items) => items
                 .chunks(2)
                 .map(|pair| match pair {

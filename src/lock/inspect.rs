@@ -239,10 +239,11 @@ impl Lock {
         for answer in way.link.run_both_ways(&call, limit).await {
             match answer {
                 Ok(reply) => {
-                    let refused = (call.decode)(&reply).ok_or_else(|| Error::UnexpectedReply {
-                        script: call.script.name,
-                        reply: reply.shown(),
-                    })?;
+                    let refused =
+                        (call.decode)(&reply, 0).ok_or_else(|| Error::UnexpectedReply {
+                            script: call.script.name,
+                            reply: reply.shown(),
+                        })?;
                     for (command, reason) in refused {
                         match server_error::denied(&reason) {
                             Some(Denied::Command) => add(format!("+{command}")),

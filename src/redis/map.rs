@@ -123,7 +123,7 @@ impl Map {
     }
 
     /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
-    pub(super) async fn run<T>(
+    pub(super) async fn run<T: 'static>(
         &self,
         route: u16,
         nth: usize,
@@ -182,7 +182,7 @@ impl Map {
     }
 
     /// Sends once. What a server has answered that does not have the route any more is not known.
-    pub(super) async fn run_there<T>(
+    pub(super) async fn run_there<T: 'static>(
         &self,
         route: u16,
         nth: usize,

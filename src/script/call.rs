@@ -41,7 +41,7 @@ pub(crate) struct RetryPolicy {
 ///
 /// Each send is built when it goes out, from the state at that moment. `None`: there is no reason for it
 /// any more.
-pub(crate) async fn call<T>(
+pub(crate) async fn call<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -54,7 +54,7 @@ pub(crate) async fn call<T>(
 /// is set before the first send is handed to the connection. From then on it will be executed.
 ///
 /// On the heap: a caller that only waits for a lock would keep the room for it.
-pub(crate) async fn call_noting<T>(
+pub(crate) async fn call_noting<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -64,7 +64,7 @@ pub(crate) async fn call_noting<T>(
     Box::pin(repeat(route, while_doing, retry, sent, build)).await
 }
 
-async fn repeat<T>(
+async fn repeat<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -121,7 +121,7 @@ async fn repeat<T>(
 }
 
 /// Sends a script once, over the connection that has answered before: to no other server, and never again.
-pub(crate) async fn call_there<T>(
+pub(crate) async fn call_there<T: 'static>(
     route: Route<'_>,
     way: RoutedLink,
     while_doing: Operation,
@@ -150,7 +150,7 @@ fn answered<T>(
         sent_at,
         way,
     } = received;
-    match (call.decode)(&reply) {
+    match (call.decode)(&reply, call.keys.len()) {
         Some(value) => Ok(Answer {
             value,
             sent_at,
