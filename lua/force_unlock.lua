@@ -1,16 +1,22 @@
--- force_unlock.lua: free the lock if the named owner holds it, and announce it.
+-- force_unlock.lua: free the lock if the named owner holds it, and announce it; nothing after a limit.
 --
 -- KEYS[1]  lock     hash: owner -> hold count
 -- ARGV[1]  owner    "clientId:threadId" of the holder to remove
--- ARGV[2]  channel  the unlock channel of the lock
--- ARGV[3]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
+-- ARGV[2]  limit    milliseconds of this server's clock, after which nothing is done; 0: no limit
+-- ARGV[3]  channel  the unlock channel of the lock
+-- ARGV[4]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
---   1  freed, and a message was published
---   0  this owner does not hold it; nothing changed
+--    1  freed, and a message was published
+--    0  this owner does not hold it; nothing changed
+--   -1  too late: the limit has passed; nothing changed
 
-local lock, owner, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or 'publish'
+local lock, owner, limit, channel, way = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or 'publish'
 
+if limit > 0 then
+  local time = redis.call('time')
+  if time[1] * 1000 + time[2] / 1000 > limit then return -1 end
+end
 if redis.call('hexists', lock, owner) == 0 then return 0 end
 -- Published first: if the message is refused, no waiter is left waiting for a free lock.
 if way ~= 'publish' then redis.call('spublish', channel, '0') end

@@ -41,7 +41,9 @@ use std::sync::Arc;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use handover::ReleaseSend;
-pub use hold::{HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline};
+pub use hold::{
+    HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
+};
 pub use op::Unlock;
 #[cfg(feature = "test-util")]
 pub use op::{Granted, UnderWay};

@@ -160,8 +160,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script returned an unknown reply, or an error that is not Redis' own. Treated like a
-    /// missing reply: whatever may have been executed is undone in the background.
+    /// A script returned an unknown reply, on a new connection too, or an error that is not Redis'
+    /// own. Treated like a missing reply: whatever may have been executed is undone in the background.
     #[error("script `{script}` replied {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.

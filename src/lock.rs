@@ -1,6 +1,7 @@
 //! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
 
 pub(crate) mod acquire;
+mod force;
 mod inspect;
 pub(crate) mod release;
 mod replicas;

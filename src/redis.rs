@@ -9,6 +9,7 @@
 //! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
 
 mod address;
+mod answers;
 mod backoff;
 mod cluster;
 mod confirmer;
@@ -271,7 +272,23 @@ impl<'a> Route<'a> {
     /// it is sent, which counts as nothing: what was redirected was not executed.
     ///
     /// `sent` is set just before it is handed over.
-    pub(crate) async fn run<T>(
+    pub(crate) async fn run<T: 'static>(
+        self,
+        way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        match &self.redis.topology {
+            Topology::One(_) => self.run_there(way, call, limit, sent).await,
+            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
+                Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
+            }
+        }
+    }
+
+    /// The same, and it goes to no other server: one that redirects has refused it.
+    pub(crate) async fn run_there<T: 'static>(
         self,
         way: RoutedLink,
         call: &Call<T>,
@@ -281,10 +298,14 @@ impl<'a> Route<'a> {
         match &self.redis.topology {
             Topology::One(_) => {
                 let (reply, sent_at) = way.link.run(call, limit, sent).await?;
-                Ok(Received::at_home(reply, sent_at))
+                Ok(Received {
+                    reply,
+                    sent_at,
+                    way,
+                })
             }
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
+                Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await
             }
         }
     }

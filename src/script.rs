@@ -3,8 +3,9 @@
 //!
 //! Only this module knows the meaning of KEYS, ARGV and raw replies. A call is plain data until
 //! [`call`] sends it; `call` is also the only place where a script is resent. Milliseconds exist
-//! only in this file and on the wire.
+//! only in this module and on the wire.
 
+mod args;
 mod call;
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::core::{LossReason, RenewalAsk};
 use crate::redis::{Arg, Reply};
 use crate::wire::{Announce, LockName};
 
-pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, unsent};
+use args::{Args, announced_by, duration, millis, sharded, text};
+pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, unsent};
 
 /// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]
@@ -55,9 +57,6 @@ scripts! {
     TOUCH = "touch";
 }
 
-/// In place, but for renewals, and for releases in a cluster.
-type Args = SmallVec<[Arg; 4]>;
-
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
@@ -66,7 +65,8 @@ pub(crate) struct Call<T> {
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
-    pub(crate) decode: fn(&Reply) -> Option<T>,
+    /// What a reply says to a call of so many keys; `None`: the script cannot have given it.
+    pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }
 
 /// What `acquire.lua` returns.
@@ -95,7 +95,7 @@ pub(crate) fn acquire(
         keys: smallvec![Arc::clone(name.key())],
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(1) => Some(Acquired::Taken),
             Reply::Number(0) => Some(Acquired::Lost),
             Reply::List(items) => match items.as_slice() {
@@ -150,7 +150,7 @@ pub(crate) fn release(
             ],
         ),
         announced: sharded(name, announce).filter(|_| target == 0),
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply),
         },
@@ -173,7 +173,7 @@ pub(crate) fn pass(
             smallvec![text(from), text(to), millis(lease), text(name.channel())],
         ),
         announced: sharded(name, announce),
-        decode: released,
+        decode: |reply, _| released(reply),
     }
 }
 
@@ -214,8 +214,8 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
             .collect(),
         args: batch.iter().flat_map(words).collect(),
         announced: None,
-        decode: |reply| match reply {
-            Reply::List(items) => items
+        decode: |reply, keys| match reply {
+            Reply::List(items) if items.len() == keys => items
                 .iter()
                 .map(|item| match item {
                     Reply::Number(1) => Some(Ok(())),
@@ -230,19 +230,39 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
     }
 }
 
-/// Frees the lock if `field` still holds it; returns whether it did.
-pub(crate) fn force_unlock(name: &LockName, field: &Arc<[u8]>, announce: Announce) -> Call<bool> {
+/// What `force_unlock.lua` returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forced {
+    Freed,
+    /// The holder that was meant has released it.
+    NotHeld,
+    /// It was executed after its limit, and did nothing.
+    TooLate,
+}
+
+/// Frees the lock if `field` still holds it, until the server's clock shows `limit`.
+pub(crate) fn force_unlock(
+    name: &LockName,
+    field: &Arc<[u8]>,
+    limit: Option<Duration>,
+    announce: Announce,
+) -> Call<Forced> {
     Call {
         script: &FORCE_UNLOCK,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             announce,
-            smallvec![Arg::Bytes(Arc::clone(field)), text(name.channel())],
+            smallvec![
+                Arg::Bytes(Arc::clone(field)),
+                limit.map_or(Arg::Number(0), millis),
+                text(name.channel()),
+            ],
         ),
         announced: sharded(name, announce),
-        decode: |reply| match reply {
-            Reply::Number(1) => Some(true),
-            Reply::Number(0) => Some(false),
+        decode: |reply, _| match reply {
+            Reply::Number(1) => Some(Forced::Freed),
+            Reply::Number(0) => Some(Forced::NotHeld),
+            Reply::Number(-1) => Some(Forced::TooLate),
             _ => None,
         },
     }
@@ -258,26 +278,38 @@ pub(crate) enum Inspected {
         /// Any bytes, because another program may have written it.
         field: Arc<[u8]>,
         count: u32,
+        /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
+        clock: Option<Duration>,
     },
     NotALock(String),
 }
 
-pub(crate) fn inspect(name: &LockName) -> Call<Inspected> {
+/// Reads the holder, and the server's clock too if it is wanted.
+pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
         script: &INSPECT,
         keys: smallvec![Arc::clone(name.key())],
-        args: SmallVec::new(),
+        args: with_clock
+            .then_some(Arg::Fixed("time"))
+            .into_iter()
+            .collect(),
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Nil => Some(Inspected::Free),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
-                [Reply::Number(left), field, Reply::Text(count)] => Some(Inspected::Held {
+                [
+                    Reply::Number(left),
+                    field,
+                    Reply::Text(count),
+                    Reply::Number(clock),
+                ] => Some(Inspected::Held {
                     left: duration(*left),
                     field: field.bytes()?,
                     // Only another program can have written such a count: it is shown as the
                     // maximum.
                     count: count.parse().unwrap_or(u32::MAX),
+                    clock: duration(*clock),
                 }),
                 _ => None,
             },
@@ -296,45 +328,12 @@ pub(crate) fn touch<'a>(holds: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)
         keys,
         args,
         announced: None,
-        decode: |reply| match reply {
+        decode: |reply, _| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
             _ => None,
         },
     }
-}
-
-fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
-    announce
-        .hears_sharded()
-        .then(|| (Arc::clone(name.channel()), announce))
-}
-
-/// The arguments with the word for the way; without one a script uses classic channels, which is all that there
-/// is outside of clusters.
-fn announced_by(announce: Announce, mut args: Args) -> Args {
-    let way = match announce {
-        Announce::Classic => return args,
-        Announce::Sharded => "spublish",
-        Announce::Both => "both",
-        Announce::Auto => "auto",
-    };
-    args.push(Arg::Fixed(way));
-    args
-}
-
-fn text(value: &Arc<str>) -> Arg {
-    Arg::Text(Arc::clone(value))
-}
-
-/// Rounded up, so that a lease on the wire is never shorter than requested.
-fn millis(duration: Duration) -> Arg {
-    let ms = duration.as_nanos().div_ceil(1_000_000);
-    Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))
-}
-
-fn duration(ms: i64) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
-        let script = script::inspect(&LockName::new("", "a").expect("a name")).script;
+        let script = script::inspect(&LockName::new("", "a").expect("a name"), false).script;
         let certain = |text| is_certain(&of_script(script, "a", Cause::new(None, text)));
         for text in [
             "NOSCRIPT No matching script. Please use EVAL.",

@@ -262,15 +262,19 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     script::renew(&renewals).into()
 }
 
-/// The call of `force_unlock.lua`.
-pub fn force_unlock(key: &str, holder: &[u8]) -> Result<ScriptCall, Error> {
+/// The call of `force_unlock.lua`. `limit`: what the server's clock may show, since 1970.
+pub fn force_unlock(
+    key: &str,
+    holder: &[u8],
+    limit: Option<Duration>,
+) -> Result<ScriptCall, Error> {
     let name = LockName::new("", key)?;
-    Ok(script::force_unlock(&name, &holder.into(), Announce::Classic).into())
+    Ok(script::force_unlock(&name, &holder.into(), limit, Announce::Classic).into())
 }
 
 /// The call of `inspect.lua`.
-pub fn inspect(key: &str) -> Result<ScriptCall, Error> {
-    Ok(script::inspect(&LockName::new("", key)?).into())
+pub fn inspect(key: &str, with_clock: bool) -> Result<ScriptCall, Error> {
+    Ok(script::inspect(&LockName::new("", key)?, with_clock).into())
 }
 
 /// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.

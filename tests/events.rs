@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, LockClient};
 use test_support::{
-    Events, Fate, Proxy, Server, TestServer, eventually, ms, release_to, test, tokio,
+    Events, Fate, Proxy, Server, TestServer, acquire_to, eventually, ms, release_to, test, tokio,
 };
 use tokio::runtime::Runtime;
 use tracing::Level;
@@ -166,6 +166,16 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     drop(guard);
     events
         .comes(Level::INFO, "outcome reconciled lock=unknown")
+        .await;
+
+    // A reply that its command cannot have.
+    proxy.rule(Fate::Replaced(":7"), 1, acquire_to(1));
+    let guard = behind.lock("odd").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    let odd = "replies are out of step with their commands: the connection is replaced";
+    events.comes(Level::WARN, odd).await;
+    events
+        .comes(Level::WARN, "command=\"acquire\" reply=\"a number\"")
         .await;
 
     // A background release that cannot succeed.

@@ -2,13 +2,13 @@
 //! repetition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
 use test_support::{
-    Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer, acquire_to,
-    eventually, is_script, ms, release_to, stalls, tokio,
+    ACQUIRE, Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer,
+    acquire_to, eventually, is_script, ms, release_to, stalls, tokio,
 };
 
 /// The fence is not permitted to this user.
@@ -274,27 +274,57 @@ async fn a_late_acquire_of_nobody_does_not_come_back() {
 
 #[tokio::test]
 async fn a_late_force_unlock_hits_no_later_hold() {
-    // Trace V13: the call ends only when its copy cannot be executed any more.
-    let mut pair = ProxiedPair::new().await;
-    let held = pair.theirs.lock("a").lock().await.expect("free");
+    // Trace V13: the call ends only when its copy can no longer take effect. The limit by the server's
+    // clock needs no fence, and the fence needs no limit.
+    for user in ["", "u:p@", "t:p@"] {
+        let mut pair =
+            ProxiedPair::as_user_with(user, |builder| builder.command_timeout(ms(500))).await;
+        let owner = pair.theirs.owner();
+        let lock = pair.theirs.lock("a").owned_by(&owner);
+        let held = lock.lock().await.expect("free");
+        pair.proxy
+            .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
+        let forced = pair.ours.lock("a").force_unlock().await;
+        assert!(
+            matches!(forced, Err(Error::NoAnswer { .. })),
+            "{user}: {forced:?}"
+        );
+        assert_eq!(pair.calls(FORCE_UNLOCK), 1, "{user}: never sent again");
+        held.unlock().await.expect("held");
+        let later = lock.lock().await.expect("free");
+        assert_eq!(pair.proxy.deliver().await, 1, "{user}");
+        assert_eq!(pair.control.count("a"), 1, "{user}");
+        later.unlock().await.expect("held");
+        pair.finish().await;
+    }
+}
+
+/// A server that hangs cannot be asked to drop what it has not read yet.
+#[tokio::test]
+async fn a_force_unlock_without_an_answer_is_not_executed_by_a_server_that_continues_later() {
+    let mut pair = ProxiedPair::with(|builder| builder.command_timeout(ms(500))).await;
+    let owner = pair.theirs.owner();
+    let theirs = pair.theirs.lock("a").owned_by(&owner);
+    let first = theirs.lock().await.expect("free");
     pair.proxy
-        .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
-    let forced = pair.ours.lock("a").force_unlock().await;
+        .hold_commands(|words| is_script(words, FORCE_UNLOCK));
+    let ours = pair.ours.lock("a");
+    let forcing = tokio::spawn(async move { ours.force_unlock().await });
+    eventually("it is on its way", ms(5000), || pair.proxy.stuck() == 1).await;
+    first.unlock().await.expect("held");
+    let second = theirs.lock().await.expect("free");
+    let executed = pair.control.calls("evalsha");
+    pair.server.pause();
+    pair.proxy.let_commands_go();
+    let forced = forcing.await.expect("no panic");
     assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-    let calls = pair.proxy.script_calls();
-    assert_eq!(
-        calls
-            .iter()
-            .filter(|words| is_script(words, FORCE_UNLOCK))
-            .count(),
-        1,
-        "never sent again"
-    );
-    held.unlock().await.expect("held");
-    let later = pair.theirs.lock("a").lock().await.expect("free");
-    assert_eq!(pair.proxy.deliver().await, 1);
-    assert_eq!(pair.control.count("a"), 1);
-    later.unlock().await.expect("held");
+    pair.server.resume();
+    eventually("it is executed", ms(5000), || {
+        pair.control.calls("evalsha") > executed
+    })
+    .await;
+    assert_eq!(pair.control.count("a"), 1, "the hold of after the call");
+    second.unlock().await.expect("held");
     pair.finish().await;
 }
 
@@ -398,8 +428,8 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_released_by_its_own_
 }
 
 #[tokio::test]
-async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_owner() {
-    let mut pair = without_kill().await;
+async fn without_a_fence_and_a_limit_a_late_force_unlock_reaches_at_most_the_same_owner() {
+    let mut pair = ProxiedPair::as_user("w:p@").await;
     let held = pair.theirs.lock("a").lock().await.expect("free");
     pair.proxy
         .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
@@ -420,6 +450,120 @@ async fn without_the_right_to_kill_a_late_force_unlock_reaches_at_most_the_same_
         "another owner's hold is not hit"
     );
     other.unlock().await.expect("held");
+    pair.finish().await;
+}
+
+/// An extension's reply is doubled while attempts are in flight, on our free locks and on locks that others hold
+/// by turns: each gets the reply to the command before it.
+#[tokio::test]
+async fn no_answer_counts_after_one_that_its_command_cannot_have() {
+    // The first attempt gets a reply that it cannot have, and its caller may have gone by then.
+    for is_gone in [false, true] {
+        let pair = ProxiedPair::new().await;
+        let extended = pair.ours.lock("x").lease(ms(20_000)).lock().await;
+        let extended = extended.expect("free");
+        extended.extend(ms(20_000)).await.expect("held");
+        let mut held = Vec::new();
+        for nth in 0..7 {
+            let lock = pair.theirs.lock(format!("theirs:{nth}"));
+            held.push(lock.lock().await.expect("free"));
+        }
+        pair.proxy
+            .rule(Fate::Doubled, 1, |words| is_script(words, RENEW));
+        pair.proxy.hold_replies(true);
+        let sent = || pair.proxy.script_calls().len();
+        let before = sent();
+        let extending = tokio::spawn(async move {
+            let outcome = extended.extend(ms(30_000)).await;
+            (extended, outcome)
+        });
+        eventually("the extension is sent", ms(5000), || sent() == before + 1).await;
+        let mut calls = Vec::new();
+        for nth in 0..14 {
+            let name = ["ours", "theirs"][nth % 2];
+            let lock = pair.ours.lock(format!("{name}:{}", nth / 2));
+            let lock = lock.owned_by(&pair.ours.owner());
+            calls.push(tokio::spawn(async move { lock.try_lock().await }));
+            let is_sent = || sent() == before + 2 + nth;
+            eventually("the attempt is sent", ms(5000), is_sent).await;
+        }
+        if is_gone {
+            calls[0].abort();
+        }
+        pair.proxy.hold_replies(false);
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for (nth, call) in calls.into_iter().enumerate() {
+            let got = call.await;
+            match nth % 2 {
+                0 if is_gone && nth == 0 => assert!(got.is_err(), "it was aborted"),
+                0 => ours.push(got.expect("no panic")),
+                _ => theirs.push(got.expect("no panic")),
+            }
+        }
+        let wrong = theirs.iter().filter(|got| !matches!(got, Ok(None)));
+        assert_eq!(wrong.count(), 0, "of 7 that others hold, gone: {is_gone}");
+        for guard in ours {
+            let guard = guard.expect("answered").expect("free");
+            guard.unlock().await.expect("held");
+        }
+        let (extended, outcome) = extending.await.expect("no panic");
+        outcome.expect("held");
+        extended.unlock().await.expect("held");
+        assert_eq!(pair.ours.stats().reconnects_total, 1);
+        for guard in held {
+            guard.unlock().await.expect("held");
+        }
+        pair.finish().await;
+    }
+}
+
+/// It says no acquire's answer, also on a connection on which nothing can have been shifted.
+#[tokio::test]
+async fn an_answer_that_stays_wrong_is_the_servers() {
+    let pair = ProxiedPair::new().await;
+    let lock = pair.ours.lock("a");
+    pair.proxy
+        .rule(Fate::Replaced(":7"), 11, |words| is_script(words, ACQUIRE));
+    for nth in 0..10 {
+        let said = lock.try_lock().await;
+        assert!(
+            matches!(said, Err(Error::UnexpectedReply { .. })),
+            "{nth}: {said:?}"
+        );
+    }
+    assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 11, "one sent again");
+    assert_eq!(pair.ours.stats().reconnects_total, 1);
+    let guard = lock.try_lock().await.expect("answered").expect("free");
+    guard.unlock().await.expect("held");
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn answers_that_are_wrong_now_and_then_cost_one_connection_in_a_command_timeout() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(TIMEOUT)).await;
+    let lock = pair.ours.lock("a");
+    let is_wrong = AtomicBool::new(false);
+    pair.proxy
+        .rule(Fate::Replaced(":7"), usize::MAX, move |words| {
+            is_script(words, ACQUIRE) && !is_wrong.fetch_not(Ordering::Relaxed)
+        });
+    let start = Instant::now();
+    let mut taken = 0;
+    while start.elapsed() < 6 * TIMEOUT {
+        match lock.try_lock().await {
+            Ok(guard) => {
+                guard.expect("free").unlock().await.expect("held");
+                taken += 1;
+            }
+            Err(Error::NoAnswer { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let most = start.elapsed().as_millis() / TIMEOUT.as_millis() + 1;
+    let replaced = pair.ours.stats().reconnects_total;
+    assert!(u128::from(replaced) <= most, "{replaced} connections");
+    assert!(replaced > 2 && taken > 2, "{replaced} and {taken}");
     pair.finish().await;
 }
 

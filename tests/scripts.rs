@@ -252,30 +252,71 @@ fn renew_answers_for_each_key_and_never_shortens() {
 }
 
 #[test]
-fn force_unlock_frees_the_named_owner_only_and_inspect_shows_the_holder() {
+fn force_unlock_frees_the_named_owner_only_and_only_until_its_limit() {
     let server = Server::start();
     let control = &mut server.control();
-    assert_eq!(control.run(&["EVAL", INSPECT, "1", "k"]), "(nil)");
-    State::Ours(2).set(control);
-    assert!(
-        control
-            .run(&["EVAL", INSPECT, "1", "k"])
-            .ends_with(" me:1 2")
-    );
-    assert_eq!(
-        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "you:1", CHANNEL]),
-        "0"
-    );
-    assert_eq!(control.count("k"), 2);
-    assert_eq!(
-        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]),
-        "1"
-    );
-    assert_eq!(control.run(&["EXISTS", "k"]), "0");
-    assert_eq!(
-        control.run(&["EVAL", FORCE_UNLOCK, "1", "k", "me:1", CHANNEL]),
-        "0"
-    );
+    let now = clock(control);
+    let (past, soon) = ((now - 1).to_string(), (now + 60_000).to_string());
+    // state, limit, first answer, second answer, state after
+    let table = [
+        (State::Absent, "0", "0", "0", ""),
+        (State::Absent, &soon, "0", "0", ""),
+        (State::Absent, &past, "-1", "-1", ""),
+        (State::Ours(2), "0", "1", "0", ""),
+        (State::Ours(2), &soon, "1", "0", ""),
+        (State::Ours(2), &past, "-1", "-1", "me:1 2 20"),
+        (State::Theirs, "0", "0", "0", "you:1 1 20"),
+        (State::Theirs, &soon, "0", "0", "you:1 1 20"),
+        (State::Theirs, &past, "-1", "-1", "you:1 1 20"),
+    ];
+    for (state, limit, first, second, after) in table {
+        state.set(control);
+        let messages = control.calls("publish");
+        let words = ["EVAL", FORCE_UNLOCK, "1", "k", "me:1", limit, CHANNEL];
+        let answers = [control.run(&words), control.run(&words)];
+        let what = format!("{state:?} forced until {limit}, now is {now}");
+        assert_eq!(answers, [first, second], "{what}");
+        assert_eq!(seen(control), after, "{what}");
+        let published = control.calls("publish") - messages;
+        assert_eq!(published, i64::from(first == "1"), "{what}");
+    }
+}
+
+/// The milliseconds of the server's clock.
+fn clock(control: &mut Control) -> i64 {
+    let time = control.run(&["TIME"]);
+    let (seconds, micros) = time.split_once(' ').expect("two numbers");
+    let number = |text: &str| text.parse::<i64>().expect("a number");
+    number(seconds) * 1_000 + number(micros) / 1_000
+}
+
+#[test]
+fn inspect_shows_the_holder_and_the_clock_to_those_who_may_read_it() {
+    let server = Server::start();
+    let control = &mut server.control();
+    control.run(&[
+        "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-time",
+    ]);
+    let mut user = server.control();
+    user.run(&["AUTH", "u", "x"]);
+    for with in [&["time"][..], &[]] {
+        let words = [&["EVAL", INSPECT, "1", "k"], with].concat();
+        State::Absent.set(control);
+        assert_eq!(control.run(&words), "(nil)");
+        State::Ours(2).set(control);
+        let before = clock(control);
+        let shown = control.run(&words);
+        let after = clock(control);
+        let shown = shown.split_once(" me:1 2 ").expect("the holder").1;
+        let shown = shown.parse::<i64>().expect("milliseconds");
+        let expected = if with.is_empty() {
+            -1..=-1
+        } else {
+            before..=after
+        };
+        assert!(expected.contains(&shown), "{expected:?}: {shown}");
+        assert!(user.run(&words).ends_with(" me:1 2 -1"), "it may not");
+    }
 }
 
 #[test]
@@ -364,10 +405,10 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
     let admin = &mut server.control();
     let rights = [
         "hget", "hincrby", "hlen", "hkeys", "exists", "pttl", "pexpire", "publish", "del",
-        "hexists", "hdel",
+        "hexists", "hdel", "time",
     ];
     let states = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
-    let scripts: [(&str, Vec<&str>); 13] = [
+    let scripts: [(&str, Vec<&str>); 15] = [
         (ACQUIRE, vec!["me:1", "1", "5000"]),
         (ACQUIRE, vec!["me:1", "2", "30000"]),
         (ACQUIRE, vec!["me:1", "2", "5000"]),
@@ -378,8 +419,10 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
         (PASS, vec!["me:1", "you:1", "30000", CHANNEL]),
         (RENEW, vec!["me:1", "30000"]),
         (RENEW, vec!["me:1", "0"]),
-        (FORCE_UNLOCK, vec!["me:1", CHANNEL]),
+        (FORCE_UNLOCK, vec!["me:1", "0", CHANNEL]),
+        (FORCE_UNLOCK, vec!["me:1", "9999999999999", CHANNEL]),
         (INSPECT, vec![]),
+        (INSPECT, vec!["time"]),
         (TOUCH, vec!["me:1"]),
     ];
     let (mut refused, mut runs) = (0, 0);

@@ -141,10 +141,14 @@ pub(super) struct Loss {
     pub(super) is_news: bool,
 }
 
-/// The local deadline of a lease: before the server's own expiry, by a margin for the drift of two
-/// clocks.
+/// The local deadline of a lease: before the server's own expiry.
 pub fn local_deadline(sent_at: Time, lease: Duration) -> Time {
-    sent_at + lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+    sent_at + on_another_clock(lease)
+}
+
+/// A span as another clock is to measure it, less a margin for the drift of the two.
+pub fn on_another_clock(span: Duration) -> Duration {
+    span.saturating_sub(span / 100 + Duration::from_millis(2))
 }
 
 /// The lease whose local deadline is this far away: what the margin takes off is put on.

@@ -336,7 +336,7 @@ impl AcquirePermit {
                         holder: holder.clone(),
                         lease_left: *left,
                     };
-                    return Ok(Attempt::Busy(Box::new(busy), answer.on_the_way));
+                    return Ok(Attempt::Busy(Box::new(busy), answer.way.is_on_the_way()));
                 }
             }
         }

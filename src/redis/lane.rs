@@ -115,6 +115,7 @@ impl Lane {
             nth,
             figures: Arc::clone(&figures),
             predecessor: None,
+            next_misfit: Instant::now(),
             moved: Arc::clone(&around.moved),
             outdated: Arc::clone(&around.outdated),
             doubted: Arc::clone(&around.doubted),

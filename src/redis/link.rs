@@ -1,6 +1,7 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::answers::{Answers, Expected, Misfit, Misfits};
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
@@ -24,6 +26,7 @@ pub(crate) struct Link {
     connection: Connection,
     /// Where it leads to, for errors.
     server: Arc<str>,
+    answers: Answers,
     pub(super) identity: Option<Identity>,
     /// Replies read so far. While this grows, a missing reply is only slow.
     replies: AtomicU64,
@@ -80,10 +83,12 @@ impl Link {
         connection: Connection,
         identity: Option<Identity>,
         server: Arc<str>,
+        misfits: Arc<Misfits>,
     ) -> Self {
         Self {
             connection,
             server,
+            answers: Answers::new(misfits),
             identity,
             replies: AtomicU64::new(0),
             doubted_at: AtomicU64::new(u64::MAX),
@@ -105,10 +110,15 @@ impl Link {
         self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
+    /// The answer for which this connection is to be replaced: its command cannot have it.
+    pub(super) fn misfit(&self) -> Option<Misfit> {
+        self.answers.misfit()
+    }
+
     /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
     ///
     /// Answers with the instant before the send. `sent` is set just before it is handed over.
-    pub(crate) async fn run<T>(
+    pub(crate) async fn run<T: 'static>(
         &self,
         call: &Call<T>,
         limit: Limit,
@@ -126,7 +136,7 @@ impl Link {
 
     /// The same at a node that takes over the slot of the keys. By its text: a server that does not know
     /// the script would use the ASKING up for saying so.
-    pub(super) async fn run_asking<T>(
+    pub(super) async fn run_asking<T: 'static>(
         &self,
         call: &Call<T>,
         limit: Limit,
@@ -135,7 +145,7 @@ impl Link {
         Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
     }
 
-    async fn send<T>(
+    async fn send<T: 'static>(
         &self,
         words: Words,
         call: &Call<T>,
@@ -166,7 +176,10 @@ impl Link {
             Words::Text => self.connection.command("EVAL", &args, timeout),
             Words::TextAsking => self.connection.asking("EVAL", &args, timeout),
         };
-        match self.exchange(answer, sent_at, limit).await {
+        match self
+            .exchange(answer, expected(words, call), sent_at, limit)
+            .await
+        {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(text)) => {
                 let fatal = server_error::may_end_the_connection(&text);
@@ -190,6 +203,7 @@ impl Link {
     async fn exchange(
         &self,
         send: impl FnOnce(Duration) -> BoxFuture<'static, Result<Reply, ConnectionError>>,
+        expected: Expected,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
@@ -198,7 +212,7 @@ impl Link {
             // fred treats zero as no timeout.
             return Err(ConnectionError::Timeout("no time left".to_owned()));
         }
-        let mut answer = send(timeout);
+        let mut answer = pin!(self.answers.to(send(timeout), expected));
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = start + limit.silence;
         let answer = loop {
@@ -222,7 +236,7 @@ impl Link {
             Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
                 // A resend on it would be lost too.
                 self.broken.notify_one();
-                self.ended.cancelled().await;
+                self.ended.cancel();
             }
         }
         answer
@@ -241,7 +255,7 @@ impl Link {
     }
 
     /// Sends a script once, by its text, whatever the server knows.
-    pub(super) async fn run_text<T>(
+    pub(super) async fn run_text<T: 'static>(
         &self,
         call: &Call<T>,
         limit: Limit,
@@ -261,7 +275,8 @@ impl Link {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = [Arg::Number(replicas.into()), Arg::Number(within)];
         let answer = |timeout| self.connection.command("WAIT", &words, timeout);
-        match self.exchange(answer, Instant::now(), limit).await {
+        let expected = Expected::of("WAIT", is_number);
+        match self.exchange(answer, expected, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
@@ -282,7 +297,9 @@ impl Link {
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
         for way in ways {
             let answer = |timeout| self.connection.command(way, &words, timeout);
-            if let Err(problem) = self.exchange(answer, Instant::now(), limit).await {
+            let expected = Expected::of(way, is_number);
+            let announced = self.exchange(answer, expected, Instant::now(), limit);
+            if let Err(problem) = announced.await {
                 event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
             }
         }
@@ -292,7 +309,8 @@ impl Link {
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
         let answer = |timeout| self.connection.command("PING", &[], timeout);
-        match self.exchange(answer, sent_at, limit).await {
+        let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
+        match self.exchange(answer, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(SendError::Unknown {
                 source: self.cause(problem.into_text()),
@@ -305,6 +323,20 @@ impl Link {
     async fn is_alive(&self, limit: Limit) -> bool {
         self.ping(limit).await.is_ok()
     }
+}
+
+/// What is expected of the reply to a script.
+fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
+    let (decode, keys) = (call.decode, call.keys.len());
+    Expected {
+        command: call.script.name,
+        by_hash: matches!(words, Words::Name),
+        fits: Box::new(move |reply| decode(reply, keys).is_some()),
+    }
+}
+
+fn is_number(reply: &Reply) -> bool {
+    matches!(reply, Reply::Number(_))
 }
 
 /// A timer that fires this late indicates a stall of this process, not of the server.

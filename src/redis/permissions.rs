@@ -129,7 +129,7 @@ impl Route<'_> {
 fn for_every_lock(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
-    let inspect = script::inspect(lock).script;
+    let inspect = script::inspect(lock, false).script;
     let number = || Arg::Fixed("x");
     vec![
         needs(
@@ -154,6 +154,7 @@ fn for_every_lock(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
         needs("+pexpire", "PEXPIRE", [key(), number()]),
         // On the lock it would have an effect.
         needs("+del", "DEL", [text(absent)]),
+        needs("+time", "TIME", []),
         needs("+ping", "PING", []),
         needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
         needs("+info", "INFO", [Arg::Fixed("SERVER")]),

@@ -56,6 +56,17 @@ impl Reply {
         }
     }
 
+    /// What it looks like, whatever its values.
+    pub(crate) fn shape(&self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Number(_) => "a number",
+            Self::Text(_) | Self::Bytes(_) => "a text",
+            Self::List(_) => "a list",
+            Self::Other(_) => "of another type",
+        }
+    }
+
     /// For an error message.
     pub(crate) fn shown(&self) -> String {
         error::shorten(&match self {

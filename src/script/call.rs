@@ -7,19 +7,18 @@ use tokio::time::Instant;
 
 use super::Call;
 use crate::error::{Cause, Error, Operation};
-use crate::redis::{Limit, Received, Route, SendError};
+use crate::redis::{Limit, Received, Route, RoutedLink, SendError};
 use crate::server_error;
 
 /// A reply, with what is needed to judge it.
-#[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) value: T,
     /// Before the answered send; leases count from here.
     pub(crate) sent_at: Instant,
     /// Before the first send.
     pub(crate) first_sent_at: Instant,
-    /// It came from a node that is about to take over the lock's slot.
-    pub(crate) on_the_way: bool,
+    /// Where it came from.
+    pub(crate) way: RoutedLink,
 }
 
 /// No usable reply.
@@ -42,7 +41,7 @@ pub(crate) struct RetryPolicy {
 ///
 /// Each send is built when it goes out, from the state at that moment. `None`: there is no reason for it
 /// any more.
-pub(crate) async fn call<T>(
+pub(crate) async fn call<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -55,7 +54,7 @@ pub(crate) async fn call<T>(
 /// is set before the first send is handed to the connection. From then on it will be executed.
 ///
 /// On the heap: a caller that only waits for a lock would keep the room for it.
-pub(crate) async fn call_noting<T>(
+pub(crate) async fn call_noting<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -65,7 +64,7 @@ pub(crate) async fn call_noting<T>(
     Box::pin(repeat(route, while_doing, retry, sent, build)).await
 }
 
-async fn repeat<T>(
+async fn repeat<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -95,28 +94,7 @@ async fn repeat<T>(
             return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
         let error = match route.run(way, &call, limit, sent).await {
-            Ok(Received {
-                reply,
-                sent_at,
-                on_the_way,
-            }) => {
-                let first_sent_at = first_sent_at.unwrap_or(sent_at);
-                return match (call.decode)(&reply) {
-                    Some(value) => Ok(Answer {
-                        value,
-                        sent_at,
-                        first_sent_at,
-                        on_the_way,
-                    }),
-                    None => Err(CallError {
-                        error: Error::UnexpectedReply {
-                            script: call.script.name,
-                            reply: reply.shown(),
-                        },
-                        maybe_executed: true,
-                    }),
-                };
-            }
+            Ok(received) => return answered(&call, received, first_sent_at),
             Err(error) => error,
         };
         let source = match error {
@@ -126,9 +104,9 @@ async fn repeat<T>(
             }
             error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
         };
-        // No send is spent on a cluster that is about to change; what is to be sent once is not sent again.
+        // No send is spent on a cluster that is about to change.
         let again = Instant::now() + CLUSTER_IS_DOWN;
-        let is_down = retry.sends > 1 && again < limit.until && is_cluster_down(&source);
+        let is_down = again < limit.until && is_cluster_down(&source);
         if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),
@@ -139,6 +117,53 @@ async fn repeat<T>(
             true => tokio::time::sleep_until(again).await,
             false => nth += 1,
         }
+    }
+}
+
+/// Sends a script once, over the connection that has answered before: to no other server, and never again.
+pub(crate) async fn call_there<T: 'static>(
+    route: Route<'_>,
+    way: RoutedLink,
+    while_doing: Operation,
+    timeout: Duration,
+    call: &Call<T>,
+) -> Result<Answer<T>, CallError> {
+    let limit = Limit {
+        until: Instant::now() + timeout,
+        silence: timeout,
+    };
+    let sent = AtomicBool::new(false);
+    match route.run_there(way, call, limit, &sent).await {
+        Ok(received) => answered(call, received, None),
+        Err(error) => Err(not_repeated(Some(call), while_doing, error, false)),
+    }
+}
+
+/// What a reply says.
+fn answered<T>(
+    call: &Call<T>,
+    received: Received,
+    first_sent_at: Option<Instant>,
+) -> Result<Answer<T>, CallError> {
+    let Received {
+        reply,
+        sent_at,
+        way,
+    } = received;
+    match (call.decode)(&reply, call.keys.len()) {
+        Some(value) => Ok(Answer {
+            value,
+            sent_at,
+            first_sent_at: first_sent_at.unwrap_or(sent_at),
+            way,
+        }),
+        None => Err(CallError {
+            error: Error::UnexpectedReply {
+                script: call.script.name,
+                reply: reply.shown(),
+            },
+            maybe_executed: true,
+        }),
     }
 }
 

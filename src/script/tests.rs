@@ -79,3 +79,22 @@ fn leases_round_up_to_whole_milliseconds() {
     assert_eq!(ms(Duration::from_nanos(10_000_001)), 11);
     assert_eq!(ms(Duration::MAX), i64::MAX);
 }
+
+/// A batch of another size is another call's.
+#[test]
+fn a_renewal_has_an_answer_for_each_of_its_keys() {
+    let renewal = RenewalKey {
+        key: "a".into(),
+        field: "f".into(),
+        asked: RenewalAsk::Check,
+    };
+    let call = renew(&[renewal.clone(), renewal]);
+    let read = |answers: &[i64]| {
+        let answers = answers.iter().map(|&answer| Reply::Number(answer));
+        (call.decode)(&Reply::List(answers.collect()), call.keys.len())
+    };
+    assert_eq!(read(&[1, 0]), Some(vec![Ok(()), Err(LossReason::Gone)]));
+    for other in [&[][..], &[1], &[1, 1, 1]] {
+        assert_eq!(read(other), None, "{other:?}");
+    }
+}

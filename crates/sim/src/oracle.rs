@@ -66,7 +66,7 @@ struct State {
     /// The newest connection of each client to each server that a script was executed on.
     newest: BTreeMap<(usize, usize), u64>,
     promotions: Promotions,
-    /// `force_unlock` calls that may still have a command under way.
+    /// `force_unlock` calls whose command may still take effect.
     forcing: BTreeMap<usize, u32>,
     java: BTreeMap<String, (String, i64)>,
     /// Fields whose hold ended without a release: they stay until their lease is over.

@@ -20,25 +20,32 @@ impl ProxiedPair {
         Self::as_user("").await
     }
 
-    /// Our client connects as `user:password@`; there is a user `u:p@` that may not kill
-    /// connections, and `v:p@` that may not call HDEL.
+    /// Our client connects as `user:password@`: `u:p@` may not kill connections, `v:p@` may not call
+    /// HDEL, `t:p@` may not read the server's clock, and `w:p@` may do neither of the first and the last.
     pub async fn as_user(user: &str) -> Self {
-        Self::set(user, |builder| builder).await
+        Self::as_user_with(user, |builder| builder).await
     }
 
     /// Our client has more settings.
     pub async fn with(set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
-        Self::set("", set).await
+        Self::as_user_with("", set).await
     }
 
-    async fn set(user: &str, set: impl FnOnce(LockClientBuilder) -> LockClientBuilder) -> Self {
+    pub async fn as_user_with(
+        user: &str,
+        set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+    ) -> Self {
         let server = TestServer::with(&["--enable-debug-command", "yes"]);
         let mut control = server.control();
-        for (name, right) in [("u", "-client|kill"), ("v", "-hdel")] {
-            let user = [
-                "ACL", "SETUSER", name, "on", ">p", "~*", "&*", "+@all", right,
-            ];
-            control.run(&user);
+        let users: [(&str, &[&str]); 4] = [
+            ("u", &["-client|kill"]),
+            ("v", &["-hdel"]),
+            ("t", &["-time"]),
+            ("w", &["-client|kill", "-time"]),
+        ];
+        for (name, missing) in users {
+            let user = ["ACL", "SETUSER", name, "on", ">p", "~*", "&*", "+@all"];
+            control.run(&[&user, missing].concat());
         }
         let proxy = Proxy::start(server.port).await;
         let url = format!("redis://{user}127.0.0.1:{}", proxy.port);

@@ -27,6 +27,9 @@ pub enum Fate {
     /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as
     /// quickly.
     Twice,
+    /// Executed, and its reply passes twice: all later replies on the connection are one command late, for as
+    /// long as commands are under way.
+    Doubled,
     /// Executed, and answered by the proxy itself: `-ERR …` or `:0`.
     Replaced(&'static str),
     /// Not executed, and answered by the proxy itself.
@@ -358,6 +361,10 @@ impl Link {
                         return None;
                     }
                     Some(Fate::Twice) => replies.lose(&mut to_server, &raw, 2).await,
+                    Some(Fate::Doubled) => {
+                        let all = replies.double(raw);
+                        to_server.write_all(&all).await.ok()?;
+                    }
                 }
             }
             match from_client.read(&mut bytes).await {

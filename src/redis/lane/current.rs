@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::redis::answers::Misfits;
 use crate::redis::fence::ConnectionFence;
 use crate::redis::link::{Link, SendError};
 
@@ -61,6 +62,7 @@ pub(super) struct Figures {
     pub(super) reconnects: AtomicU64,
     pub(super) unfenced: AtomicU64,
     pub(super) fence: Mutex<ConnectionFence>,
+    pub(super) misfits: Arc<Misfits>,
 }
 
 pub(super) enum State {

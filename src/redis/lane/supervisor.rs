@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::current::{Current, Figures, GoneOnDrop, State};
@@ -26,6 +27,9 @@ pub(super) struct Supervisor {
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
     /// server is unknown.
     pub(super) predecessor: Option<Option<Identity>>,
+    /// A connection that is replaced because of a misfit has no successor before this: there is one such
+    /// replacement in a command timeout, so that a server that answers nonsense causes no storm of them.
+    pub(super) next_misfit: Instant,
     /// Notified when the connection led to the wrong server.
     pub(super) moved: Arc<Notify>,
     /// Notified when there is no connection: another server may have taken over.
@@ -79,24 +83,21 @@ impl Supervisor {
             drop(_ended);
             task.end().await;
             let Some(successor) = successor else { return };
-            if *self.wanted.borrow() {
-                event!(
-                    WARN,
-                    lane = self.nth,
-                    server = &*self.endpoint.settings().address,
-                    "command connection lost, reconnecting"
-                );
-                self.outdated.notify_one();
-            }
-            self.predecessor = Some(link.identity.clone());
+            let not_before = self.ended(&link);
             drop(link);
+            let replacement = async {
+                if let Some(begin) = not_before {
+                    tokio::time::sleep_until(begin).await;
+                }
+                self.connect_when_wanted(successor, &current.0).await
+            };
             let replacement = tokio::select! {
                 biased;
                 () = stop.cancelled() => {
                     current.0.set(State::Stopped);
                     return;
                 }
-                replacement = self.connect_when_wanted(successor, &current.0) => replacement,
+                replacement = replacement => replacement,
             };
             self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
             let connection_fence = *self.figures.fence.lock();
@@ -107,6 +108,34 @@ impl Supervisor {
             );
             connected = replacement;
         }
+    }
+
+    /// Notes that a connection has ended. Returns when its successor may be opened, if not immediately.
+    fn ended(&mut self, link: &Link) -> Option<Instant> {
+        let settings = self.endpoint.settings();
+        if *self.wanted.borrow() {
+            event!(
+                WARN,
+                lane = self.nth,
+                server = &*settings.address,
+                "command connection lost, reconnecting"
+            );
+            self.outdated.notify_one();
+        }
+        self.predecessor = Some(link.identity.clone());
+        let misfit = link.misfit()?;
+        event!(
+            WARN,
+            lane = self.nth,
+            server = &*settings.address,
+            command = misfit.command,
+            reply = misfit.shape,
+            "replies are out of step with their commands: the connection is replaced"
+        );
+        let now = Instant::now();
+        let begin = now.max(self.next_misfit);
+        self.next_misfit = begin + settings.command_timeout;
+        (begin > now).then_some(begin)
     }
 
     /// Waits until a connection must be replaced. Returns its successor if there is one already.
@@ -258,7 +287,8 @@ impl Supervisor {
         }
         self.predecessor = None;
         let address = Arc::clone(&self.endpoint.settings().address);
-        let link = Arc::new(Link::new(connection, identity, address));
+        let misfits = Arc::clone(&self.figures.misfits);
+        let link = Arc::new(Link::new(connection, identity, address, misfits));
         let ended = link.ended.clone().drop_guard();
         Ok(Connected {
             link,

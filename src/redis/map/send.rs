@@ -13,7 +13,6 @@ use crate::error::Cause;
 use crate::redis::link::{Limit, SendError};
 use crate::redis::node::Node;
 use crate::redis::redirect::Redirect;
-use crate::redis::transport::Reply;
 use crate::script::Call;
 
 impl Map {
@@ -64,7 +63,7 @@ impl Map {
     }
 
     /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
-    pub(in crate::redis) async fn run<T>(
+    pub(in crate::redis) async fn run<T: 'static>(
         &self,
         route: u16,
         nth: usize,
@@ -75,25 +74,12 @@ impl Map {
     ) -> Result<Received, SendError> {
         let mut redirections = 0;
         loop {
-            let cause = match self.run_once(route, &way, call, limit, sent).await {
+            let number = way.node;
+            let cause = match self.run_there(route, nth, way, call, limit, sent).await {
                 Err(SendError::Refused(cause)) => cause,
-                Err(error) => return Err(error),
-                Ok((reply, sent_at)) => {
-                    let on_the_way = way.taken_over_from.is_some();
-                    if on_the_way
-                        && let Some((channel, announce)) = &call.announced
-                        && let Some((_, owner)) = self.owner(route)
-                    {
-                        owner.announce(nth, &self.around, (channel, *announce), limit);
-                    }
-                    return Ok(Received {
-                        reply,
-                        sent_at,
-                        on_the_way,
-                    });
-                }
+                answered => return answered,
             };
-            let asked = self.node(way.node);
+            let asked = self.node(number);
             let Some(redirect) = Redirect::read(&cause.text, &asked.endpoint.address()) else {
                 return Err(SendError::Refused(cause));
             };
@@ -105,7 +91,7 @@ impl Map {
                 Redirect::Moved(address) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
-                    self.moved(route, way.node, address);
+                    self.moved(route, number, address);
                     if redirections > 2 {
                         // Two nodes that send each other's clients back are about to hear of each other.
                         tokio::time::sleep_until(limit.until.min(Instant::now() + CIRCLE)).await;
@@ -118,7 +104,7 @@ impl Map {
                     let target = || self.taking_over(&address);
                     let found = self.reach(nth, limit.until, target).await;
                     found.map(|to| RoutedLink {
-                        taken_over_from: Some(way.node),
+                        taken_over_from: Some(number),
                         ..to
                     })
                 }
@@ -137,14 +123,15 @@ impl Map {
     }
 
     /// Sends once. What a server has answered that does not have the route any more is not known.
-    async fn run_once<T>(
+    pub(in crate::redis) async fn run_there<T: 'static>(
         &self,
         route: u16,
-        way: &RoutedLink,
+        nth: usize,
+        way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
-    ) -> Result<(Reply, Instant), SendError> {
+    ) -> Result<Received, SendError> {
         let sent_at = Instant::now();
         let answer = async {
             match way.taken_over_from {
@@ -155,14 +142,25 @@ impl Map {
         let answer = tokio::select! {
             biased;
             answer = answer => match answer {
-                Ok(_) if !self.has(route, way) => None,
+                Ok(_) if !self.has(route, &way) => None,
                 answer => Some(answer),
             },
-            () = self.lost(route, way) => None,
+            () = self.lost(route, &way) => None,
         };
-        answer.unwrap_or_else(|| {
+        let (reply, sent_at) = answer.unwrap_or_else(|| {
             let source = way.link.cause("another server has taken over");
             Err(SendError::Unknown { source, sent_at })
+        })?;
+        if way.is_on_the_way()
+            && let Some((channel, announce)) = &call.announced
+            && let Some((_, owner)) = self.owner(route)
+        {
+            owner.announce(nth, &self.around, (channel, *announce), limit);
+        }
+        Ok(Received {
+            reply,
+            sent_at,
+            way,
         })
     }
 

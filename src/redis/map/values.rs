@@ -66,6 +66,11 @@ impl RoutedLink {
             taken_over_from: None,
         }
     }
+
+    /// Whether its server is about to take over the slot: nobody may hear yet what is published there.
+    pub(crate) fn is_on_the_way(&self) -> bool {
+        self.taken_over_from.is_some()
+    }
 }
 
 /// The reply to a script.
@@ -73,19 +78,8 @@ pub(crate) struct Received {
     pub(crate) reply: Reply,
     /// Before the answered send.
     pub(crate) sent_at: Instant,
-    /// It came from a node that is about to take over the slot: nobody may hear yet what is published there.
-    pub(crate) on_the_way: bool,
-}
-
-impl Received {
-    /// From the server that has the lock.
-    pub(in crate::redis) fn at_home(reply: Reply, sent_at: Instant) -> Self {
-        Self {
-            reply,
-            sent_at,
-            on_the_way: false,
-        }
-    }
+    /// Where it came from.
+    pub(crate) way: RoutedLink,
 }
 
 /// The servers that commands go to, and how often that has changed.

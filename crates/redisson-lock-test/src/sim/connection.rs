@@ -243,7 +243,7 @@ impl Command {
             ("INFO", _) => Self::Without("info"),
             (
                 "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
-                | "PEXPIRE" | "DEL" | "PUBLISH",
+                | "PEXPIRE" | "DEL" | "PUBLISH" | "TIME",
                 _,
             ) => Self::Direct([vec![name.to_ascii_lowercase()], words].concat()),
             (

@@ -189,13 +189,14 @@ impl Server {
                 .unzip()
         });
         let reply = state.lua[node].run(sha, &keys, &args);
-        let (after, published) = self.with_keyspace_of(node, |keyspace| {
+        let (after, published, clock) = self.with_keyspace_of(node, |keyspace| {
             let holder = |key: &String| {
                 let holder = keyspace.holder(key);
                 holder.map(|(field, count)| (field.to_owned(), count))
             };
             let after = keys.iter().map(holder).collect();
-            (after, std::mem::take(&mut keyspace.published))
+            let published = std::mem::take(&mut keyspace.published);
+            (after, published, keyspace.clock)
         });
         for (channel, _) in &published {
             state.publish(channel);
@@ -212,6 +213,7 @@ impl Server {
             before,
             after,
             expiries,
+            clock,
             reply,
             published: published.into_iter().map(|(channel, _)| channel).collect(),
         })

@@ -32,6 +32,8 @@ pub enum Answer {
 #[derive(Debug, Default)]
 pub struct Keyspace {
     pub now: u64,
+    /// What TIME answers, in milliseconds.
+    pub clock: u64,
     keys: BTreeMap<String, Stored>,
     /// Published by the running script, not delivered yet.
     pub published: Vec<(String, String)>,
@@ -87,6 +89,10 @@ impl Keyspace {
             ("hdel", &[key, field]) => Answer::Number(self.delete_field(key, field)?),
             ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
+            ("time", []) => {
+                let (seconds, ms) = (self.clock / 1_000, self.clock % 1_000);
+                Answer::List(vec![seconds.to_string(), (ms * 1_000).to_string()])
+            }
             ("pttl", &[key]) => Answer::Number(self.time_left(key)),
             ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
             ("publish", &[channel, _]) if !self.rights.may_use(channel) => {

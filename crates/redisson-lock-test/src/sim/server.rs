@@ -60,6 +60,8 @@ pub struct Executed {
     pub after: Vec<Option<(String, i64)>>,
     /// When each key was to run out before.
     pub expiries: Vec<Option<u64>>,
+    /// What the server's clock showed, in milliseconds.
+    pub clock: u64,
     pub reply: Result<Reply, String>,
     pub published: Vec<String>,
 }
@@ -216,6 +218,7 @@ impl Server {
     ) -> T {
         let mut keyspace = self.keyspaces[node].lock();
         keyspace.now = self.now();
+        keyspace.clock = keyspace.now + CLOCKS[node];
         keyspace.expire();
         work(&mut keyspace)
     }
@@ -274,6 +277,9 @@ impl Server {
         }
     }
 }
+
+/// What each server's clock shows at the start, in milliseconds since 1970: no two of them agree.
+const CLOCKS: [u64; NODES] = [1_700_003_600_000, 1_700_000_000_000, 1_700_007_200_000];
 
 /// A task that is ready is polled within this time.
 pub const APPLIED_LATE_MS: u64 = 15;

@@ -161,9 +161,13 @@ impl Oracle {
             state.settle(key, field);
         }
         if **script == *"force_unlock" {
-            let forcing = state.forcing.get(client).is_some_and(|&calls| calls > 0);
-            // A closed client has no next connection, and so no fence.
-            if terms.fenced[*client] && !forcing && !state.closed.contains(client) {
+            let limit = executed.args[1].parse::<u64>();
+            if !limit.is_ok_and(|limit| executed.clock <= limit) {
+                let clock = executed.clock;
+                let problem = format!("a force_unlock took effect at {clock}, after its limit");
+                state.violated(self.start, problem);
+            }
+            if state.forcing.get(client).is_none_or(|&calls| calls == 0) {
                 state.violated(
                     self.start,
                     "a force_unlock took effect after its call had ended".to_owned(),

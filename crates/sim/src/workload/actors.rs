@@ -225,11 +225,11 @@ impl Actor {
             Some(Ok(_)) | None => {}
         }
         if done.is_none() {
-            // Dropped: what was handed over is executed all the same, soon.
+            // Dropped: what was handed over takes effect until its limit.
             let (world, nth) = (Arc::clone(&self.world), self.nth);
-            let soon = self.expected.command_timeout * 4 + self.expected.latency * 2;
+            let limit = self.expected.command_timeout;
             tokio::spawn(async move {
-                tokio::time::sleep(soon).await;
+                tokio::time::sleep(limit).await;
                 world.oracle.forcing(nth, false);
             });
         } else {

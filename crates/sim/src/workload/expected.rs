@@ -16,8 +16,6 @@ pub(crate) struct Expected {
     pub(crate) not_served: bool,
     pub(crate) closed: bool,
     pub(crate) command_timeout: Duration,
-    /// The longest that one thing can take on the way.
-    pub(crate) latency: Duration,
 }
 
 impl Expected {
@@ -33,7 +31,6 @@ impl Expected {
             closed: program
                 .has(|fault| matches!(fault, Fault::Close { .. } | Fault::EndRuntime { .. })),
             command_timeout: ms(program.command_ms),
-            latency: ms(program.longest()),
         }
     }
 }

@@ -29,6 +29,12 @@ const KEYS: [&str; 2] = ["a", "{b}:c"];
 const FIELDS: [&str; 3] = ["me:1", "me:2", "you:1"];
 /// Far above the time that the test itself takes.
 const LEASES: [u64; 3] = [100_000, 200_000, 300_000];
+/// None, and one that is over, and one that is not.
+const LIMITS: [Option<Duration>; 3] = [
+    None,
+    Some(Duration::from_millis(1)),
+    Some(Duration::from_secs(9_999_999_999)),
+];
 
 impl Act {
     fn roll(rng: &mut Rng) -> Self {
@@ -53,8 +59,11 @@ impl Act {
                     .collect();
                 Self::script(&test_util::renew(&renewals))
             }
-            68..74 => call(test_util::force_unlock(key, field.as_bytes())),
-            74..84 => call(test_util::inspect(key)),
+            68..74 => {
+                let limit = LIMITS[rng.usize(0..LIMITS.len())];
+                call(test_util::force_unlock(key, field.as_bytes(), limit))
+            }
+            74..84 => call(test_util::inspect(key, rng.bool())),
             84..87 => Self::Plain(vec!["DEL", key]),
             87..89 => Self::Plain(vec!["SET", key, "text"]),
             89..91 => Self::Plain(vec!["HSET", key, "me:1", "many"]),
@@ -174,6 +183,12 @@ fn reply(value: redis::Value) -> Reply {
     }
 }
 
+fn clock(control: &mut Control) -> u64 {
+    let time = control.run(&["TIME"]);
+    let seconds = time.split(' ').next().expect("two numbers");
+    seconds.parse::<u64>().expect("a number") * 1_000
+}
+
 /// Times differ by what the test itself takes; nothing else may.
 fn agree(one: &Reply, other: &Reply) -> bool {
     match (one, other) {
@@ -196,6 +211,7 @@ fn the_simulated_server_answers_as_a_real_one() {
         let rng = &mut Rng::with_seed(seed);
         control.run(&["FLUSHALL"]);
         let keyspace = Arc::new(Mutex::new(Keyspace::default()));
+        keyspace.lock().clock = clock(control);
         let mut simulated = Simulated {
             lua: Interpreter::new(&keyspace),
             keyspace,

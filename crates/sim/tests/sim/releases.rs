@@ -2,7 +2,7 @@
 //! up at once.
 
 use redisson_lock::{Error, test_util};
-use redisson_lock_test::sim::Latency;
+use redisson_lock_test::sim::{Gossip, Latency, NODES};
 use sim::workload::{ClientPlan, World, connect, ms, runtime};
 use tokio::time::Instant;
 
@@ -126,43 +126,76 @@ fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
     });
 }
 
+/// The limit is by the clock of the server that named the holder: another server's may be hours ahead.
+#[test]
+fn a_force_unlock_that_is_redirected_asks_the_new_server_first() {
+    runtime().block_on(async {
+        let world = World::cluster(1, FAR);
+        world.spawn();
+        let plan = ClientPlan::simple(true);
+        let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
+        java_locks(&world);
+        let lock = client.lock(KEY);
+        assert_eq!(lock.is_locked().await.ok(), Some(true), "connected");
+        let forcing = tokio::spawn(async move { lock.force_unlock().await });
+        // The answer to its look is on its way.
+        tokio::time::sleep(ms(30)).await;
+        let gossip = Gossip {
+            within: ms(0),
+            new_epoch: true,
+        };
+        let moves = (0..NODES).find(|node| world.begin_to_move(KEY, *node));
+        assert!(moves.is_some(), "another server may take the slot");
+        world.end_move(KEY, gossip);
+        let forced = forcing.await.expect("no panic");
+        assert_eq!(forced.map_err(|error| error.to_string()), Ok(true));
+        assert!(!is_locked(&world));
+    });
+}
+
 /// What is in flight when a cluster is down may have been executed, and the same owner may have taken the lock again.
 #[test]
 fn a_force_unlock_is_not_repeated_when_the_cluster_is_down() {
     runtime().block_on(async {
-        let latency = Latency {
-            least: 20,
-            usual: 20,
-            seldom: 20,
-            seldom_percent: 0,
-        };
-        let world = World::cluster(1, latency);
+        let world = World::cluster(1, FAR);
         world.spawn();
         let plan = ClientPlan::simple(true);
         let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
-        let java_locks = || {
-            world.with_home(KEY, |keyspace| {
-                for words in [
-                    ["hincrby", KEY, JAVA, "1"].as_slice(),
-                    &["pexpire", KEY, "30000"],
-                ] {
-                    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-                    keyspace.call(&words).expect("allowed");
-                }
-            });
-        };
-        let is_locked = || world.with_home(KEY, |keyspace| keyspace.holder(KEY).is_some());
-        java_locks();
+        java_locks(&world);
         let lock = client.lock(KEY);
         let forcing = tokio::spawn(async move { lock.force_unlock().await });
-        while is_locked() {
+        while is_locked(&world) {
             tokio::time::sleep(ms(1)).await;
         }
         // Its answer is on its way.
         world.no_slot_is_served_for(ms(300));
-        java_locks();
+        java_locks(&world);
         let forced = forcing.await.expect("no panic");
         assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-        assert!(is_locked(), "this hold is a later one");
+        assert!(is_locked(&world), "this hold is a later one");
     });
 }
+
+fn java_locks(world: &World) {
+    world.with_home(KEY, |keyspace| {
+        for words in [
+            ["hincrby", KEY, JAVA, "1"].as_slice(),
+            &["pexpire", KEY, "30000"],
+        ] {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            keyspace.call(&words).expect("allowed");
+        }
+    });
+}
+
+fn is_locked(world: &World) -> bool {
+    world.with_home(KEY, |keyspace| keyspace.holder(KEY).is_some())
+}
+
+/// Every way takes 20 ms.
+const FAR: Latency = Latency {
+    least: 20,
+    usual: 20,
+    seldom: 20,
+    seldom_percent: 0,
+};

@@ -216,27 +216,34 @@ fn v12_a_renewals_answer_counts_for_the_generation_it_was_sent_for() {
 
 #[test]
 fn v13_a_late_force_unlock_deletes_no_later_hold() {
-    play(true, async |fixture| {
-        assert!(fixture.java_locks(JAVA));
-        let forced = force_without_answer(&fixture).await;
-        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-        fixture.java_unlocks();
-        assert!(fixture.java_locks(JAVA));
-        fixture.world.execute_late_now(0);
-        assert_eq!(fixture.server(), Some((JAVA.to_owned(), 1)));
-    });
+    for fence in [true, false] {
+        play(fence, async |fixture| {
+            assert!(fixture.java_locks(JAVA));
+            let forcing = force_on_its_way(&fixture).await;
+            fixture.lose_connection();
+            let forced = end(forcing).await;
+            assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+            fixture.java_unlocks();
+            assert!(fixture.java_locks(JAVA));
+            let late = fixture.world.execute_late_now(0);
+            assert_eq!(late, usize::from(!fence));
+            assert_eq!(fixture.server(), Some((JAVA.to_owned(), 1)));
+        });
+    }
 }
 
 #[test]
 fn v13_a_forced_unlock_frees_the_holder_that_was_seen_and_nobody_else() {
     play(false, async |fixture| {
         assert!(fixture.java_locks(JAVA));
-        let forced = force_without_answer(&fixture).await;
-        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+        let forcing = force_on_its_way(&fixture).await;
+        fixture.lose_connection();
         fixture.java_unlocks();
         assert!(fixture.java_locks("java:2"));
         assert_eq!(fixture.world.execute_late_now(0), 1, "there is no fence");
         assert_eq!(fixture.server(), Some(("java:2".to_owned(), 1)));
+        let forced = end(forcing).await;
+        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
     });
 }
 
@@ -274,13 +281,6 @@ async fn force_on_its_way(fixture: &Fixture) -> JoinHandle<Result<bool, Error>> 
     fixture.world.hold_answers(0, false);
     tokio::time::sleep(ms(10)).await;
     forcing
-}
-
-/// The same, and the connection is lost before the script arrives.
-async fn force_without_answer(fixture: &Fixture) -> Result<bool, Error> {
-    let forcing = force_on_its_way(fixture).await;
-    fixture.lose_connection();
-    end(forcing).await
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Server {
     pub fn promote(&self, stale: Duration, keys: &[&str]) -> Option<Vec<Promoted>> {
         let mut state = self.state.lock();
         let cluster = state.cluster.as_mut()?;
-        let (from, copy) = cluster.replica.take()?;
+        let (from, mut copy) = cluster.replica.take()?;
         let had = |node: usize, key: &str| {
             self.with_keyspace_of(node, |keyspace| {
                 let holder = keyspace.holder(key);
@@ -107,6 +107,8 @@ impl Server {
         } else {
             cluster.behind.insert(from, (now + stale, before));
         }
+        // Keys that ran out on the former primary since the observer last looked.
+        copy.expired = std::mem::take(&mut self.keyspaces[from].lock().expired);
         *self.keyspaces[SPARE].lock() = copy;
         self.changed.notify_one();
         let with = |(key, (before, expiry_before)): (&str, _)| {

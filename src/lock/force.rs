@@ -1,0 +1,132 @@
+//! `force_unlock`: frees a lock, no matter who holds it.
+//!
+//! Its script must not be executed after the call: the same owner may hold the lock again by then. No
+//! client can wait for a server that hangs, so the script has a limit by the server's own clock, which
+//! the look at the holder has read. The script goes over the connection of that look, because another
+//! server has another clock.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Lock;
+use crate::core::{LossReason, on_another_clock};
+use crate::entry::Entry;
+use crate::error::{Error, Operation, RefusedKind};
+use crate::script::{self, Answer, CallError, Forced, Inspected};
+
+impl Lock {
+    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
+    ///
+    /// The loss is reported to the holder by its next renewal, within a third of its watchdog
+    /// timeout. The holder is read first and passed to the script, which is never sent twice: a
+    /// later holder is not affected. By the server's clock the script does nothing when the command
+    /// timeout has passed since the holder was read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if the reply is lost: the lock may or may not be free. The call returns
+    /// this error only after the command timeout, when the script can no longer take effect. Otherwise
+    /// the refusals of [`lock`](Self::lock).
+    ///
+    /// Without the permission `+time` there is no such limit. The call then checks that a new
+    /// connection has replaced the one without a reply, but a server that hangs may still free a later
+    /// hold of the same owner when it continues.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock may be freed or not, at the latest when the command timeout
+    /// has passed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+    /// let was_locked = lock.force_unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        let shared = self.client.shared();
+        shared
+            .on_client_runtime(pin!(async {
+                let entry = self.entry()?;
+                let mut redirected = None;
+                for _ in 0..FORCE_ATTEMPTS {
+                    let seen = self.inspect_with(&entry, true).await?;
+                    match self.force_seen(&entry, seen).await {
+                        Ok(Some(was_locked)) => return Ok(was_locked),
+                        Ok(None) => redirected = None,
+                        Err(error) if is_elsewhere(&error) => redirected = Some(error),
+                        Err(error) => return Err(error),
+                    }
+                }
+                // The lock changed hands after every look, possibly between acquisitions of one
+                // owner: the holder that was meant has released it.
+                redirected.map_or(Ok(true), Err)
+            }))
+            .await
+    }
+
+    /// Frees the lock if the holder that was seen still has it. `None`: it has not.
+    async fn force_seen(
+        &self,
+        entry: &Arc<Entry>,
+        seen: Answer<Inspected>,
+    ) -> Result<Option<bool>, Error> {
+        let shared = self.client.shared();
+        let timeout = shared.command_timeout();
+        let Inspected::Held { field, clock, .. } = seen.value else {
+            return Ok(Some(false));
+        };
+        // The server read its clock before this instant, so its limit comes first.
+        let over = Instant::now() + timeout;
+        let limit = clock.map(|clock| clock + on_another_clock(timeout));
+        // A field of this client is text.
+        let text = std::str::from_utf8(&field).ok();
+        let meant = text.and_then(|field| entry.peek(|core| core.owner_of(field)));
+        let announce = shared.redis.announce();
+        let call = script::force_unlock(&entry.name, &field, limit, announce);
+        let (route, doing) = (entry.route(), Operation::Forcing);
+        match script::call_there(route, seen.way, doing, timeout, &call).await {
+            Ok(Answer { value, way, .. }) => match value {
+                Forced::Freed => {
+                    // By now the same owner may have acquired the lock again.
+                    if let Some((owner, generation)) = meant {
+                        let (generation, reason) = (Some(generation), LossReason::Gone);
+                        entry.step(|core, now, out| {
+                            core.lose_owner(now, owner, generation, reason, out);
+                        });
+                    }
+                    Ok(Some(true))
+                }
+                Forced::NotHeld => Ok(None),
+                Forced::TooLate => Err(Error::no_answer(doing, way.link.cause(TOO_LATE))),
+            },
+            Err(CallError {
+                error,
+                maybe_executed,
+            }) => {
+                match limit {
+                    _ if !maybe_executed => {}
+                    Some(_) => tokio::time::sleep_until(over).await,
+                    // Once this is answered, by the same connection or by one behind the fence, the
+                    // send without a reply can no longer be executed.
+                    None => _ = self.inspect_with(entry, false).await,
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Whether the server that was asked does not have the lock any more, and so has done nothing.
+fn is_elsewhere(error: &Error) -> bool {
+    use RefusedKind::{Cluster, ClusterDown};
+    matches!(error, Error::Refused { kind, .. } if matches!(kind, Cluster | ClusterDown))
+}
+
+/// How often `force_unlock` tries again when the lock changes hands, or servers, after the look.
+const FORCE_ATTEMPTS: u32 = 8;
+
+const TOO_LATE: &str = "the server executed it after its time limit, and so changed nothing";

@@ -1,0 +1,278 @@
+//! The answers to the commands in flight on a connection, judged in the order of the commands.
+//!
+//! Replies carry no names. A proxy that repeats or drops one gives every later reply to the wrong command, and
+//! a lock that others hold looks free. A reply that its command cannot have reveals this: a *misfit*. After it
+//! no answer on the connection counts.
+//!
+//! Replies arrive in the order of the commands, but callers are polled in any order, and some are dropped.
+//! Therefore the first caller that is polled with its reply also polls for the commands before its own.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::task::unconstrained;
+
+use super::transport::{BoxFuture, ConnectionError, Reply};
+
+type Answer = Result<Reply, ConnectionError>;
+
+/// What is expected of the reply to a command.
+pub(super) struct Expected {
+    /// The command, or the script.
+    pub(super) command: &'static str,
+    /// Whether it calls a script that the server may not know.
+    pub(super) by_hash: bool,
+    pub(super) fits: Box<dyn Fn(&Reply) -> bool + Send>,
+}
+
+impl Expected {
+    /// Of a command without a script.
+    pub(super) fn of(command: &'static str, fits: fn(&Reply) -> bool) -> Self {
+        Self {
+            command,
+            by_hash: false,
+            fits: Box::new(fits),
+        }
+    }
+
+    /// What makes an answer one that the command cannot have.
+    fn misfit(&self, answer: &Answer) -> Option<Misfit> {
+        let shape = match answer {
+            Ok(reply) if !(self.fits)(reply) => reply.shape(),
+            Err(ConnectionError::Refused(text)) if text.starts_with(NOSCRIPT) && !self.by_hash => {
+                NOSCRIPT
+            }
+            Ok(_) | Err(_) => return None,
+        };
+        let command = self.command;
+        Some(Misfit { command, shape })
+    }
+}
+
+/// An answer that its command cannot have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Misfit {
+    pub(super) command: &'static str,
+    pub(super) shape: &'static str,
+}
+
+/// The misfits for which connections of a lane were replaced. If the next connection has the same one, that is
+/// what the server answers.
+#[derive(Default)]
+pub(super) struct Misfits(Mutex<SmallVec<[Misfit; 1]>>);
+
+impl Misfits {
+    /// Whether this misfit is the server's own answer: an earlier connection had it too, and the command has had
+    /// no answer that fits since then.
+    fn is_of_server(&self, misfit: Misfit) -> bool {
+        let mut known = self.0.lock();
+        let is_known = known.contains(&misfit);
+        if !is_known {
+            known.push(misfit);
+        }
+        is_known
+    }
+
+    fn fits(&self, command: &'static str) {
+        self.0.lock().retain(|known| known.command != command);
+    }
+}
+
+/// The commands under way on a connection.
+pub(super) struct Answers {
+    state: Mutex<State>,
+    misfits: Arc<Misfits>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many commands were handed over so far.
+    sent: u64,
+    awaited: BTreeMap<u64, Awaited>,
+    /// Answers that fit, of callers that are to be polled.
+    judged: BTreeMap<u64, Answer>,
+    /// The answer after which none counts.
+    misfit: Option<Misfit>,
+}
+
+struct Awaited {
+    reply: BoxFuture<'static, Answer>,
+    expected: Expected,
+    /// `None`: its caller has gone, and only later answers need to know whether this one fits.
+    caller: Option<Waker>,
+}
+
+impl Answers {
+    pub(super) fn new(misfits: Arc<Misfits>) -> Self {
+        Self {
+            state: Mutex::default(),
+            misfits,
+        }
+    }
+
+    /// The answer to a command that the first poll hands over.
+    pub(super) fn to(
+        &self,
+        reply: BoxFuture<'static, Answer>,
+        expected: Expected,
+    ) -> Answering<'_> {
+        Answering {
+            answers: self,
+            command: Command::New(reply, expected),
+        }
+    }
+
+    /// The answer after which no other one counts.
+    pub(super) fn misfit(&self) -> Option<Misfit> {
+        self.state.lock().misfit
+    }
+
+    /// Returns the answer if it counts.
+    fn judge(&self, answer: Answer, expected: &Expected) -> Result<Answer, Misfit> {
+        match expected.misfit(&answer) {
+            Some(misfit) if !self.misfits.is_of_server(misfit) => return Err(misfit),
+            Some(_) => {}
+            None if answer.is_ok() => self.misfits.fits(expected.command),
+            None => {}
+        }
+        Ok(answer)
+    }
+}
+
+impl State {
+    /// The number of a command. It is handed over under the same lock, so that this order is the
+    /// connection's.
+    fn nth(&mut self, command: Command) -> u64 {
+        match command {
+            Command::Sent(nth) => nth,
+            Command::New(reply, expected) if self.misfit.is_none() => {
+                let awaited = Awaited {
+                    reply,
+                    expected,
+                    caller: None,
+                };
+                self.awaited.insert(self.sent, awaited);
+                self.sent += 1;
+                self.sent - 1
+            }
+            // Nothing is handed over any more.
+            Command::New(..) | Command::Answered => u64::MAX,
+        }
+    }
+
+    /// Polls for the answer of a command. The replies before it are there when its own is.
+    fn poll(
+        &mut self,
+        answers: &Answers,
+        nth: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Answer, Misfit>> {
+        if let Some(answer) = self.judged.remove(&nth) {
+            return Poll::Ready(Ok(answer));
+        }
+        let Some(awaited) = self.awaited.get_mut(&nth) else {
+            return Poll::Ready(Ok(Err(out_of_step())));
+        };
+        let is_same = |waker: &Waker| waker.will_wake(context.waker());
+        if !awaited.caller.as_ref().is_some_and(is_same) {
+            awaited.caller = Some(context.waker().clone());
+        }
+        let answer = ready!(awaited.reply.as_mut().poll(context));
+        let mut from = 0;
+        while let Some((&before, awaited)) = self.awaited.range_mut(from..nth).next() {
+            from = before + 1;
+            let caller = awaited.caller.as_ref().unwrap_or(Waker::noop());
+            let mut context = Context::from_waker(caller);
+            // What is there is read, however much this task has done.
+            let reply = unconstrained(&mut awaited.reply);
+            let Poll::Ready(answer) = std::pin::pin!(reply).poll(&mut context) else {
+                continue;
+            };
+            let Some(Awaited {
+                expected, caller, ..
+            }) = self.awaited.remove(&before)
+            else {
+                continue;
+            };
+            let answer = match answers.judge(answer, &expected) {
+                Ok(answer) => answer,
+                Err(misfit) => return Poll::Ready(Err(misfit)),
+            };
+            // The reply itself has woken its caller.
+            if caller.is_some() {
+                self.judged.insert(before, answer);
+            }
+        }
+        let Some(Awaited { expected, .. }) = self.awaited.remove(&nth) else {
+            return Poll::Ready(Ok(answer));
+        };
+        Poll::Ready(answers.judge(answer, &expected))
+    }
+}
+
+/// Waits for the answer to a command. Dropped, the command is executed all the same, and its answer is
+/// still judged.
+pub(super) struct Answering<'a> {
+    answers: &'a Answers,
+    command: Command,
+}
+
+enum Command {
+    New(BoxFuture<'static, Answer>, Expected),
+    Sent(u64),
+    Answered,
+}
+
+impl Future for Answering<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let answers = self.answers;
+        let command = std::mem::replace(&mut self.command, Command::Answered);
+        let mut state = answers.state.lock();
+        let nth = state.nth(command);
+        match state.poll(answers, nth, context) {
+            Poll::Pending => {
+                self.command = Command::Sent(nth);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(answer)) => Poll::Ready(answer),
+            Poll::Ready(Err(misfit)) => {
+                state.misfit = Some(misfit);
+                let unanswered = std::mem::take(&mut state.awaited);
+                drop(state);
+                // Their callers hear of the connection's end.
+                drop(unanswered);
+                Poll::Ready(Err(out_of_step()))
+            }
+        }
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        if let Command::Sent(nth) = self.command {
+            let mut state = self.answers.state.lock();
+            let answer = state.judged.remove(&nth);
+            let awaited = state.awaited.get_mut(&nth);
+            let caller = awaited.and_then(|awaited| awaited.caller.take());
+            drop(state);
+            drop((answer, caller));
+        }
+    }
+}
+
+fn out_of_step() -> ConnectionError {
+    ConnectionError::Lost("replies are out of step with their commands".to_owned())
+}
+
+/// A refusal that only a call by hash can have.
+const NOSCRIPT: &str = "NOSCRIPT";
+
+#[cfg(test)]
+mod tests;

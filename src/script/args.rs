@@ -1,0 +1,45 @@
+//! How values become the words of a call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::redis::Arg;
+use crate::wire::{Announce, LockName};
+
+/// In place, but for renewals, and for releases in a cluster.
+pub(super) type Args = SmallVec<[Arg; 4]>;
+
+pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
+    announce
+        .hears_sharded()
+        .then(|| (Arc::clone(name.channel()), announce))
+}
+
+/// The arguments with the word for the way; without one a script uses classic channels, which is all that there
+/// is outside of clusters.
+pub(super) fn announced_by(announce: Announce, mut args: Args) -> Args {
+    let way = match announce {
+        Announce::Classic => return args,
+        Announce::Sharded => "spublish",
+        Announce::Both => "both",
+        Announce::Auto => "auto",
+    };
+    args.push(Arg::Fixed(way));
+    args
+}
+
+pub(super) fn text(value: &Arc<str>) -> Arg {
+    Arg::Text(Arc::clone(value))
+}
+
+/// Rounded up, so that a lease on the wire is never shorter than requested.
+pub(super) fn millis(duration: Duration) -> Arg {
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    Arg::Number(i64::try_from(ms).unwrap_or(i64::MAX))
+}
+
+pub(super) fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
