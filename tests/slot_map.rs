@@ -6,7 +6,8 @@ use redisson_lock::{
     Announce, ConnectionFence, Error, HoldState, LockClient, LockClientBuilder, LossReason,
 };
 use test_support::{
-    Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot, stalls,
+    ACQUIRE, Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot,
+    stalls,
 };
 use tracing::Level;
 
@@ -227,6 +228,44 @@ async fn a_lower_epoch_is_followed_immediately_if_all_nodes_report_it() {
     let followed = || client.stats().failovers_total == 2;
     // Nothing is held, so the nodes are asked every five seconds.
     eventually("it is followed", ms(7_000), followed).await;
+    client.close(Duration::ZERO).await;
+}
+
+/// What is published by the node that imports a slot is not heard by those who listen to its owner.
+#[tokio::test]
+async fn a_lock_whose_slot_is_being_imported_is_tried_every_second_and_each_ask_counts_as_a_redirection()
+ {
+    let cluster = FakeCluster::start().await;
+    // The heartbeat of sharded channels wakes waiters too.
+    let client = brisk(LockClient::builder())
+        .announce(Announce::Classic)
+        .connect(&cluster.url_from(0))
+        .await
+        .expect("it responds");
+    let key = cluster.key_at(0, "moves");
+    cluster.change_at(0, |view| view.ask.push((slot(&key), 1)));
+    let mut control = cluster.control(1);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let attempts = || {
+        let calls = cluster.proxy(1).script_calls();
+        calls
+            .iter()
+            .filter(|words| is_script(words, ACQUIRE))
+            .count()
+    };
+    // One before it subscribes, one after that, and one each second.
+    eventually("it is tried again", ms(4_000), || attempts() >= 3).await;
+    control.run(&["DEL", &key]);
+    let start = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("free");
+    let took = took(start);
+    assert!(took < ms(1_500), "{took:?}");
+    let stats = client.stats();
+    assert_eq!(stats.redirects_total, attempts() as u64, "{stats:?}");
+    guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
 }
 
