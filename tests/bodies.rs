@@ -93,7 +93,11 @@ fn behind_a_scope_nothing_is_held() {
         let url = url.clone();
         // A program: when its main ends, its runtime does.
         let program = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            // Without threads of its own, so that nothing is sent after `block_on` has returned.
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(LockClient::scope(&url, async |client| {
                 body(client.lock("a").lock().await?)
             }))

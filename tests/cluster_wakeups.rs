@@ -376,25 +376,49 @@ async fn stages(cluster: &Cluster, holder: LockClient, other: LockClient) {
     }
 }
 
+/// The connection that it has left serves the channels that stay.
 #[tokio::test]
 async fn a_subscription_that_went_with_its_slot_is_made_anew() {
     let cluster = Cluster::start(false).await;
     let client = connect(&cluster, Announce::Sharded).await;
+    let stays = cluster.key_at(0, "stays");
+    take(&mut cluster.control(0), &stays);
+    let waits_on = wait_for(&client, &stays);
+    is_waiting(&cluster, &client, &stays, Announce::Sharded).await;
     let key = cluster.key_at(0, "moves");
     take(&mut cluster.control(0), &key);
     let waiter = wait_for(&client, &key);
-    is_waiting(&cluster, &client, &key, Announce::Sharded).await;
-    cluster.move_slot(slot(&key), 0, 1);
     let channel = format!("redisson_lock__channel:{{{key}}}");
-    let subscribed = || {
-        let listeners = cluster.control(1).run(&["PUBSUB", "SHARDNUMSUB", &channel]);
-        listeners.ends_with(" 1")
+    let subscribed_at = |nth: usize| {
+        let words = ["PUBSUB", "SHARDNUMSUB", &channel];
+        cluster.control(nth).run(&words).ends_with(" 1")
     };
-    eventually("it listens at the new owner", ms(7_000), subscribed).await;
+    eventually("it listens", ms(5_000), || subscribed_at(0)).await;
+    let heartbeats = || cluster.control(0).calls("ssubscribe");
+    let before = heartbeats();
+    eventually("a heartbeat", ms(5_000), || heartbeats() > before).await;
+    cluster.move_slot(slot(&key), 0, 1);
+    // The client hears of it long before the next heartbeat.
+    let free = client.lock(&*key).try_lock().await.expect("answered");
+    assert!(free.is_none());
+    eventually("it listens at the new owner", ms(7_000), || {
+        subscribed_at(1)
+    })
+    .await;
+    let listening = ids_of_listeners(&cluster);
+    assert_eq!(listening.len(), 1);
+    let before = heartbeats();
+    eventually("two heartbeats", ms(5_000), || heartbeats() >= before + 2).await;
+    assert_eq!(ids_of_listeners(&cluster), listening, "it was replaced");
     let released = Instant::now();
     cluster.control(1).run(&["DEL", &key]);
     cluster.control(1).run(&["SPUBLISH", &channel, "0"]);
     woken(waiter, released, ms(250)).await;
+    let released = Instant::now();
+    cluster.control(0).run(&["DEL", &stays]);
+    let channel = format!("redisson_lock__channel:{{{stays}}}");
+    cluster.control(0).run(&["SPUBLISH", &channel, "0"]);
+    woken(waits_on, released, ms(250)).await;
     client.close(Duration::ZERO).await;
 }
 

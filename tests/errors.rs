@@ -209,16 +209,24 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
         builder().connections(17),
         builder().max_hold(ms(1)),
     ];
+    let config = fred::prelude::Config::from_url(nowhere).expect("a valid address");
+    let theirs = fred::prelude::Builder::from_config(config).build();
+    let theirs = theirs.expect("valid settings");
     for builder in bad {
-        let error = builder.clone().connect(nowhere).await.expect_err("refused");
-        assert!(
-            matches!(
-                error,
-                Error::InvalidDuration { .. } | Error::InvalidConfig { .. }
-            ),
-            "{error:?}"
-        );
-        sentence(&error);
+        let connected = [
+            builder.clone().connect(nowhere).await,
+            builder.from_fred(&theirs).await,
+        ];
+        for error in connected.map(|connected| connected.expect_err("refused")) {
+            assert!(
+                matches!(
+                    error,
+                    Error::InvalidDuration { .. } | Error::InvalidConfig { .. }
+                ),
+                "{error:?}"
+            );
+            sentence(&error);
+        }
     }
     let bad_urls = [
         "",

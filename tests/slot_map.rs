@@ -6,8 +6,8 @@ use redisson_lock::{
     Announce, ConnectionFence, Error, HoldState, LockClient, LockClientBuilder, LossReason,
 };
 use test_support::{
-    Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot, stalls,
-    tokio,
+    ACQUIRE, Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot,
+    stalls, tokio,
 };
 use tracing::Level;
 
@@ -231,6 +231,44 @@ async fn a_lower_epoch_is_followed_immediately_if_all_nodes_report_it() {
     client.close(Duration::ZERO).await;
 }
 
+/// What is published by the node that imports a slot is not heard by those who listen to its owner.
+#[tokio::test]
+async fn a_lock_whose_slot_is_being_imported_is_tried_every_second_and_each_ask_counts_as_a_redirection()
+ {
+    let cluster = FakeCluster::start().await;
+    // The heartbeat of sharded channels wakes waiters too.
+    let client = brisk(LockClient::builder())
+        .announce(Announce::Classic)
+        .connect(&cluster.url_from(0))
+        .await
+        .expect("it responds");
+    let key = cluster.key_at(0, "moves");
+    cluster.change_at(0, |view| view.ask.push((slot(&key), 1)));
+    let mut control = cluster.control(1);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let attempts = || {
+        let calls = cluster.proxy(1).script_calls();
+        calls
+            .iter()
+            .filter(|words| is_script(words, ACQUIRE))
+            .count()
+    };
+    // One before it subscribes, one after that, and one each second.
+    eventually("it is tried again", ms(4_000), || attempts() >= 3).await;
+    control.run(&["DEL", &key]);
+    let start = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("free");
+    let took = took(start);
+    assert!(took < ms(1_500), "{took:?}");
+    let stats = client.stats();
+    assert_eq!(stats.redirects_total, attempts() as u64, "{stats:?}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Two nodes that send each other's clients back, for a while: neither a flood of messages nor of commands.
 #[tokio::test]
 async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
@@ -301,7 +339,7 @@ async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
 }
 
 /// A primary that hangs keeps its connections, so nothing but silence shows that another one has taken over.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_replaced() {
     const HOLDS: usize = 5_000;
     let cluster = FakeCluster::start().await;

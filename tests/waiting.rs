@@ -1,59 +1,16 @@
-//! Waiting: wake-ups, deadlines, subscriptions, and the local queue.
+//! Waiting: wake-ups, deadlines, subscriptions, and the local queue. What holds for every kind of channel is in
+//! `tests/channels.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LockClientBuilder};
-use test_support::{ACQUIRE, Fate, Proxy, TestServer, eventually, is_script, ms, stalls, tokio};
+use test_support::{Fate, Proxy, TestServer, eventually, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/waiting.rs"]
 mod rows;
-
-#[tokio::test]
-async fn a_message_between_attempt_and_subscription_is_not_missed() {
-    // The unlock comes while SUBSCRIBE is on its way: its message is told to nobody.
-    let server = TestServer::new();
-    let theirs = server.client().await;
-    let proxy = Proxy::start(server.port).await;
-    let ours = LockClient::connect(&proxy.url())
-        .await
-        .expect("the server answers");
-    let guard = theirs.lock("a").lock().await.expect("free");
-    proxy.hold_commands(|words| words[0] == "SUBSCRIBE");
-    let waiter = tokio::spawn({
-        let lock = ours.lock("a");
-        async move { lock.lock().await.expect("taken").unlock().await }
-    });
-    eventually("it subscribes", ms(2000), || proxy.stuck() == 1).await;
-    guard.unlock().await.expect("held");
-    assert_eq!(
-        server.control().run(&["PUBSUB", "CHANNELS"]),
-        "",
-        "nobody has heard of it"
-    );
-    let start = Instant::now();
-    proxy.let_commands_go();
-    waiter.await.expect("no panic").expect("held");
-    assert!(
-        start.elapsed() < ms(1000) + stalls(start),
-        "{:?}",
-        start.elapsed()
-    );
-    let attempts = proxy
-        .script_calls()
-        .iter()
-        .filter(|words| is_script(words, ACQUIRE))
-        .count();
-    assert_eq!(
-        attempts, 2,
-        "one before the subscription, one after it is in force"
-    );
-    ours.close(Duration::ZERO).await;
-    proxy.stop().await;
-    server.finish([theirs]).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_hand_overs_between_two_clients_lose_no_wake_up() {
@@ -133,128 +90,6 @@ async fn five_thousand_names_are_waited_for_over_one_subscriber_connection() {
         task.expect("no panic").expect("held");
     }
     server.finish([client]).await;
-}
-
-#[tokio::test]
-async fn a_reconnect_of_the_subscriber_wakes_everyone() {
-    let server = TestServer::new();
-    let client = server.client().await;
-    let mut control = server.control();
-    for name in ["a", "b", "c"] {
-        control.run(&["HSET", name, "java:1", "1"]);
-        control.run(&["PEXPIRE", name, "60000"]);
-    }
-    let mut tasks = tokio::task::JoinSet::new();
-    for name in ["a", "b", "c"] {
-        let lock = client.lock(name);
-        tasks.spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    }
-    eventually("all wait", ms(2000), || {
-        control.run(&["PUBSUB", "CHANNELS"]).split(' ').count() == 3
-    })
-    .await;
-    // The holders vanish in silence while the subscriber is away: only the wake-up after it can
-    // help.
-    control.run(&["MULTI"]);
-    control.run(&["DEL", "a", "b", "c"]);
-    control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    control.run(&["EXEC"]);
-    let start = Instant::now();
-    while let Some(task) = tasks.join_next().await {
-        task.expect("no panic").expect("held");
-    }
-    assert!(
-        start.elapsed() < ms(1500) + stalls(start),
-        "{:?}",
-        start.elapsed()
-    );
-    server.finish([client]).await;
-}
-
-#[tokio::test]
-async fn a_lagging_message_stream_wakes_everyone() {
-    let server = TestServer::new();
-    // No answer is given up while the thread reads the flood.
-    let client = server
-        .client_with(|builder| builder.command_timeout(Duration::from_secs(9)))
-        .await;
-    let mut control = server.control();
-    let names = [
-        "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "flooded",
-    ];
-    let mut waiters = Vec::new();
-    for name in names {
-        control.run(&["HSET", name, "java:1", "1"]);
-        control.run(&["PEXPIRE", name, "60000"]);
-        let lock = client.lock(name);
-        waiters.push(tokio::spawn(async move {
-            lock.lock().await.expect("taken").unlock().await
-        }));
-    }
-    // One attempt before each subscription, and one after it.
-    eventually("all wait", ms(2000), || {
-        control.calls("evalsha") >= 2 * names.len() as i64
-    })
-    .await;
-    // One thread runs everything here: while it is busy the stream overflows with messages for one
-    // channel. Among them is a single message for each of the others, and some of those are thrown
-    // away.
-    let flood = "for n = 0, 19999 do \
-                   redis.call('publish', 'redisson_lock__channel:{flooded}', '0') \
-                   if n % 2000 == 1000 then \
-                     local name = 'a' .. (n - 1000) / 2000 \
-                     redis.call('del', name) \
-                     redis.call('publish', 'redisson_lock__channel:{' .. name .. '}', '0') \
-                   end \
-                 end";
-    control.run(&["EVAL", flood, "0"]);
-    let start = Instant::now();
-    let flooded = waiters.pop().expect("the last");
-    for waiter in waiters {
-        waiter.await.expect("no panic").expect("held");
-    }
-    // A message that was lost for good would be made up for after the watchdog timeout.
-    assert!(
-        start.elapsed() < ms(10_000) + stalls(start),
-        "{:?}",
-        start.elapsed()
-    );
-    control.run(&["DEL", "flooded"]);
-    control.run(&["PUBLISH", "redisson_lock__channel:{flooded}", "0"]);
-    flooded.await.expect("no panic").expect("held");
-    server.finish([client]).await;
-}
-
-#[tokio::test]
-async fn a_waiter_without_a_command_in_flight_rides_through_a_reconnect() {
-    let server = TestServer::new();
-    let theirs = server.client().await;
-    let proxy = Proxy::start(server.port).await;
-    let ours = LockClient::connect(&proxy.url())
-        .await
-        .expect("the server answers");
-    let mut control = server.control();
-    let guard = theirs.lock("a").lock().await.expect("free");
-    let lock = ours.lock("a");
-    let waiter = tokio::spawn(async move { lock.lock().await.expect("taken").unlock().await });
-    eventually("it waits", ms(2000), || {
-        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
-    })
-    .await;
-    proxy.refuse(true);
-    proxy.cut_all();
-    tokio::time::sleep(ms(500)).await;
-    assert!(!waiter.is_finished());
-    proxy.refuse(false);
-    eventually("it waits again", ms(4000), || {
-        !control.run(&["PUBSUB", "CHANNELS"]).is_empty()
-    })
-    .await;
-    guard.unlock().await.expect("held");
-    waiter.await.expect("no panic").expect("held");
-    ours.close(Duration::ZERO).await;
-    proxy.stop().await;
-    server.finish([theirs]).await;
 }
 
 #[tokio::test]

@@ -32,6 +32,8 @@ pub(super) struct SlotMapRefresher {
     settings: Arc<Settings>,
     /// The node that was believed last.
     source: Option<Source>,
+    /// The node that was believed last, if it has not responded since.
+    silent: Option<Address>,
     /// The highest epoch that was seen.
     epoch: u64,
     /// Since when the nodes that respond report a lower one, while others do not respond.
@@ -65,6 +67,7 @@ impl SlotMapRefresher {
         Self {
             settings: Arc::clone(settings),
             source: None,
+            silent: None,
             epoch: 0,
             stale_since: None,
             members: BTreeSet::new(),
@@ -152,8 +155,14 @@ impl SlotMapRefresher {
             return false;
         };
         let works = probe::works(&source.connection, LOOK_LIMIT);
-        let works = tokio::time::timeout(LOOK_LIMIT, works).await;
-        matches!(works, Ok(Ok(Some(epoch))) if epoch == self.epoch)
+        match tokio::time::timeout(LOOK_LIMIT, works).await {
+            Ok(Ok(epoch)) => epoch == Some(self.epoch),
+            Ok(Err(_)) | Err(_) => {
+                // The others need not wait for it once more.
+                self.silent = self.source.take().map(|source| source.address);
+                false
+            }
+        }
     }
 
     /// Asks until a node responds.
@@ -181,7 +190,7 @@ impl SlotMapRefresher {
     }
 
     /// Whom to ask, one after the other. New owners of slots first, because the others may not have heard of
-    /// that. Not those that had slots once: where nodes change their addresses they become ever more.
+    /// that, one that is silent last. Not those that had slots once: where nodes change their addresses they become ever more.
     fn candidates(&self, map: &Map, known: &[Address]) -> Vec<Address> {
         let mut candidates: Vec<Address> = Vec::new();
         let nodes = map.nodes().into_iter();
@@ -193,6 +202,7 @@ impl SlotMapRefresher {
                 candidates.push(address);
             }
         }
+        candidates.sort_by_key(|address| Some(address) == self.silent.as_ref());
         candidates
     }
 
@@ -287,6 +297,7 @@ impl SlotMapRefresher {
         } = report;
         self.epoch = epoch;
         self.stale_since = None;
+        self.silent = None;
         self.foreign.remove(&source.address);
         self.members = slots::ids(&ranges);
         let id = source.id.clone();
@@ -391,7 +402,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// server does not respond.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A node that has not told its epoch by then may hang, and others are asked.
+/// A node that has not reported its epoch by then may hang, and others are asked.
 const LOOK_LIMIT: Duration = Duration::from_millis(250);
 
 /// Between two questions when much happens.

@@ -18,6 +18,7 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
             "runtimes",
             "moved",
             "waiting",
+            "channels",
             "renewal",
             "cluster_node",
             "from_fred",

@@ -173,7 +173,6 @@ fn addresses(port: u16) -> Vec<(String, i32)> {
         "redis:/:{}@127.0.0.1:1",
         "redis:user:{}@127.0.0.1:1",
         // With a blank.
-        " redis://:{}@127.0.0.1:1",
         "redis://:{}@ 127.0.0.1:1",
         "redis ://:{}@127.0.0.1:1",
         // With characters that have to be written percent-encoded.
@@ -186,6 +185,8 @@ fn addresses(port: u16) -> Vec<(String, i32)> {
     all.extend([
         (format!("redis://:{SECRET}@127.0.0.1:1"), 69),
         (format!("redis://:x {SECRET}@127.0.0.1:1"), 69),
+        // From a file.
+        (format!(" redis://:{SECRET}@127.0.0.1:1\n"), 69),
         (format!("redis://user:{SECRET}@127.0.0.1:{port}"), 77),
     ]);
     all

@@ -268,11 +268,14 @@ impl Network {
 
     /// One refused channel refuses the whole command.
     fn refused_change(&self, serial: u64, change: &Change) -> Option<String> {
-        let Change::Subscribe(names) = change else {
-            return None;
+        let (command, names) = match change {
+            Change::None => return None,
+            Change::Subscribe(names) => ("subscribe", &names[..]),
+            // Whatever the channels: what was subscribed to was permitted.
+            Change::Unsubscribe(_) => ("unsubscribe", &[][..]),
         };
-        if !self.may_call(serial, "subscribe") {
-            return Some(rights::no_command("subscribe"));
+        if !self.may_call(serial, command) {
+            return Some(rights::no_command(command));
         }
         let rights = self.rights.get(&self.wires[&serial].client)?;
         let may_use_all = names.iter().all(|name| rights.may_use(name));
