@@ -3,12 +3,12 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::client_handle::{ClientHandle, CloseReport};
+use crate::core::Total;
 use crate::error::{Error, Operation};
 use crate::lock::Lock;
 use crate::owner::Owner;
@@ -107,7 +107,6 @@ impl LockClient {
         let shared = self.handle.shared();
         let counts = shared.tally.counts();
         let servers = shared.redis.nodes();
-        let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         ClientStats {
             held: counts.held as usize,
             waiting: counts.waiting as usize,
@@ -117,14 +116,14 @@ impl LockClient {
             entries: self.handle.locks.len(),
             connected: self.is_connected(),
             connection_fence: shared.redis.connection_fence(),
-            acquired_total: total(&shared.totals.acquired),
-            released_total: total(&shared.totals.released),
-            passes_total: total(&shared.totals.passed),
-            lost_total: total(&shared.totals.lost),
-            contended_total: total(&shared.totals.contended),
-            renewed_total: total(&shared.totals.renewed),
-            reconciled_total: total(&shared.totals.reconciled),
-            given_up_total: total(&shared.totals.gave_up),
+            acquired_total: shared.totals.of(Total::Acquired),
+            released_total: shared.totals.of(Total::Released),
+            passes_total: shared.totals.of(Total::Passed),
+            lost_total: shared.totals.of(Total::Lost),
+            contended_total: shared.totals.of(Total::Contended),
+            renewed_total: shared.totals.of(Total::Renewals),
+            reconciled_total: shared.totals.of(Total::Reconciled),
+            given_up_total: shared.totals.of(Total::GaveUp),
             reconnects_total: shared.redis.reconnects(),
             nodes: servers.nodes,
             redirects_total: servers.redirects,
@@ -233,8 +232,8 @@ impl LockClient {
     /// What is left is also said by `tracing` events, one for each lock: `lock lost`, with the reason `the client was
     /// closed`; and `the client was closed without an answer to a release: the lease frees the lock`.
     ///
-    /// Where nothing can be sent (outside a runtime, or when nothing drives the client's), all
-    /// holds are abandoned at once, and reported.
+    /// Outside a runtime, or after the end of the client's, nothing can be sent: all holds are abandoned
+    /// immediately, and reported.
     ///
     /// # Cancel safety
     ///

@@ -214,8 +214,8 @@ pub enum Error {
     Closed,
 
     /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that created the
-    /// client has ended, or nothing drives it: it has run no task for about two command timeouts. Nothing is
-    /// held; a command in flight is undone when that runtime resumes, or ends with its lease.
+    /// client has ended. Nothing is held; a command in flight ends with its lease. A call from another runtime
+    /// waits while nothing drives the runtime that created the client.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
          client running"

@@ -19,13 +19,13 @@ use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Life, LossReason, RenewOutcome};
+use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusedKind};
 use crate::redis::{Bulk, Confirmer, Switches, slot_of};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
-use crate::shared::{Shared, Totals};
+use crate::shared::Shared;
 use crate::timers::FiredTimer;
 
 use batch::{Batch, BatchItem, Recheck, Renewals, batches, cut};
@@ -166,7 +166,7 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
     let confirming = Confirming::prepare(&entry, replicas, limit - shared.command_timeout()).await;
     match call(shared, &items, limit).await {
         Ok(answer) if answer.value.len() == items.len() => {
-            Totals::add(&shared.totals.renewed, items.len() as u64);
+            shared.totals.count(Total::Renewals, items.len() as u64);
             for (item, renewed) in items.iter_mut().zip(&answer.value) {
                 if let Err(reason) = *renewed {
                     item.report(RenewOutcome::Lost(reason));

@@ -187,7 +187,7 @@ async fn at_risk(handle: HoldHandle) {
         }
         Ok(())
     };
-    // Where nobody drives the client's runtime, nobody renews the hold either.
+    // When the client's runtime has ended, nothing renews the hold either.
     let _ = handle
         .entry
         .shared()

@@ -4,12 +4,10 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Span;
@@ -56,28 +54,6 @@ impl Runtime {
         self.handle.enter()
     }
 
-    pub(crate) fn is(&self, other: &Handle) -> bool {
-        self.handle.id() == other.id()
-    }
-
-    /// Resolves when this runtime has not run a task for `limit`: nothing drives it, and anything
-    /// that waits for its tasks, sockets or timers waits forever.
-    pub(crate) async fn stands_still(&self, limit: Duration) {
-        let Some(clock) = CLOCK.as_ref() else {
-            return std::future::pending().await;
-        };
-        loop {
-            sleep_on(clock, limit).await;
-            let (ran, runs) = oneshot::channel();
-            self.spawn(async move { _ = ran.send(()) });
-            tokio::select! {
-                biased;
-                ran = runs => if ran.is_err() { return },
-                () = sleep_on(clock, limit) => return,
-            }
-        }
-    }
-
     #[cfg(not(feature = "test-util"))]
     fn bound<F: Future<Output = ()>>(&self, task: F) -> F {
         task
@@ -101,29 +77,6 @@ impl Runtime {
         self.ended.cancel();
     }
 }
-
-async fn sleep_on(clock: &Handle, time: Duration) {
-    let sleep = {
-        let _entered = clock.enter();
-        tokio::time::sleep(time)
-    };
-    sleep.await;
-}
-
-/// Timers independent of the caller's runtime, which may have none, and of the client's. The first
-/// call polled on a runtime other than its client's starts the thread.
-static CLOCK: LazyLock<Option<Handle>> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .ok()?;
-    let handle = runtime.handle().clone();
-    let thread = std::thread::Builder::new().name("redisson-lock-clock".to_owned());
-    thread
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))
-        .ok()?;
-    Some(handle)
-});
 
 /// Sums up what would be logged more often than every five seconds.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! What all handles of one client share, below its locks; and what a hold and its guard share.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -70,34 +70,19 @@ impl Shared {
     ///
     /// Timers bind to the runtime they are made in; the caller's may have none, or may not be
     /// tokio's. The future stays where the caller pinned it, because moving it in here would store
-    /// it twice.
+    /// it twice. It waits while nothing drives the client's runtime.
     pub(crate) async fn on_client_runtime<T, F>(&self, mut future: Pin<&mut F>) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let foreign = match Handle::try_current() {
-            Ok(caller) => !self.runtime.is(&caller),
-            Err(_) => return Err(Error::NoRuntime),
-        };
-        let limit = self.command_timeout();
-        let mut stands_still = foreign.then(|| Box::pin(self.runtime.stands_still(limit)));
-        std::future::poll_fn(|context| -> Poll<Result<T, Error>> {
+        Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        std::future::poll_fn(|context| {
             // A timer of a runtime that has ended must not be polled.
             if self.gone.is_cancelled() && !self.is_closed() {
                 return Poll::Ready(Err(Error::NoRuntime));
             }
-            let polled = {
-                let _entered = self.runtime.enter();
-                future.as_mut().poll(context)
-            };
-            // Nobody drives the client's runtime: what the call waits for will never come.
-            if polled.is_pending()
-                && let Some(stands_still) = &mut stands_still
-                && stands_still.as_mut().poll(context).is_ready()
-            {
-                return Poll::Ready(Err(Error::NoRuntime));
-            }
-            polled
+            let _entered = self.runtime.enter();
+            future.as_mut().poll(context)
         })
         .await
     }
@@ -214,34 +199,15 @@ impl Tally {
 
 /// Running totals for [`ClientStats`](crate::ClientStats).
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) acquired: AtomicU64,
-    pub(crate) released: AtomicU64,
-    pub(crate) passed: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) renewed: AtomicU64,
-    pub(crate) contended: AtomicU64,
-    pub(crate) reconciled: AtomicU64,
-    pub(crate) gave_up: AtomicU64,
-}
+pub(crate) struct Totals([AtomicU64; Total::COUNT]);
 
 impl Totals {
-    pub(crate) fn add(total: &AtomicU64, amount: u64) {
-        total.fetch_add(amount, Ordering::Relaxed);
+    pub(crate) fn count(&self, total: Total, amount: u64) {
+        self.0[total as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Counts what a lock has left to be counted.
-    pub(crate) fn count(&self, total: Total, amount: u64) {
-        Self::add(
-            match total {
-                Total::Acquired => &self.acquired,
-                Total::Released => &self.released,
-                Total::Passed => &self.passed,
-                Total::Lost => &self.lost,
-                Total::GaveUp => &self.gave_up,
-            },
-            amount,
-        );
+    pub(crate) fn of(&self, total: Total) -> u64 {
+        self.0[total as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -310,8 +276,7 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     ending: OnceLock<Ending>,
-    /// Made for the first who waits for the end: nearly nobody does.
-    ended: OnceLock<CancellationToken>,
+    ended: Notify,
 }
 
 impl HoldStatus {
@@ -319,16 +284,17 @@ impl HoldStatus {
         self.ending.get().copied()
     }
 
-    /// Cancelled after the hold has ended, in whichever way.
-    pub(crate) fn ended(&self) -> &CancellationToken {
-        let ended = self.ended.get_or_init(CancellationToken::new);
-        // Of the two who write one thing and read the other's, this one and `wake`, at least one sees
-        // what the other has written.
-        fence(Ordering::SeqCst);
-        if self.ending.get().is_some() {
-            ended.cancel();
+    /// Waits for the end.
+    pub(crate) async fn ended(self: Arc<Self>) -> Ending {
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            // Registered before it looks, so that an end in between wakes it.
+            ended.as_mut().enable();
+            if let Some(ending) = self.ending() {
+                return ending;
+            }
+            ended.await;
         }
-        ended
     }
 
     /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
@@ -339,9 +305,6 @@ impl HoldStatus {
 
     /// Wakes those who wait for the end, when the mutex is free.
     pub(crate) fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if let Some(ended) = self.ended.get() {
-            ended.cancel();
-        }
+        self.ended.notify_waiters();
     }
 }

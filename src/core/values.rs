@@ -381,6 +381,13 @@ pub enum Total {
     Lost,
     GaveUp,
     Passed,
+    Renewals,
+    Contended,
+    Reconciled,
+}
+
+impl Total {
+    pub const COUNT: usize = Self::Reconciled as usize + 1;
 }
 
 impl Effects {

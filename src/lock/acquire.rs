@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{Busy, LeaseKind, Permit, Rejected, Terms, Time, Untaken};
+use crate::core::{Busy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::guard::LockGuard;
@@ -16,7 +16,7 @@ use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
-use crate::shared::{Taken, Totals, check_lease};
+use crate::shared::{Taken, check_lease};
 use crate::wait::Subscription;
 
 use super::replicas::Confirming;
@@ -223,7 +223,7 @@ pub(crate) async fn acquire(
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to nobody.
-                Totals::add(&shared.totals.contended, 1);
+                shared.totals.count(Total::Contended, 1);
                 match Box::pin(subscribe(entry, &waiter, deadline)).await? {
                     Subscribed::Confirmed(confirmed) => subscription = Some(Box::new(confirmed)),
                     Subscribed::NotNeeded | Subscribed::TooLate => {}

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::core::{
     Ending, HoldId, JobStep, LossReason, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId,
-    Unlock,
+    Total, Unlock,
 };
 use crate::entry::{Entry, UnlockStart};
 use crate::error::{Error, Operation};
@@ -25,7 +25,7 @@ use crate::redis::Bulk;
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::HoldStatus;
-use crate::shared::{Shared, Totals};
+use crate::shared::Shared;
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
 /// background.
@@ -371,7 +371,7 @@ impl ReleaseJob {
     }
 
     fn reconciled(&self, field: &str, count: u32) {
-        Totals::add(&self.entry.shared().totals.reconciled, 1);
+        self.entry.shared().totals.count(Total::Reconciled, 1);
         let lock = self.entry.name.given();
         event!(INFO, %lock, owner = %field, count, "outcome reconciled");
     }
