@@ -24,6 +24,7 @@ mod permissions;
 mod probe;
 mod redirect;
 mod replicas;
+mod seeds;
 mod sentinel;
 mod settings;
 mod shards;
