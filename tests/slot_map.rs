@@ -101,7 +101,7 @@ async fn a_redirect_to_another_address_of_a_server_uses_its_connection() {
     client.close(Duration::ZERO).await;
 }
 
-/// Without the right to ask for its identity, a server that no table names may be a known one.
+/// Without the permission to ask for its identity, a server that no table names may be a known one.
 #[tokio::test]
 async fn a_server_that_nobody_identifies_counts_as_unfenced() {
     let cluster = FakeCluster::start().await;
@@ -128,6 +128,9 @@ async fn a_server_that_nobody_identifies_counts_as_unfenced() {
     let after = cluster.control(1).run(&["HKEYS", &key]);
     assert_ne!(after, before, "a thread id that was never used before");
     guard.unlock().await.expect("held");
+    cluster.change(|view| view.moved.clear());
+    let is_active = || client.stats().connection_fence == ConnectionFence::Active;
+    eventually("only servers in use count", ms(20_000), is_active).await;
     client.close(Duration::ZERO).await;
 }
 
