@@ -396,6 +396,73 @@ async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
     client.close(Duration::ZERO).await;
 }
 
+/// How often the nodes were asked for their slots (`SLOTS`), or their epoch (`INFO`).
+fn asked(cluster: &FakeCluster, what: &str) -> usize {
+    let is_it = |words: &&Vec<String>| words[0] == "CLUSTER" && words[1] == what;
+    let seen = |nth| cluster.proxy(nth).seen().iter().filter(is_it).count();
+    (0..3).map(seen).sum()
+}
+
+/// Whether a waiter listens to sharded channels at nodes that answer so to a question about them.
+async fn listens_to_sharded(announce: Announce, answer: &'static str) -> Result<bool, Error> {
+    let cluster = FakeCluster::start().await;
+    cluster.change(|view| view.no_shards = Some(answer));
+    let builder = brisk(LockClient::builder()).announce(announce);
+    let client = builder.connect(&cluster.url_from(0)).await?;
+    let key = cluster.key_at(0, "a");
+    let mut control = cluster.control(0);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    // From here on the server knows the script.
+    let taken = client.lock(&*key).try_lock().await?;
+    assert!(taken.is_none());
+    let attempts = || cluster.proxy(0).script_calls().len();
+    let before = attempts();
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    // The second one follows when it has subscribed to all that it listens to.
+    eventually("it attempts again", ms(5_000), || attempts() >= before + 2).await;
+    waiting.abort();
+    client.close(Duration::ZERO).await;
+    let seen = cluster.proxy(0).seen();
+    Ok(seen.iter().any(|words| words[0] == "SSUBSCRIBE"))
+}
+
+#[tokio::test]
+async fn nodes_without_sharded_channels_are_listened_to_by_classic_ones_unless_others_are_wanted() {
+    let unknown = "ERR unknown subcommand 'shardnumsub'";
+    let (old, new) = (
+        "NOPERM this user has no permissions to run the 'pubsub' command",
+        "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command",
+    );
+    for (announce, answer, expected) in [
+        (Announce::Auto, unknown, false),
+        (Announce::Auto, old, false),
+        (Announce::Auto, new, true),
+        (Announce::Sharded, new, true),
+    ] {
+        let found = listens_to_sharded(announce, answer).await;
+        assert_eq!(
+            found.expect("it serves"),
+            expected,
+            "{announce:?}, {answer}"
+        );
+    }
+    for answer in [unknown, old] {
+        let refused = listens_to_sharded(Announce::Sharded, answer).await;
+        assert!(
+            matches!(
+                refused,
+                Err(Error::InvalidConfig {
+                    what: "announce",
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+    }
+}
+
 /// A primary that hangs keeps its connections, so nothing but silence shows that another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_replaced() {
@@ -414,13 +481,9 @@ async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_r
         }
     }
     // The client has just asked for the slots, and does so every five seconds.
-    let asked = || {
-        let is_it = |words: &&Vec<String>| words.iter().any(|word| word == "SLOTS");
-        let seen = (0..3).map(|nth| cluster.proxy(nth).seen().iter().filter(is_it).count());
-        seen.sum::<usize>()
-    };
-    let before = asked();
-    eventually("it asks for the slots", ms(10_000), || asked() > before).await;
+    let before = asked(&cluster, "SLOTS");
+    let asks = || asked(&cluster, "SLOTS") > before;
+    eventually("it asks for the slots", ms(10_000), asks).await;
     cluster.hang(0);
     let start = Instant::now();
     cluster.change(|view| {
