@@ -627,6 +627,75 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     server.finish([]).await;
 }
 
+/// Each of them leaves before it would doubt the connection.
+#[tokio::test]
+async fn callers_with_a_shorter_limit_of_their_own_have_a_dead_connection_replaced() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::builder()
+        .command_timeout(ms(2000))
+        .connect(&proxy.url())
+        .await;
+    let client = client.expect("the server answers");
+    proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
+    let start = Instant::now();
+    let mut failed = 0;
+    while !matches!(
+        tokio::time::timeout(ms(200), client.ping()).await,
+        Ok(Ok(_))
+    ) {
+        failed += 1;
+        let replaced = client.stats().reconnects_total;
+        assert!(
+            start.elapsed() < ms(5000) + stalls(start),
+            "{failed} pings failed, {replaced} connections replaced"
+        );
+    }
+    assert!(failed > 0, "the first was swallowed");
+    assert_eq!(client.stats().reconnects_total, 1);
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([]).await;
+}
+
+/// What has arrived meanwhile is read before the connection is doubted, also if its caller has gone.
+#[tokio::test]
+async fn a_process_that_stood_still_does_not_doubt_for_callers_that_have_gone() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(400)))
+        .await;
+    client.ping().await.expect("the server answers");
+    let mut control = server.control();
+    let mut connections = || {
+        let info = control.run(&["INFO", "stats"]);
+        let mut lines = info.lines();
+        let line = lines.find(|line| line.starts_with("total_connections_received:"));
+        line.expect("it is counted").to_owned()
+    };
+    let before = connections();
+    server.pause();
+    let left = tokio::time::timeout(ms(50), client.ping()).await;
+    assert!(left.is_err(), "nobody answers");
+    server.resume();
+    // The answer arrives, and this process does not read it.
+    std::thread::sleep(ms(500));
+    let mut leaves = Box::pin(client.ping());
+    let polled = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(leaves.as_mut().poll(context).is_pending())
+    });
+    assert!(polled.await);
+    drop(leaves);
+    let start = Instant::now();
+    tokio::time::sleep(ms(50)).await;
+    while start.elapsed() < ms(300) {
+        client.ping().await.expect("the server answers");
+    }
+    assert_eq!(connections(), before, "none was opened beside it");
+    assert_eq!(client.stats().reconnects_total, 0);
+    server.finish([client]).await;
+}
+
 #[tokio::test]
 async fn a_command_that_is_executed_twice_in_a_row_counts_once() {
     let mut pair = ProxiedPair::new().await;

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::task::unconstrained;
 
@@ -132,6 +132,20 @@ impl Answers {
         self.state.lock().misfit
     }
 
+    /// Reads the replies that have arrived and that no caller has read. Returns whether there were any.
+    pub(super) fn catch_up(&self) -> Result<bool, ConnectionError> {
+        let mut state = self.state.lock();
+        let mut any = false;
+        while let Some((&first, _)) = state.awaited.first_key_value() {
+            match state.read(self, first) {
+                Poll::Ready(Ok(())) => any = true,
+                Poll::Ready(Err(misfit)) => return Err(ended_by(misfit, state)),
+                Poll::Pending => break,
+            }
+        }
+        Ok(any)
+    }
+
     /// Returns the answer if it counts.
     fn judge(&self, answer: Answer, expected: &Expected) -> Result<Answer, Misfit> {
         match expected.misfit(&answer) {
@@ -184,34 +198,40 @@ impl State {
         }
         let answer = ready!(awaited.reply.as_mut().poll(context));
         let mut from = 0;
-        while let Some((&before, awaited)) = self.awaited.range_mut(from..nth).next() {
+        while let Some((&before, _)) = self.awaited.range(from..nth).next() {
             from = before + 1;
-            let caller = awaited.caller.as_ref().unwrap_or(Waker::noop());
-            let mut context = Context::from_waker(caller);
-            // What is there is read, however much this task has done.
-            let reply = unconstrained(&mut awaited.reply);
-            let Poll::Ready(answer) = std::pin::pin!(reply).poll(&mut context) else {
-                continue;
-            };
-            let Some(Awaited {
-                expected, caller, ..
-            }) = self.awaited.remove(&before)
-            else {
-                continue;
-            };
-            let answer = match answers.judge(answer, &expected) {
-                Ok(answer) => answer,
-                Err(misfit) => return Poll::Ready(Err(misfit)),
-            };
-            // The reply itself has woken its caller.
-            if caller.is_some() {
-                self.judged.insert(before, answer);
+            if let Poll::Ready(Err(misfit)) = self.read(answers, before) {
+                return Poll::Ready(Err(misfit));
             }
         }
         let Some(Awaited { expected, .. }) = self.awaited.remove(&nth) else {
             return Poll::Ready(Ok(answer));
         };
         Poll::Ready(answers.judge(answer, &expected))
+    }
+
+    /// Reads the reply to a command on behalf of its caller, if it is there.
+    fn read(&mut self, answers: &Answers, nth: u64) -> Poll<Result<(), Misfit>> {
+        let Some(awaited) = self.awaited.get_mut(&nth) else {
+            return Poll::Pending;
+        };
+        let caller = awaited.caller.as_ref().unwrap_or(Waker::noop());
+        let mut context = Context::from_waker(caller);
+        // What is there is read, however much this task has done.
+        let reply = unconstrained(&mut awaited.reply);
+        let answer = ready!(std::pin::pin!(reply).poll(&mut context));
+        let Some(Awaited {
+            expected, caller, ..
+        }) = self.awaited.remove(&nth)
+        else {
+            return Poll::Pending;
+        };
+        let answer = answers.judge(answer, &expected)?;
+        // The reply itself has woken its caller.
+        if caller.is_some() {
+            self.judged.insert(nth, answer);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -242,14 +262,7 @@ impl Future for Answering<'_> {
                 Poll::Pending
             }
             Poll::Ready(Ok(answer)) => Poll::Ready(answer),
-            Poll::Ready(Err(misfit)) => {
-                state.misfit = Some(misfit);
-                let unanswered = std::mem::take(&mut state.awaited);
-                drop(state);
-                // Their callers hear of the connection's end.
-                drop(unanswered);
-                Poll::Ready(Err(out_of_step()))
-            }
+            Poll::Ready(Err(misfit)) => Poll::Ready(Err(ended_by(misfit, state))),
         }
     }
 }
@@ -265,6 +278,16 @@ impl Drop for Answering<'_> {
             drop((answer, caller));
         }
     }
+}
+
+/// Notes the answer after which none counts.
+fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError {
+    state.misfit = Some(misfit);
+    let unanswered = std::mem::take(&mut state.awaited);
+    drop(state);
+    // The end of the connection reaches their callers.
+    drop(unanswered);
+    out_of_step()
 }
 
 fn out_of_step() -> ConnectionError {

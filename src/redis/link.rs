@@ -30,6 +30,9 @@ pub(crate) struct Link {
     pub(super) identity: Option<Identity>,
     /// Replies read so far. While this grows, a missing reply is only slow.
     replies: AtomicU64,
+    /// When the oldest command without a reply casts doubt on the connection, in microseconds since it
+    /// was opened; `NEVER` if there is none. Its caller may leave before; then a later one doubts.
+    doubt_at: AtomicU64,
     /// The value of `replies` when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
@@ -91,6 +94,7 @@ impl Link {
             answers: Answers::new(misfits),
             identity,
             replies: AtomicU64::new(0),
+            doubt_at: AtomicU64::new(NEVER),
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -107,6 +111,12 @@ impl Link {
 
     /// Whether no reply came since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
+        // Callers that left do not read their replies.
+        match self.answers.catch_up() {
+            Ok(true) => self.note_reply(),
+            Ok(false) => {}
+            Err(_) => self.end(),
+        }
         self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
@@ -215,6 +225,7 @@ impl Link {
         let mut answer = pin!(self.answers.to(send(timeout), expected));
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = start + limit.silence;
+        self.note_sent(start, doubt_at, replies);
         let answer = loop {
             tokio::select! {
                 biased;
@@ -228,15 +239,14 @@ impl Link {
         };
         match &answer {
             Ok(_) | Err(ConnectionError::Refused(_)) => {
-                self.replies.fetch_add(1, Ordering::Relaxed);
+                self.note_reply();
             }
             Err(ConnectionError::Timeout(_)) => {
                 self.look_doubtful(replies, limit.until);
             }
             Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
                 // A resend on it would be lost too.
-                self.broken.notify_one();
-                self.ended.cancel();
+                self.end();
             }
         }
         answer
@@ -248,10 +258,42 @@ impl Link {
         let replies = self.replies.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;
         if replies == before && !late {
-            self.doubted_at.store(replies, Ordering::Relaxed);
-            self.doubt.notify_one();
+            self.cast_doubt(replies);
         }
         replies
+    }
+
+    fn cast_doubt(&self, replies: u64) {
+        self.doubted_at.store(replies, Ordering::Relaxed);
+        self.doubt.notify_one();
+    }
+
+    /// Notes when a command without a reply casts doubt. If an earlier one has no reply and its time is
+    /// over, this casts the doubt on behalf of its caller, which may have left.
+    fn note_sent(&self, start: Instant, doubt_at: Instant, replies: u64) {
+        let micros = |at: Instant| {
+            let since_opened = at.duration_since(self.opened_at);
+            u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
+        };
+        let (doubt_at, unset) = (micros(doubt_at), NEVER);
+        let noted =
+            self.doubt_at
+                .compare_exchange(unset, doubt_at, Ordering::Relaxed, Ordering::Relaxed);
+        if noted.is_err_and(|earlier| earlier <= micros(start)) {
+            self.cast_doubt(replies);
+        }
+    }
+
+    /// Commands that are still without a reply count from the next send.
+    fn note_reply(&self) {
+        self.replies.fetch_add(1, Ordering::Relaxed);
+        self.doubt_at.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// Ends the connection for its callers, and has it replaced.
+    fn end(&self) {
+        self.broken.notify_one();
+        self.ended.cancel();
     }
 
     /// Sends a script once, by its text, whatever the server knows.
@@ -338,6 +380,8 @@ fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
 fn is_number(reply: &Reply) -> bool {
     matches!(reply, Reply::Number(_))
 }
+
+const NEVER: u64 = u64::MAX;
 
 /// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);
