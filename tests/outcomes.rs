@@ -517,6 +517,51 @@ async fn no_answer_counts_after_one_that_its_command_cannot_have() {
     }
 }
 
+/// The reply that shows it belongs to a call that has timed out.
+#[tokio::test]
+async fn a_reply_that_comes_after_its_timeout_still_shows_that_those_after_it_are_shifted() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(1000))).await;
+    let extended = pair.ours.lock("x").lease(ms(60_000)).lock().await;
+    let extended = extended.expect("free");
+    extended.extend(ms(60_000)).await.expect("held");
+    let theirs = pair.theirs.lock("theirs").lock().await.expect("free");
+    pair.proxy
+        .rule(Fate::Doubled, 1, |words| is_script(words, RENEW));
+    pair.proxy.hold_replies(true);
+    let sent = || pair.proxy.script_calls().len();
+    let before = sent();
+    let extending = tokio::spawn(async move {
+        let outcome = extended.extend(ms(70_000)).await;
+        (extended, outcome)
+    });
+    eventually("the extension is sent", ms(5000), || sent() == before + 1).await;
+    let attempt = |name| {
+        let lock = pair.ours.lock(name).owned_by(&pair.ours.owner());
+        tokio::spawn(async move { lock.try_lock().await })
+    };
+    let timed_out = attempt("free");
+    eventually("the attempt is sent", ms(5000), || sent() == before + 2).await;
+    let timed_out = tokio::time::timeout(ms(5000), timed_out).await;
+    let timed_out = timed_out.expect("it ends").expect("no panic");
+    assert!(matches!(timed_out, Err(Error::NoAnswer { .. })));
+    let before = sent();
+    let attempt = attempt("theirs");
+    eventually("the attempt is sent", ms(5000), || {
+        let calls = pair.proxy.script_calls();
+        let mut calls = calls[before..].iter();
+        calls.any(|words| words.iter().any(|word| word.contains("theirs")))
+    })
+    .await;
+    pair.proxy.hold_replies(false);
+    let got = attempt.await.expect("no panic");
+    assert!(!matches!(got, Ok(Some(_))), "another owner holds it");
+    assert_eq!(theirs.state(), HoldState::Held);
+    let (extended, _) = extending.await.expect("no panic");
+    theirs.unlock().await.expect("held");
+    drop(extended);
+    pair.finish().await;
+}
+
 /// It says no acquire's answer, also on a connection on which nothing can have been shifted.
 #[tokio::test]
 async fn an_answer_that_stays_wrong_is_the_servers() {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answers, Expected, Misfit, Misfits};
 use super::connection::Connection;
 use super::fence::Identity;
-use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
+use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
 use crate::error::Cause;
 use crate::runtime::event;
 use crate::script::Call;
@@ -181,13 +181,13 @@ impl Link {
             let source = self.cause(text);
             Err(SendError::Unknown { source, sent_at })
         };
-        let answer = |timeout| match words {
-            Words::Name => self.connection.command("EVALSHA", &args, timeout),
-            Words::Text => self.connection.command("EVAL", &args, timeout),
-            Words::TextAsking => self.connection.asking("EVAL", &args, timeout),
+        let reply = match words {
+            Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
+            Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
+            Words::TextAsking => self.connection.asking("EVAL", &args, NO_LIMIT),
         };
         match self
-            .exchange(answer, expected(words, call), sent_at, limit)
+            .exchange(reply, expected(words, call), sent_at, limit)
             .await
         {
             Ok(reply) => Ok((reply, sent_at)),
@@ -209,20 +209,16 @@ impl Link {
     }
 
     /// One command and its reply. A caller that has waited for a while makes the supervisor check
-    /// the connection, and keeps waiting: the reply may only be slow.
+    /// the connection, and keeps waiting: the reply may only be slow. A reply that comes after its
+    /// caller's limit is still judged, so `reply` has no limit of its own.
     async fn exchange(
         &self,
-        send: impl FnOnce(Duration) -> BoxFuture<'static, Result<Reply, ConnectionError>>,
+        reply: BoxFuture<'static, Result<Reply, ConnectionError>>,
         expected: Expected,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
-        let timeout = limit.until.saturating_duration_since(start);
-        if timeout.is_zero() {
-            // fred treats zero as no timeout.
-            return Err(ConnectionError::Timeout("no time left".to_owned()));
-        }
-        let mut answer = pin!(self.answers.to(send(timeout), expected));
+        let mut answer = pin!(self.answers.to(reply, expected));
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = start + limit.silence;
         self.note_sent(start, doubt_at, replies);
@@ -231,7 +227,11 @@ impl Link {
                 biased;
                 answer = &mut answer => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
-                () = tokio::time::sleep_until(doubt_at), if doubt_at < limit.until => {
+                () = tokio::time::sleep_until(doubt_at.min(limit.until)) => {
+                    if limit.until <= doubt_at {
+                        self.look_doubtful(replies, limit.until);
+                        return Err(ConnectionError::Timeout("no answer in time".to_owned()));
+                    }
                     replies = self.look_doubtful(replies, doubt_at);
                     doubt_at = Instant::now() + limit.silence;
                 }
@@ -241,10 +241,9 @@ impl Link {
             Ok(_) | Err(ConnectionError::Refused(_)) => {
                 self.note_reply();
             }
-            Err(ConnectionError::Timeout(_)) => {
-                self.look_doubtful(replies, limit.until);
-            }
-            Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
+            Err(
+                ConnectionError::Timeout(_) | ConnectionError::Lost(_) | ConnectionError::NoSockets,
+            ) => {
                 // A resend on it would be lost too.
                 self.end();
             }
@@ -316,9 +315,9 @@ impl Link {
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = [Arg::Number(replicas.into()), Arg::Number(within)];
-        let answer = |timeout| self.connection.command("WAIT", &words, timeout);
+        let reply = self.connection.command("WAIT", &words, NO_LIMIT);
         let expected = Expected::of("WAIT", is_number);
-        match self.exchange(answer, expected, Instant::now(), limit).await {
+        match self.exchange(reply, expected, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
@@ -338,9 +337,9 @@ impl Link {
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
         for way in ways {
-            let answer = |timeout| self.connection.command(way, &words, timeout);
+            let reply = self.connection.command(way, &words, NO_LIMIT);
             let expected = Expected::of(way, is_number);
-            let announced = self.exchange(answer, expected, Instant::now(), limit);
+            let announced = self.exchange(reply, expected, Instant::now(), limit);
             if let Err(problem) = announced.await {
                 event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
             }
@@ -350,9 +349,9 @@ impl Link {
     /// Waits for an answer to a command that does nothing. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let answer = |timeout| self.connection.command("PING", &[], timeout);
+        let reply = self.connection.command("PING", &[], NO_LIMIT);
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
-        match self.exchange(answer, expected, sent_at, limit).await {
+        match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(SendError::Unknown {
                 source: self.cause(problem.into_text()),
