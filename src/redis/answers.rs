@@ -12,10 +12,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::task::unconstrained;
+use tokio::time::Instant;
 
 use super::transport::{BoxFuture, ConnectionError, Reply};
 
@@ -64,22 +66,25 @@ pub(super) struct Misfit {
 /// The misfits for which connections of a lane were replaced. If the next connection has the same one, that is
 /// what the server answers.
 #[derive(Default)]
-pub(super) struct Misfits(Mutex<SmallVec<[Misfit; 1]>>);
+pub(super) struct Misfits(Mutex<SmallVec<[(Misfit, Instant); 1]>>);
 
 impl Misfits {
-    /// Whether this misfit is the server's own answer: an earlier connection had it too, and the command has had
-    /// no answer that fits since then.
+    /// Whether this misfit is the server's own answer: an earlier connection had it too, not long ago, and the
+    /// command has had no answer that fits since then.
     fn is_of_server(&self, misfit: Misfit) -> bool {
-        let mut known = self.0.lock();
-        let is_known = known.contains(&misfit);
-        if !is_known {
-            known.push(misfit);
+        let (mut known, now) = (self.0.lock(), Instant::now());
+        known.retain(|(_, seen_at)| now.duration_since(*seen_at) < KEPT);
+        let seen = known.iter_mut().find(|(known, _)| *known == misfit);
+        let is_known = seen.is_some();
+        match seen {
+            Some((_, seen_at)) => *seen_at = now,
+            None => known.push((misfit, now)),
         }
         is_known
     }
 
     fn fits(&self, command: &'static str) {
-        self.0.lock().retain(|known| known.command != command);
+        self.0.lock().retain(|(known, _)| known.command != command);
     }
 }
 
@@ -293,6 +298,10 @@ fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError
 fn out_of_step() -> ConnectionError {
     ConnectionError::Lost("replies are out of step with their commands".to_owned())
 }
+
+/// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a
+/// command timeout later, of up to ten seconds.
+const KEPT: Duration = Duration::from_secs(20);
 
 /// A refusal that only a call by hash can have.
 const NOSCRIPT: &str = "NOSCRIPT";
