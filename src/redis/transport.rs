@@ -13,6 +13,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error;
 
@@ -82,6 +83,9 @@ impl Reply {
         })
     }
 }
+
+/// As the timeout of a command: it waits for its reply as long as the connection lives.
+pub(crate) const NO_LIMIT: Duration = Duration::MAX;
 
 /// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -183,7 +187,7 @@ mod custom {
     /// One connection.
     pub trait TransportConnection: Send + Sync + 'static {
         /// Sends one command, once, and waits for its answer. The first poll hands it over; from
-        /// then on it is executed even if the future is dropped.
+        /// then on it is executed even if the future is dropped. `Duration::MAX` is no timeout.
         fn command(
             &self,
             name: &'static str,
