@@ -612,6 +612,26 @@ async fn answers_that_are_wrong_now_and_then_cost_one_connection_in_a_command_ti
     pair.finish().await;
 }
 
+/// Such a reply is no missing permission.
+#[tokio::test]
+async fn a_connection_whose_first_replies_are_shifted_is_opened_again() {
+    for (question, line) in [("INFO", ":7"), ("KILL", "+OK")] {
+        let pair = ProxiedPair::new().await;
+        pair.proxy.rule(Fate::Replaced(line), 1, move |words| {
+            words[0] == "CLIENT" && words[1] == question
+        });
+        pair.proxy.cut_all();
+        let asked = || pair.proxy.hit.load(Ordering::SeqCst) == 1;
+        eventually("it has asked", ms(5000), asked).await;
+        eventually("it is connected", ms(5000), || pair.ours.is_connected()).await;
+        let fence = pair.ours.stats().connection_fence;
+        assert_eq!(fence, ConnectionFence::Active, "{question}");
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        guard.unlock().await.expect("held");
+        pair.finish().await;
+    }
+}
+
 #[tokio::test]
 async fn a_fence_that_is_switched_off_says_so() {
     let server = TestServer::new();

@@ -195,7 +195,7 @@ impl State {
             return Poll::Ready(Ok(answer));
         }
         let Some(awaited) = self.awaited.get_mut(&nth) else {
-            return Poll::Ready(Ok(Err(out_of_step())));
+            return Poll::Ready(Ok(Err(ConnectionError::out_of_step())));
         };
         let is_same = |waker: &Waker| waker.will_wake(context.waker());
         if !awaited.caller.as_ref().is_some_and(is_same) {
@@ -292,11 +292,7 @@ fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError
     drop(state);
     // The end of the connection reaches their callers.
     drop(unanswered);
-    out_of_step()
-}
-
-fn out_of_step() -> ConnectionError {
-    ConnectionError::Lost("replies are out of step with their commands".to_owned())
+    ConnectionError::out_of_step()
 }
 
 /// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a

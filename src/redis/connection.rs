@@ -62,7 +62,7 @@ impl Connection {
         if let Some(name) = &settings.client_name {
             let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
             let named = connection.command("CLIENT", &words, settings.command_timeout);
-            named.await?;
+            named.await?.into_text()?;
         }
         Ok((connection, task))
     }

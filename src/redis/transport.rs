@@ -57,6 +57,17 @@ impl Reply {
         }
     }
 
+    /// The text of a reply that has to be one; `None` if it is not UTF-8.
+    pub(crate) fn into_text(self) -> Result<Option<String>, ConnectionError> {
+        match self {
+            Self::Text(text) => Ok(Some(text)),
+            Self::Bytes(_) => Ok(None),
+            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => {
+                Err(ConnectionError::out_of_step())
+            }
+        }
+    }
+
     /// What it looks like, whatever its values.
     pub(crate) fn shape(&self) -> &'static str {
         match self {
@@ -135,6 +146,11 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// A reply was one that its command cannot have: the connection is of no use.
+    pub(crate) fn out_of_step() -> Self {
+        Self::Lost("replies are out of step with their commands".to_owned())
+    }
+
     pub(crate) fn into_text(self) -> String {
         match self {
             Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
