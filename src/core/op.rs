@@ -43,7 +43,7 @@ pub(super) enum Op {
 pub(super) struct Acquire {
     pub(super) id: OpId,
     /// The call that it is made for. When another owner passes the lock on, it has a hold only when it has
-    /// picked the lock up: until then nobody renews it.
+    /// picked the lock up: until then it is not renewed.
     pub(super) waiter: WaiterId,
     pub(super) order: Order,
     /// The count to go to.

@@ -58,7 +58,7 @@ impl Wake for Count {
 }
 
 #[test]
-fn answers_count_in_the_order_of_their_commands_whoever_is_polled_first() {
+fn answers_count_in_the_order_of_their_commands_and_not_of_the_polls() {
     for is_dropped in [false, true] {
         let answers = Answers::new(Arc::default());
         let (first_reading, first) = send(&answers, "first");

@@ -37,7 +37,7 @@ fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_queued_before_it_bega
 
 /// Whether the answer of its acquire is there or not: its outer hold was never released, and everybody waited.
 #[test]
-fn a_nested_call_that_is_not_polled_stops_nobody_for_longer_than_two_commands() {
+fn a_nested_call_that_is_not_polled_delays_others_by_two_commands_at_most() {
     play(true, async |fixture| {
         let (lock_of, outer) = (fixture.task(0), fixture.task(0).lock().await.expect("free"));
         let mut nested = Box::pin(lock_of.lock());
@@ -53,7 +53,7 @@ fn a_nested_call_that_is_not_polled_stops_nobody_for_longer_than_two_commands() 
 }
 
 #[test]
-fn an_attempt_that_is_not_polled_stops_nobody_for_longer_than_two_commands() {
+fn an_attempt_that_is_not_polled_delays_others_by_two_commands_at_most() {
     play(true, async |fixture| {
         let lock_of = fixture.task(0);
         let mut attempt = Box::pin(lock_of.try_lock());
