@@ -345,7 +345,8 @@ pub struct ClientStats {
     pub entries: usize,
     /// Whether every command connection is up.
     pub connected: bool,
-    /// Whether lost connections are killed at the server before their replacements are used.
+    /// Whether lost connections are killed at the server before their replacements are used. Of several servers
+    /// that are in use, the weakest fence.
     pub connection_fence: ConnectionFence,
     /// Holds acquired.
     pub acquired_total: u64,

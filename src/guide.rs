@@ -11,6 +11,7 @@ macro_rules! pages {
     ($($module:ident = $file:literal;)*) => {
         $(
             #[doc = "[guarantees.md]: crate::guide::guarantees"]
+            #[doc = "[guarantees.md#replies-out-of-step]: crate::guide::guarantees#replies-out-of-step"]
             #[doc = "[interop.md]: crate::guide::interop"]
             #[doc = "[operations.md#tls]: crate::guide::operations#tls"]
             #[doc = "[planted-bugs.md]: crate::guide::planted_bugs"]

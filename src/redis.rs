@@ -24,6 +24,7 @@ mod permissions;
 mod probe;
 mod redirect;
 mod replicas;
+mod seeds;
 mod sentinel;
 mod settings;
 mod shards;
@@ -196,11 +197,14 @@ impl Redis {
         self.topology.ping(&self.around, limit).await
     }
 
-    /// The weakest fence of all lanes.
+    /// The weakest fence of the servers in use.
     pub(crate) fn connection_fence(&self) -> ConnectionFence {
         let mut weakest = ConnectionFence::Active;
-        self.topology
-            .each_lane(|lane| weakest = weakest.max(lane.fence()));
+        self.topology.each_lane(|lane| {
+            if lane.is_wanted() {
+                weakest = weakest.max(lane.fence());
+            }
+        });
         weakest
     }
 

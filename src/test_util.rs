@@ -179,7 +179,8 @@ pub fn before_next_effects(work: impl FnOnce() + 'static) {
 }
 
 pub(crate) fn before_effects() {
-    if let Some(work) = BEFORE_EFFECTS.take() {
+    // A thread that ends may drop a guard after this thread local.
+    if let Ok(Some(work)) = BEFORE_EFFECTS.try_with(Cell::take) {
         work();
     }
     let most = EFFECT_DELAY_MICROS.load(Ordering::Relaxed);

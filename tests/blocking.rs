@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::blocking::{Lock, LockClient, LockClientBuilder, LockGuard};
 use redisson_lock::{Error, HoldState, LossReason};
-use test_support::{Server, ms, stalls, test};
+use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 1000;
@@ -520,6 +520,56 @@ fn the_last_handle_waits_until_the_releases_are_answered() {
     drop(last);
     // No waiting: all of it was answered before the drop returned.
     assert_eq!(control.number(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn the_last_handle_waits_for_longer_than_a_command_timeout_while_releases_are_answered() {
+    const LOCKS: u64 = 2_500;
+    // At most 256 releases are under way, so each is answered in time.
+    const PASSING: u64 = 50;
+    const TICK: u64 = 50;
+    let server = Server::start();
+    let mut control = server.control();
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let proxy = runtime.block_on(Proxy::start(server.port));
+    let builder = LockClient::builder().command_timeout(ms(COMMAND));
+    let client = builder.connect(&proxy.url()).expect("it responds");
+    let take = |n| client.lock(format!("l{n}")).lock().expect("free");
+    let guards: Vec<LockGuard> = (0..LOCKS).map(take).collect();
+    // From here on the server knows the script.
+    drop(take(LOCKS));
+    until("released", || control.number(&["DBSIZE"]) == LOCKS as i64);
+    let (pass, done) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+    let hold_unless_it_may_pass = || {
+        let pass = Arc::clone(&pass);
+        proxy.hold_commands(move |words| {
+            let may_pass = |left: u64| left.checked_sub(1);
+            let order = Ordering::SeqCst;
+            is_script(words, RELEASE) && pass.fetch_update(order, order, may_pass).is_err()
+        });
+    };
+    hold_unless_it_may_pass();
+    drop(client);
+    let start = Instant::now();
+    let waited = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                std::thread::sleep(ms(TICK));
+                pass.fetch_add(PASSING, Ordering::SeqCst);
+                hold_unless_it_may_pass();
+            }
+        });
+        drop(guards);
+        done.store(true, Ordering::SeqCst);
+        start.elapsed()
+    });
+    assert_eq!(control.number(&["DBSIZE"]), 0, "within {waited:?}");
+    assert!(waited > ms(2 * COMMAND), "they took {waited:?}");
 }
 
 #[test]

@@ -559,7 +559,12 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     assert_eq!(right_of(&failed(lock.lock().await)), "+hincrby");
     user(&mut control, "resetkeys");
     let strange = client.lock("a[?*\\]");
-    for (lock, named) in [(&lock, "~a"), (&strange, r"~a\[\?\*\\\]")] {
+    let spaced = client.lock("a b\n\0");
+    for (lock, named) in [
+        (&lock, "~a"),
+        (&strange, r"~a\[\?\*\\\]"),
+        (&spaced, "~a?b??"),
+    ] {
         let error = failed(lock.lock().await);
         assert_eq!(right_of(&error), named);
         // As it is written, it is what was missing.

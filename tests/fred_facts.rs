@@ -113,6 +113,8 @@ async fn a_timeout_given_as_an_option_of_custom_is_kept() {
     let without =
         tokio::time::timeout(ms(300), client.custom::<Value, Value>(command, vec![])).await;
     assert!(without.is_err(), "without the option nothing ends the wait");
+    let zero = tokio::time::timeout(ms(300), eval(&client, "k", Duration::ZERO)).await;
+    assert!(zero.is_err(), "zero is no timeout");
     proxy.hold_replies(false);
     let _ = client.quit().await;
 }

@@ -394,12 +394,13 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_released_by_its_own_
     let owner = pair.ours.owner_with_id(-7);
     let lock = pair.ours.lock("a").owned_by(&owner).lease(ms(3000));
     pair.proxy.rule(Fate::Late, 1, acquire_to(1));
-    lock.lock()
-        .await
-        .expect("repeated")
-        .unlock()
-        .await
-        .expect("held");
+    let held = lock.lock().await.expect("repeated");
+    let field = pair.control.hash("a");
+    assert!(
+        field.ends_with(" 1") && !field.ends_with(":-7 1"),
+        "{field}: a late release of an earlier hold may be under way"
+    );
+    held.unlock().await.expect("held");
     assert_eq!(pair.proxy.deliver().await, 1);
     // What is documented to remain: a hold that nobody has, for at most one lease.
     assert_eq!(pair.control.hash("a"), format!("{}:-7 1", pair.ours.id()));
@@ -517,6 +518,51 @@ async fn no_answer_counts_after_one_that_its_command_cannot_have() {
     }
 }
 
+/// The reply that shows it belongs to a call that has timed out.
+#[tokio::test]
+async fn a_reply_that_comes_after_its_timeout_still_shows_that_those_after_it_are_shifted() {
+    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(1000))).await;
+    let extended = pair.ours.lock("x").lease(ms(60_000)).lock().await;
+    let extended = extended.expect("free");
+    extended.extend(ms(60_000)).await.expect("held");
+    let theirs = pair.theirs.lock("theirs").lock().await.expect("free");
+    pair.proxy
+        .rule(Fate::Doubled, 1, |words| is_script(words, RENEW));
+    pair.proxy.hold_replies(true);
+    let sent = || pair.proxy.script_calls().len();
+    let before = sent();
+    let extending = tokio::spawn(async move {
+        let outcome = extended.extend(ms(70_000)).await;
+        (extended, outcome)
+    });
+    eventually("the extension is sent", ms(5000), || sent() == before + 1).await;
+    let attempt = |name| {
+        let lock = pair.ours.lock(name).owned_by(&pair.ours.owner());
+        tokio::spawn(async move { lock.try_lock().await })
+    };
+    let timed_out = attempt("free");
+    eventually("the attempt is sent", ms(5000), || sent() == before + 2).await;
+    let timed_out = tokio::time::timeout(ms(5000), timed_out).await;
+    let timed_out = timed_out.expect("it ends").expect("no panic");
+    assert!(matches!(timed_out, Err(Error::NoAnswer { .. })));
+    let before = sent();
+    let attempt = attempt("theirs");
+    eventually("the attempt is sent", ms(5000), || {
+        let calls = pair.proxy.script_calls();
+        let mut calls = calls[before..].iter();
+        calls.any(|words| words.iter().any(|word| word.contains("theirs")))
+    })
+    .await;
+    pair.proxy.hold_replies(false);
+    let got = attempt.await.expect("no panic");
+    assert!(!matches!(got, Ok(Some(_))), "another owner holds it");
+    assert_eq!(theirs.state(), HoldState::Held);
+    let (extended, _) = extending.await.expect("no panic");
+    theirs.unlock().await.expect("held");
+    drop(extended);
+    pair.finish().await;
+}
+
 /// It says no acquire's answer, also on a connection on which nothing can have been shifted.
 #[tokio::test]
 async fn an_answer_that_stays_wrong_is_the_servers() {
@@ -565,6 +611,26 @@ async fn answers_that_are_wrong_now_and_then_cost_one_connection_in_a_command_ti
     assert!(u128::from(replaced) <= most, "{replaced} connections");
     assert!(replaced > 2 && taken > 2, "{replaced} and {taken}");
     pair.finish().await;
+}
+
+/// Such a reply is no missing permission.
+#[tokio::test]
+async fn a_connection_whose_first_replies_are_shifted_is_opened_again() {
+    for (question, line) in [("INFO", ":7"), ("KILL", "+OK")] {
+        let pair = ProxiedPair::new().await;
+        pair.proxy.rule(Fate::Replaced(line), 1, move |words| {
+            words[0] == "CLIENT" && words[1] == question
+        });
+        pair.proxy.cut_all();
+        let asked = || pair.proxy.hit.load(Ordering::SeqCst) == 1;
+        eventually("it has asked", ms(5000), asked).await;
+        eventually("it is connected", ms(5000), || pair.ours.is_connected()).await;
+        let fence = pair.ours.stats().connection_fence;
+        assert_eq!(fence, ConnectionFence::Active, "{question}");
+        let guard = pair.ours.lock("a").lock().await.expect("free");
+        guard.unlock().await.expect("held");
+        pair.finish().await;
+    }
 }
 
 #[tokio::test]
@@ -625,6 +691,75 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     client.close(Duration::ZERO).await;
     proxy.stop().await;
     server.finish([]).await;
+}
+
+/// Each of them leaves before it would doubt the connection.
+#[tokio::test]
+async fn callers_with_a_shorter_limit_of_their_own_have_a_dead_connection_replaced() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::builder()
+        .command_timeout(ms(2000))
+        .connect(&proxy.url())
+        .await;
+    let client = client.expect("the server answers");
+    proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
+    let start = Instant::now();
+    let mut failed = 0;
+    while !matches!(
+        tokio::time::timeout(ms(200), client.ping()).await,
+        Ok(Ok(_))
+    ) {
+        failed += 1;
+        let replaced = client.stats().reconnects_total;
+        assert!(
+            start.elapsed() < ms(5000) + stalls(start),
+            "{failed} pings failed, {replaced} connections replaced"
+        );
+    }
+    assert!(failed > 0, "the first was swallowed");
+    assert_eq!(client.stats().reconnects_total, 1);
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([]).await;
+}
+
+/// What has arrived meanwhile is read before the connection is doubted, also if its caller has gone.
+#[tokio::test]
+async fn a_process_that_stood_still_does_not_doubt_for_callers_that_have_gone() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(400)))
+        .await;
+    client.ping().await.expect("the server answers");
+    let mut control = server.control();
+    let mut connections = || {
+        let info = control.run(&["INFO", "stats"]);
+        let mut lines = info.lines();
+        let line = lines.find(|line| line.starts_with("total_connections_received:"));
+        line.expect("it is counted").to_owned()
+    };
+    let before = connections();
+    server.pause();
+    let left = tokio::time::timeout(ms(50), client.ping()).await;
+    assert!(left.is_err(), "nobody answers");
+    server.resume();
+    // The answer arrives, and this process does not read it.
+    std::thread::sleep(ms(500));
+    let mut leaves = Box::pin(client.ping());
+    let polled = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(leaves.as_mut().poll(context).is_pending())
+    });
+    assert!(polled.await);
+    drop(leaves);
+    let start = Instant::now();
+    tokio::time::sleep(ms(50)).await;
+    while start.elapsed() < ms(300) {
+        client.ping().await.expect("the server answers");
+    }
+    assert_eq!(connections(), before, "none was opened beside it");
+    assert_eq!(client.stats().reconnects_total, 0);
+    server.finish([client]).await;
 }
 
 #[tokio::test]

@@ -828,26 +828,33 @@ async fn a_hold_is_lost_before_a_replica_that_was_away_for_a_lease_lets_another_
     client.close(Duration::ZERO).await;
 }
 
+/// They go away just before a renewal, when a third of the lease is over.
 #[tokio::test]
-async fn replicas_that_are_away_for_less_than_a_lease_end_no_hold() {
+async fn replicas_that_are_away_for_less_than_two_thirds_of_a_lease_end_no_hold() {
     let (primary, replicas) = with_replicas().await;
-    // Renewed every two seconds.
-    let client = brisk(&primary, LEASE * 2).await;
+    // Renewed at least every three seconds, and not before 2.7 s.
+    let client = brisk(&primary, LEASE * 3).await;
     let lock = client.lock("stock").sync_replicas(2, ms(900));
     let guard = lock.lock().await.expect("both have it");
-    for _ in 0..2 {
-        for replica in &replicas {
-            cut(&mut primary.control(), replica);
-        }
-        let (since, known) = (Instant::now(), guard.valid_until());
-        let is_due = || since.elapsed() > ms(2_500);
-        eventually("a renewal was due", ms(10_000), is_due).await;
-        assert_eq!(guard.valid_until(), known, "nobody has confirmed it");
-        assert!(!guard.is_lost());
-        replicas.iter().for_each(Server::resume);
-        let is_confirmed = || guard.valid_until() > known;
-        eventually("it is confirmed again", ms(10_000), is_confirmed).await;
+    let first = guard.valid_until();
+    let is_confirmed = || guard.valid_until() > first;
+    eventually("it is confirmed", ms(10_000), is_confirmed).await;
+    let (start, known) = (Instant::now(), guard.valid_until());
+    let is_near = || start.elapsed() > ms(2_500);
+    eventually("the next renewal is near", ms(10_000), is_near).await;
+    for replica in &replicas {
+        cut(&mut primary.control(), replica);
     }
+    let cut_at = Instant::now();
+    assert_eq!(guard.valid_until(), known, "it comes after the cut");
+    // Six seconds, less the command timeout and the second after which a replica connects again.
+    let is_over = || cut_at.elapsed() > ms(4_000);
+    eventually("they are to return", ms(10_000), is_over).await;
+    assert_eq!(guard.state(), HoldState::AtRisk);
+    assert_eq!(guard.valid_until(), known, "no replica has confirmed it");
+    replicas.iter().for_each(Server::resume);
+    let is_confirmed = || guard.valid_until() > known;
+    eventually("it is confirmed again", ms(10_000), is_confirmed).await;
     assert_eq!(client.stats().lost_total, 0);
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;

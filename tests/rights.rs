@@ -243,7 +243,8 @@ const NEEDED_BY: [(&str, &[&str]); 26] = [
 fn named(right: &str, call: &str) -> String {
     match right {
         "+client|info" | "+client|kill" => "NotPermitted".to_owned(),
-        right => checked(right, &format!("lock:{call}")),
+        // A rule has no blanks.
+        right => checked(right, &format!("lock:{call}").replace(' ', "?")),
     }
 }
 

@@ -101,7 +101,7 @@ async fn a_redirect_to_another_address_of_a_server_uses_its_connection() {
     client.close(Duration::ZERO).await;
 }
 
-/// Without the right to ask for its identity, a server that no table names may be a known one.
+/// Without the permission to ask for its identity, a server that no table names may be a known one.
 #[tokio::test]
 async fn a_server_that_nobody_identifies_counts_as_unfenced() {
     let cluster = FakeCluster::start().await;
@@ -128,6 +128,9 @@ async fn a_server_that_nobody_identifies_counts_as_unfenced() {
     let after = cluster.control(1).run(&["HKEYS", &key]);
     assert_ne!(after, before, "a thread id that was never used before");
     guard.unlock().await.expect("held");
+    cluster.change(|view| view.moved.clear());
+    let is_active = || client.stats().connection_fence == ConnectionFence::Active;
+    eventually("only servers in use count", ms(20_000), is_active).await;
     client.close(Duration::ZERO).await;
 }
 
@@ -141,7 +144,9 @@ async fn another_cluster_is_not_followed_although_nobody_else_responds() {
     );
     other.change(|view| view.epoch = 99);
     let url = format!("{}&node=127.0.0.1:{}", own.url_from(0), other.proxy(0).port);
+    other.proxy(0).refuse(true);
     let client = connect(&url).await;
+    other.proxy(0).refuse(false);
     let guard = client.lock("a").lock().await.expect("free");
     (0..3).for_each(|nth| own.hang(nth));
     let start = Instant::now();
@@ -159,6 +164,59 @@ async fn another_cluster_is_not_followed_although_nobody_else_responds() {
     assert_eq!(client.stats().failovers_total, 0);
     drop(guard);
     client.close(Duration::ZERO).await;
+}
+
+fn asks_for_slots(words: &[String]) -> bool {
+    words.len() == 2 && words[1] == "SLOTS"
+}
+
+/// One of them belongs to another cluster by now, and answers first.
+#[tokio::test]
+async fn seeds_of_two_clusters_fail_connect() {
+    let (own, other) = (
+        FakeCluster::start().await,
+        FakeCluster::start_named("other").await,
+    );
+    other.change(|view| view.epoch = 1);
+    let port = |cluster: &FakeCluster| cluster.proxy(0).port;
+    let (mine, foreign) = (port(&own), port(&other));
+    for (first, second) in [(mine, foreign), (foreign, mine)] {
+        own.proxy(0).hold_commands(asks_for_slots);
+        let questions = || {
+            let seen = other.proxy(0).seen();
+            seen.iter().filter(|words| asks_for_slots(words)).count()
+        };
+        let before = questions();
+        let is_asked = || questions() > before;
+        let url = format!("redis-cluster://127.0.0.1:{first}?node=127.0.0.1:{second}");
+        let connecting = async move { brisk(LockClient::builder()).connect(&url).await };
+        let connecting = tokio::spawn(connecting);
+        eventually("the other one answers", ms(5_000), is_asked).await;
+        own.proxy(0).let_commands_go();
+        let refused = connecting.await.expect("no panic");
+        let Err(Error::InvalidConfig { what, problem }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(what, "address");
+        for port in [mine, foreign] {
+            let named = format!("127.0.0.1:{port}");
+            assert!(problem.contains(&named), "{problem}");
+        }
+    }
+}
+
+/// Nodes are waited for only while they do not answer.
+#[tokio::test]
+async fn a_client_connects_without_a_pause_when_all_seeds_answer() {
+    let cluster = FakeCluster::start().await;
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let client = connect(&cluster.url_from(0)).await;
+        shortest = shortest.min(took(start));
+        client.close(Duration::ZERO).await;
+    }
+    assert!(shortest < ms(200), "{shortest:?}");
 }
 
 /// A node that was cut off from the others goes on reporting the slots of its time, in the same epoch.
@@ -338,6 +396,73 @@ async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
     client.close(Duration::ZERO).await;
 }
 
+/// How often the nodes were asked for their slots (`SLOTS`), or their epoch (`INFO`).
+fn asked(cluster: &FakeCluster, what: &str) -> usize {
+    let is_it = |words: &&Vec<String>| words[0] == "CLUSTER" && words[1] == what;
+    let seen = |nth| cluster.proxy(nth).seen().iter().filter(is_it).count();
+    (0..3).map(seen).sum()
+}
+
+/// Whether a waiter listens to sharded channels at nodes that answer so to a question about them.
+async fn listens_to_sharded(announce: Announce, answer: &'static str) -> Result<bool, Error> {
+    let cluster = FakeCluster::start().await;
+    cluster.change(|view| view.no_shards = Some(answer));
+    let builder = brisk(LockClient::builder()).announce(announce);
+    let client = builder.connect(&cluster.url_from(0)).await?;
+    let key = cluster.key_at(0, "a");
+    let mut control = cluster.control(0);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    // From here on the server knows the script.
+    let taken = client.lock(&*key).try_lock().await?;
+    assert!(taken.is_none());
+    let attempts = || cluster.proxy(0).script_calls().len();
+    let before = attempts();
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    // The second one follows when it has subscribed to all that it listens to.
+    eventually("it attempts again", ms(5_000), || attempts() >= before + 2).await;
+    waiting.abort();
+    client.close(Duration::ZERO).await;
+    let seen = cluster.proxy(0).seen();
+    Ok(seen.iter().any(|words| words[0] == "SSUBSCRIBE"))
+}
+
+#[tokio::test]
+async fn nodes_without_sharded_channels_are_listened_to_by_classic_ones_unless_others_are_wanted() {
+    let unknown = "ERR unknown subcommand 'shardnumsub'";
+    let (old, new) = (
+        "NOPERM this user has no permissions to run the 'pubsub' command",
+        "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command",
+    );
+    for (announce, answer, expected) in [
+        (Announce::Auto, unknown, false),
+        (Announce::Auto, old, false),
+        (Announce::Auto, new, true),
+        (Announce::Sharded, new, true),
+    ] {
+        let found = listens_to_sharded(announce, answer).await;
+        assert_eq!(
+            found.expect("it serves"),
+            expected,
+            "{announce:?}, {answer}"
+        );
+    }
+    for answer in [unknown, old] {
+        let refused = listens_to_sharded(Announce::Sharded, answer).await;
+        assert!(
+            matches!(
+                refused,
+                Err(Error::InvalidConfig {
+                    what: "announce",
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+    }
+}
+
 /// A primary that hangs keeps its connections, so nothing but silence shows that another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_replaced() {
@@ -356,13 +481,9 @@ async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_r
         }
     }
     // The client has just asked for the slots, and does so every five seconds.
-    let asked = || {
-        let is_it = |words: &&Vec<String>| words.iter().any(|word| word == "SLOTS");
-        let seen = (0..3).map(|nth| cluster.proxy(nth).seen().iter().filter(is_it).count());
-        seen.sum::<usize>()
-    };
-    let before = asked();
-    eventually("it asks for the slots", ms(10_000), || asked() > before).await;
+    let before = asked(&cluster, "SLOTS");
+    let asks = || asked(&cluster, "SLOTS") > before;
+    eventually("it asks for the slots", ms(10_000), asks).await;
     cluster.hang(0);
     let start = Instant::now();
     cluster.change(|view| {

@@ -228,7 +228,7 @@ impl LockCore {
         let state = || OwnerState::new(owner, Arc::clone(field), generation, now);
         self.owners.ensure(owner, state);
         let begun = self.change(now, owner, out, |own, cx| {
-            let acquire = own.begin_acquire(order, terms.lease, cx);
+            let acquire = own.begin_acquire(id, order, terms.lease, cx);
             (acquire, Arc::clone(&own.field))
         });
         let (Acquire { id: op, target, .. }, field) =
@@ -261,14 +261,16 @@ impl LockCore {
     ) -> Result<HoldId, Rejected> {
         self.step(now, out, |core, out| {
             let (life, rules, terms) = (core.life, Arc::clone(&core.rules), permit.terms);
+            // A job undoes what it took, or has done so.
+            let not_its_own = match life {
+                Life::Open => Rejected::TakenOver,
+                Life::Gone => Rejected::NoRuntime,
+                Life::Closing | Life::Closed => Rejected::Closed,
+            };
             let taken = core.change(now, permit.owner, out, |own, cx| {
                 let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
                 else {
-                    return Err(match life {
-                        Life::Open => Rejected::TakenOver,
-                        Life::Gone => Rejected::NoRuntime,
-                        Life::Closing | Life::Closed => Rejected::Closed,
-                    });
+                    return Err(not_its_own);
                 };
                 // Neither handed over nor nested: whatever row of passes there was is over.
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
@@ -301,7 +303,7 @@ impl LockCore {
                 cx.out.count(Total::Acquired, 1);
                 Ok((hold, by_itself))
             });
-            let (hold, by_itself) = taken.unwrap_or(Err(Rejected::Closed))?;
+            let (hold, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whoever took it, there is nothing left to go first for.
             (core.freed_at, core.stands_back_until) = (None, None);
             if by_itself {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
-use super::op::{Grant, GrantState, Pass};
+use super::op::{Grant, Pass};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, Row, Waiter};
 use super::values::{Effects, Life, OpId, ThreadId, Time, Total, WaiterId};
@@ -187,13 +187,11 @@ impl LockCore {
             row.passes += 1;
         }
         let own = self.owners.get(pass.to);
-        let grant = own
-            .and_then(|own| own.op.acquire())
-            .filter(|acquire| acquire.id == pass.op)
-            .and_then(|acquire| acquire.grant.as_ref());
-        let Some(waiter) = grant.map(|grant| grant.waiter) else {
+        let acquire = own.and_then(|own| own.op.acquire());
+        let Some(acquire) = acquire.filter(|acquire| acquire.id == pass.op) else {
             return;
         };
+        let waiter = acquire.waiter;
         let is_there = self.queue.get(waiter).is_some();
         self.change(now, pass.to, out, |own, cx| match passed {
             Passed::Moved { sent_at } if is_there => own.give(sent_at, limit, cx),
@@ -284,10 +282,9 @@ impl LockCore {
 impl OwnerState {
     /// The lock is being handed to this owner.
     fn begin_grant(&mut self, waiter: WaiterId, lease: Duration, cx: &mut Context<'_>) -> OpId {
-        let id = self.begin_acquire(Order::Queued, lease, cx).id;
+        let id = self.begin_acquire(waiter, Order::Queued, lease, cx).id;
         if let Some(acquire) = self.op.acquire_mut() {
-            let state = GrantState::Awaited;
-            acquire.grant = Some(Grant { waiter, state });
+            acquire.grant = Some(Grant::Awaited);
         }
         id
     }
@@ -298,13 +295,12 @@ impl OwnerState {
             return;
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease));
-        let grant = acquire.grant.as_ref().map(|grant| grant.state);
-        if grant == Some(GrantState::Forced) {
+        if acquire.grant == Some(Grant::Forced) {
             self.end_acquire(AfterAcquire::NotExecuted, cx);
         } else if acquire.then_release || until <= cx.now {
             self.end_acquire(AfterAcquire::Unwanted, cx);
         } else if let Some(grant) = &mut acquire.grant {
-            grant.state = GrantState::Given { sent_at, until };
+            *grant = Grant::Given { sent_at, until };
             self.moved_at = cx.now;
             cx.out.count(Total::Passed, 1);
         }
@@ -312,30 +308,29 @@ impl OwnerState {
 
     /// The lock that is handed to this owner was taken away before its call has it.
     pub(super) fn lose_grant(&mut self, cx: &mut Context<'_>) {
-        let Some(grant) = self.op.acquire_mut().and_then(|own| own.grant.as_mut()) else {
+        let Some(acquire) = self.op.acquire_mut() else {
             return;
         };
-        match grant.state {
-            GrantState::Awaited => grant.state = GrantState::Forced,
-            GrantState::Given { .. } => {
-                cx.out.wake(grant.waiter);
+        match acquire.grant {
+            Some(Grant::Awaited) => acquire.grant = Some(Grant::Forced),
+            Some(Grant::Given { .. }) => {
+                cx.out.wake(acquire.waiter);
                 self.end_acquire(AfterAcquire::NotExecuted, cx);
             }
-            GrantState::Forced | GrantState::PickedUp => {}
+            Some(Grant::Forced | Grant::PickedUp) | None => {}
         }
     }
 
     /// The lock that was handed to this call of the owner, or is being handed to it.
     pub(super) fn pick_up(&mut self, id: WaiterId) -> Option<PickUp> {
-        let acquire = self.op.acquire_mut()?;
-        let grant = acquire.grant.as_mut().filter(|grant| grant.waiter == id)?;
-        match grant.state {
-            GrantState::Awaited | GrantState::Forced => Some(PickUp::Awaited),
-            GrantState::Given { sent_at, .. } => {
-                grant.state = GrantState::PickedUp;
+        let acquire = self.op.acquire_mut().filter(|own| own.waiter == id)?;
+        match acquire.grant? {
+            Grant::Awaited | Grant::Forced => Some(PickUp::Awaited),
+            Grant::Given { sent_at, .. } => {
+                acquire.grant = Some(Grant::PickedUp);
                 Some(PickUp::Given(acquire.id, sent_at))
             }
-            GrantState::PickedUp => None,
+            Grant::PickedUp => None,
         }
     }
 
@@ -347,18 +342,12 @@ impl OwnerState {
 
     /// The call that the lock is handed to has left.
     pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
-        let Some(acquire) = self.op.acquire_mut() else {
+        let Some(acquire) = self.op.acquire_mut().filter(|own| own.waiter == id) else {
             return;
         };
-        match acquire.grant.as_ref().filter(|grant| grant.waiter == id) {
-            Some(Grant {
-                state: GrantState::Awaited | GrantState::Forced,
-                ..
-            }) => acquire.then_release = true,
-            Some(Grant {
-                state: GrantState::Given { .. },
-                ..
-            }) => self.end_acquire(AfterAcquire::Unwanted, cx),
+        match acquire.grant {
+            Some(Grant::Awaited | Grant::Forced) => acquire.then_release = true,
+            Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
             // Whoever has picked it up says what becomes of it.
             Some(_) | None => {}
         }

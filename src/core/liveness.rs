@@ -5,6 +5,9 @@
 //! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
 //! then on, or has not applied the answer of its attempt, its call is not polled. It is passed over: the
 //! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place.
+//!
+//! Any other acquire under way is ended in the same way, a nested one too, if other calls or a release of
+//! its owner wait: it has a command timeout for its answer, and one more to apply it.
 
 use super::LockCore;
 use super::op::Attempt;
@@ -87,6 +90,25 @@ impl LockCore {
             }
             self.turn_since = self.queue.head().map(|_| now);
         }
+        while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
+            let waiter = self.change(now, owner, out, |own, cx| {
+                let waiter = own.op.acquire().map(|acquire| acquire.waiter);
+                own.end_acquire(AfterAcquire::Unknown, cx);
+                waiter
+            });
+            if let Some(waiter) = waiter.flatten() {
+                self.queue.pass_over(waiter);
+            }
+        }
+    }
+
+    /// When the acquire that is under way for longest counts as one whose call is not polled, if anything
+    /// waits for its end.
+    fn first_unpolled(&self) -> Option<(Time, ThreadId)> {
+        let (since, owner) = self.owners.first_acquire()?;
+        let releases = || self.owners.get(owner).is_some_and(|own| own.op.releases());
+        let is_waited_for = self.queue.len() > 1 || releases();
+        is_waited_for.then_some((since + self.rules.command_timeout * 2, owner))
     }
 
     /// What a step has left of the turn. The timer may be early: it is moved when it fires.
@@ -101,11 +123,13 @@ impl LockCore {
             self.turn_since = None;
         }
         let others_wait = waiter.is_some_and(|waiter| self.queue.has_another_queued(waiter));
-        let timer = match (others_wait, self.turn_timer, self.turn_ends()) {
-            (false, ..) => None,
-            (true, Some(set), Some(ends)) => Some(set.min(ends)),
-            (true, set, ends) => set.or(ends),
-        };
+        let turn_ends = self.turn_ends().filter(|_| others_wait);
+        let unpolled = self.first_unpolled().map(|(at, _)| at);
+        // While there is a reason for a timer, it is only set earlier.
+        let kept = self
+            .turn_timer
+            .filter(|_| others_wait || unpolled.is_some());
+        let timer = [kept, turn_ends, unpolled].into_iter().flatten().min();
         if timer != self.turn_timer {
             self.turn_timer = timer;
             out.timers.push(ThreadId::QUEUE);

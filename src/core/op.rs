@@ -42,6 +42,9 @@ pub(super) enum Op {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Acquire {
     pub(super) id: OpId,
+    /// The call that it is made for. When another owner passes the lock on, it has a hold only when it has
+    /// picked the lock up: until then it is not renewed.
+    pub(super) waiter: WaiterId,
     pub(super) order: Order,
     /// The count to go to.
     pub(super) target: u32,
@@ -71,16 +74,9 @@ impl Attempt {
     }
 }
 
-/// A lock that is handed to a waiter. The waiter has a hold only when it has picked it up: until then
-/// nobody renews it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Grant {
-    pub(super) waiter: WaiterId,
-    pub(super) state: GrantState,
-}
-
+/// A lock that is handed to a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum GrantState {
+pub(super) enum Grant {
     /// The pass has no answer yet.
     Awaited,
     /// It has none, and the field that it has moved was taken away again.
@@ -197,10 +193,10 @@ impl Op {
 
     /// A lock that was handed to this owner, and when that is over if it is not picked up.
     pub(super) fn given(&self) -> Option<(WaiterId, Time)> {
-        let grant = self.acquire()?.grant.as_ref()?;
-        match grant.state {
-            GrantState::Given { until, .. } => Some((grant.waiter, until)),
-            GrantState::Awaited | GrantState::Forced | GrantState::PickedUp => None,
+        let acquire = self.acquire()?;
+        match acquire.grant? {
+            Grant::Given { until, .. } => Some((acquire.waiter, until)),
+            Grant::Awaited | Grant::Forced | Grant::PickedUp => None,
         }
     }
 
@@ -240,12 +236,10 @@ impl Op {
             Self::Idle => {}
             Self::Acquire(acquire) => {
                 acquire.id.visit(visitor);
-                if let Some(grant) = &mut acquire.grant {
-                    grant.waiter.visit(visitor);
-                    if let GrantState::Given { sent_at, until } = &mut grant.state {
-                        visitor.time(sent_at);
-                        visitor.time(until);
-                    }
+                acquire.waiter.visit(visitor);
+                if let Some(Grant::Given { sent_at, until }) = &mut acquire.grant {
+                    visitor.time(sent_at);
+                    visitor.time(until);
                 }
             }
             Self::Release(release) => {
@@ -298,6 +292,7 @@ impl Op {
             Self::Idle => UnderWay::Nothing,
             Self::Acquire(Acquire {
                 id: _,
+                waiter: _,
                 order,
                 target,
                 lease: _,
@@ -308,10 +303,10 @@ impl Op {
                 order: *order,
                 target: *target,
                 then_release: *then_release,
-                grant: grant.as_ref().map(|grant| match grant.state {
-                    GrantState::Awaited | GrantState::Forced => Granted::Awaited,
-                    GrantState::Given { .. } => Granted::Given,
-                    GrantState::PickedUp => Granted::PickedUp,
+                grant: grant.map(|grant| match grant {
+                    Grant::Awaited | Grant::Forced => Granted::Awaited,
+                    Grant::Given { .. } => Granted::Given,
+                    Grant::PickedUp => Granted::PickedUp,
                 }),
             },
             Self::Release(Release {

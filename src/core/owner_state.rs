@@ -9,7 +9,7 @@ use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
-    Time, Total,
+    Time, Total, WaiterId,
 };
 
 /// What a step has at hand besides the owner it is about.
@@ -55,6 +55,8 @@ pub(super) struct Marks {
     pub(super) unlocks: Option<Time>,
     /// It has no holds any more, and its release is under way since then.
     pub(super) frees: Option<Time>,
+    /// An acquire of its own is under way since then.
+    pub(super) acquires: Option<Time>,
 }
 
 impl OwnerState {
@@ -90,6 +92,7 @@ impl OwnerState {
             blocks: self.blocks(),
             unlocks: self.unlocks_since(),
             frees: self.frees_since(),
+            acquires: self.acquires_since(),
         }
     }
 
@@ -100,6 +103,11 @@ impl OwnerState {
     pub(super) fn unlocks_since(&self) -> Option<Time> {
         let release = self.op.release()?;
         release.job.is_none().then_some(self.moved_at)
+    }
+
+    pub(super) fn acquires_since(&self) -> Option<Time> {
+        let acquire = self.op.acquire()?;
+        acquire.grant.is_none().then_some(self.moved_at)
     }
 
     pub(super) fn frees_since(&self) -> Option<Time> {
@@ -136,6 +144,7 @@ impl OwnerState {
     /// An acquire is under way from now on.
     pub(super) fn begin_acquire(
         &mut self,
+        waiter: WaiterId,
         order: Order,
         lease: Duration,
         cx: &mut Context<'_>,
@@ -143,6 +152,7 @@ impl OwnerState {
         debug_assert!(self.op.is_idle(), "I2: one operation at a time");
         let acquire = Acquire {
             id: cx.ids.op(),
+            waiter,
             order,
             target: self.tenure.count() + 1,
             lease,

@@ -22,6 +22,7 @@ struct Marked {
     blocks: usize,
     unlocks: BTreeSet<(Time, ThreadId)>,
     frees: BTreeSet<(Time, ThreadId)>,
+    acquires: BTreeSet<(Time, ThreadId)>,
 }
 
 impl Marked {
@@ -38,6 +39,7 @@ impl Marked {
         self.blocks += usize::from(marks.blocks);
         self.unlocks.extend(marks.unlocks.map(|at| (at, owner)));
         self.frees.extend(marks.frees.map(|at| (at, owner)));
+        self.acquires.extend(marks.acquires.map(|at| (at, owner)));
     }
 
     fn remove(&mut self, owner: ThreadId, marks: Marks) {
@@ -45,6 +47,7 @@ impl Marked {
         self.blocks -= usize::from(marks.blocks);
         marks.unlocks.map(|at| self.unlocks.remove(&(at, owner)));
         marks.frees.map(|at| self.frees.remove(&(at, owner)));
+        marks.acquires.map(|at| self.acquires.remove(&(at, owner)));
     }
 }
 
@@ -135,6 +138,14 @@ impl Owners {
         match &self.marked {
             Some(marked) => marked.unlocks.first().copied(),
             None => self.single(OwnerState::unlocks_since),
+        }
+    }
+
+    /// Whose acquire has been under way for longest.
+    pub(super) fn first_acquire(&self) -> Option<(Time, ThreadId)> {
+        match &self.marked {
+            Some(marked) => marked.acquires.first().copied(),
+            None => self.single(OwnerState::acquires_since),
         }
     }
 

@@ -18,7 +18,7 @@ pub enum Operation {
     /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is undone
     /// in the background, no later than the end of its lease.
     Acquiring,
-    /// Subscribing to the channel of a lock that is held by somebody else. The caller holds nothing new.
+    /// Subscribing to the channel of a lock that another owner holds. The caller holds nothing new.
     Subscribing,
     /// Renewing a lock, in the background. It is held until the lease is over, or confirmed again.
     Renewing,

@@ -257,7 +257,7 @@ enum Attempt {
     Taken(Taken),
     /// And whether the lock's slot is on its way to another node.
     Busy(Box<Busy>, bool),
-    /// Its call was not polled, and others wait: it asks again.
+    /// It asks again: its call was not polled, and others wait; or its field was used before.
     TakenOver,
 }
 
@@ -283,7 +283,8 @@ impl AcquirePermit {
         let mut strays = 0;
         loop {
             let call = || {
-                let permit = Some(&self.permit).filter(|_| !self.is_taken_over())?;
+                let stale = self.is_taken_over() || self.has_a_used_field(owner);
+                let permit = Some(&self.permit).filter(|_| !stale)?;
                 let (field, target) = (&permit.field, permit.target);
                 let lease = permit.terms.lease;
                 Some(script::acquire(&entry.name, field, target, lease))
@@ -298,19 +299,7 @@ impl AcquirePermit {
             .await;
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(_) if self.is_taken_over() => return Ok(Attempt::TakenOver),
-                Err(CallError {
-                    error,
-                    maybe_executed,
-                }) => {
-                    let unknown = if maybe_executed {
-                        Untaken::Unknown
-                    } else {
-                        Untaken::NotExecuted
-                    };
-                    self.untaken(unknown);
-                    return Err(error);
-                }
+                Err(error) => return self.unanswered(owner, error),
             };
             match &answer.value {
                 Acquired::Taken => {
@@ -340,6 +329,28 @@ impl AcquirePermit {
                 }
             }
         }
+    }
+
+    fn unanswered(&mut self, owner: &Owner, error: CallError) -> Result<Attempt, Error> {
+        if self.is_taken_over() {
+            return Ok(Attempt::TakenOver);
+        }
+        let asks_again = self.has_a_used_field(owner);
+        self.untaken(match error.maybe_executed {
+            true => Untaken::Unknown,
+            false => Untaken::NotExecuted,
+        });
+        match asks_again {
+            true => Ok(Attempt::TakenOver),
+            false => Err(error.error),
+        }
+    }
+
+    /// Whether a late release of an earlier hold may remove the field of a new one: a connection was replaced
+    /// without a fence since the attempt began. It then begins again, with a field of its own.
+    fn has_a_used_field(&self, owner: &Owner) -> bool {
+        let Permit { field, target, .. } = &self.permit;
+        *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0
     }
 
     fn is_taken_over(&self) -> bool {

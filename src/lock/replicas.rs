@@ -26,16 +26,19 @@ impl Lock {
     /// A primary that dies takes with it what its replicas do not have yet. Only a lock that *all* replicas have
     /// survives every promotion. The [`valid_until`](crate::LockGuard::valid_until) of such a hold moves only to a
     /// lease that this many replicas have confirmed: if they are away for a whole lease, the hold is
-    /// [lost](crate::LossReason::NotRenewed), as it is if a new primary has too few replicas for that long after a
-    /// failover. Nested holds share the requirement of the outermost one and do not wait for replicas again.
+    /// [lost](crate::LossReason::NotRenewed), and after two thirds of a lease minus the command timeout it may be,
+    /// because renewals are sent every third. The same holds for the time in which a new primary has too few
+    /// replicas after a failover. Nested holds share the requirement of the outermost one and do not wait for replicas again.
     ///
     /// It costs one more round trip for each acquisition, one `WAIT` for each batch of renewals, and one more
     /// connection to each primary for each number of replicas. Redisson waits for all replicas by default, is
     /// content with one, and does not wait for renewals.
     ///
     /// `WAIT`s for the same number of replicas run one at a time on each primary, and calls that arrive in the
-    /// meantime share the next one: set `within` to at least twice what replicas need. Redis may notice the end of
-    /// `within` 100 ms late, and a lock that `try_lock_for` took just before its deadline is confirmed after it.
+    /// meantime share the next one: set `within` to at least twice what replicas need. The replicas are
+    /// waited for at most 200 ms longer than `within`, and a lock that `try_lock_for` took just before its deadline
+    /// is confirmed after it. If too few confirm, the release that follows takes up to a command timeout more when
+    /// the primary does not answer.
     ///
     /// # Examples
     ///

@@ -12,10 +12,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::task::unconstrained;
+use tokio::time::Instant;
 
 use super::transport::{BoxFuture, ConnectionError, Reply};
 
@@ -64,22 +66,25 @@ pub(super) struct Misfit {
 /// The misfits for which connections of a lane were replaced. If the next connection has the same one, that is
 /// what the server answers.
 #[derive(Default)]
-pub(super) struct Misfits(Mutex<SmallVec<[Misfit; 1]>>);
+pub(super) struct Misfits(Mutex<SmallVec<[(Misfit, Instant); 1]>>);
 
 impl Misfits {
-    /// Whether this misfit is the server's own answer: an earlier connection had it too, and the command has had
-    /// no answer that fits since then.
+    /// Whether this misfit is the server's own answer: an earlier connection had it too, not long ago, and the
+    /// command has had no answer that fits since then.
     fn is_of_server(&self, misfit: Misfit) -> bool {
-        let mut known = self.0.lock();
-        let is_known = known.contains(&misfit);
-        if !is_known {
-            known.push(misfit);
+        let (mut known, now) = (self.0.lock(), Instant::now());
+        known.retain(|(_, seen_at)| now.duration_since(*seen_at) < KEPT);
+        let seen = known.iter_mut().find(|(known, _)| *known == misfit);
+        let is_known = seen.is_some();
+        match seen {
+            Some((_, seen_at)) => *seen_at = now,
+            None => known.push((misfit, now)),
         }
         is_known
     }
 
     fn fits(&self, command: &'static str) {
-        self.0.lock().retain(|known| known.command != command);
+        self.0.lock().retain(|(known, _)| known.command != command);
     }
 }
 
@@ -132,6 +137,20 @@ impl Answers {
         self.state.lock().misfit
     }
 
+    /// Reads the replies that have arrived and that no caller has read. Returns whether there were any.
+    pub(super) fn catch_up(&self) -> Result<bool, ConnectionError> {
+        let mut state = self.state.lock();
+        let mut any = false;
+        while let Some((&first, _)) = state.awaited.first_key_value() {
+            match state.read(self, first) {
+                Poll::Ready(Ok(())) => any = true,
+                Poll::Ready(Err(misfit)) => return Err(ended_by(misfit, state)),
+                Poll::Pending => break,
+            }
+        }
+        Ok(any)
+    }
+
     /// Returns the answer if it counts.
     fn judge(&self, answer: Answer, expected: &Expected) -> Result<Answer, Misfit> {
         match expected.misfit(&answer) {
@@ -176,7 +195,7 @@ impl State {
             return Poll::Ready(Ok(answer));
         }
         let Some(awaited) = self.awaited.get_mut(&nth) else {
-            return Poll::Ready(Ok(Err(out_of_step())));
+            return Poll::Ready(Ok(Err(ConnectionError::out_of_step())));
         };
         let is_same = |waker: &Waker| waker.will_wake(context.waker());
         if !awaited.caller.as_ref().is_some_and(is_same) {
@@ -184,34 +203,40 @@ impl State {
         }
         let answer = ready!(awaited.reply.as_mut().poll(context));
         let mut from = 0;
-        while let Some((&before, awaited)) = self.awaited.range_mut(from..nth).next() {
+        while let Some((&before, _)) = self.awaited.range(from..nth).next() {
             from = before + 1;
-            let caller = awaited.caller.as_ref().unwrap_or(Waker::noop());
-            let mut context = Context::from_waker(caller);
-            // What is there is read, however much this task has done.
-            let reply = unconstrained(&mut awaited.reply);
-            let Poll::Ready(answer) = std::pin::pin!(reply).poll(&mut context) else {
-                continue;
-            };
-            let Some(Awaited {
-                expected, caller, ..
-            }) = self.awaited.remove(&before)
-            else {
-                continue;
-            };
-            let answer = match answers.judge(answer, &expected) {
-                Ok(answer) => answer,
-                Err(misfit) => return Poll::Ready(Err(misfit)),
-            };
-            // The reply itself has woken its caller.
-            if caller.is_some() {
-                self.judged.insert(before, answer);
+            if let Poll::Ready(Err(misfit)) = self.read(answers, before) {
+                return Poll::Ready(Err(misfit));
             }
         }
         let Some(Awaited { expected, .. }) = self.awaited.remove(&nth) else {
             return Poll::Ready(Ok(answer));
         };
         Poll::Ready(answers.judge(answer, &expected))
+    }
+
+    /// Reads the reply to a command on behalf of its caller, if it is there.
+    fn read(&mut self, answers: &Answers, nth: u64) -> Poll<Result<(), Misfit>> {
+        let Some(awaited) = self.awaited.get_mut(&nth) else {
+            return Poll::Pending;
+        };
+        let caller = awaited.caller.as_ref().unwrap_or(Waker::noop());
+        let mut context = Context::from_waker(caller);
+        // What is there is read, however much this task has done.
+        let reply = unconstrained(&mut awaited.reply);
+        let answer = ready!(std::pin::pin!(reply).poll(&mut context));
+        let Some(Awaited {
+            expected, caller, ..
+        }) = self.awaited.remove(&nth)
+        else {
+            return Poll::Pending;
+        };
+        let answer = answers.judge(answer, &expected)?;
+        // The reply itself has woken its caller.
+        if caller.is_some() {
+            self.judged.insert(nth, answer);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -242,14 +267,7 @@ impl Future for Answering<'_> {
                 Poll::Pending
             }
             Poll::Ready(Ok(answer)) => Poll::Ready(answer),
-            Poll::Ready(Err(misfit)) => {
-                state.misfit = Some(misfit);
-                let unanswered = std::mem::take(&mut state.awaited);
-                drop(state);
-                // Their callers hear of the connection's end.
-                drop(unanswered);
-                Poll::Ready(Err(out_of_step()))
-            }
+            Poll::Ready(Err(misfit)) => Poll::Ready(Err(ended_by(misfit, state))),
         }
     }
 }
@@ -267,9 +285,19 @@ impl Drop for Answering<'_> {
     }
 }
 
-fn out_of_step() -> ConnectionError {
-    ConnectionError::Lost("replies are out of step with their commands".to_owned())
+/// Notes the answer after which none counts.
+fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError {
+    state.misfit = Some(misfit);
+    let unanswered = std::mem::take(&mut state.awaited);
+    drop(state);
+    // The end of the connection reaches their callers.
+    drop(unanswered);
+    ConnectionError::out_of_step()
 }
+
+/// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a
+/// command timeout later, of up to ten seconds.
+const KEPT: Duration = Duration::from_secs(20);
 
 /// A refusal that only a call by hash can have.
 const NOSCRIPT: &str = "NOSCRIPT";

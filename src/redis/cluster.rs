@@ -3,8 +3,10 @@
 //! A node that sees its cluster working is asked, and of two reports the one with the higher epoch is
 //! believed: a node that was cut off reports an old map. A lower epoch than one that was seen is believed
 //! if every node reports it, or those that respond keep reporting it. A report that shares no node with the
-//! known cluster is never believed: its node belongs to another cluster by now.
+//! known cluster is never believed: its node belongs to another cluster by now. A client that connects knows no
+//! cluster yet: it fails if two of its seeds share no node.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use super::connection::{Connection, Failed, Task, connect_error};
 use super::endpoint::ServerId;
 use super::map::{Map, Table};
 use super::probe;
+use super::seeds::{self, Answer};
 use super::settings::{Expected, Settings};
 use super::slots::{self, Range};
 use super::transport::{Arg, BoxFuture, ConnectionError, Role};
@@ -62,6 +65,14 @@ struct SlotReport {
     source: Source,
 }
 
+impl SlotReport {
+    /// Whether the two name nodes and have none in common.
+    fn is_foreign_to(&self, other: &Self) -> bool {
+        let [these, those] = [self, other].map(|report| slots::ids(&report.ranges));
+        !these.is_empty() && !those.is_empty() && these.is_disjoint(&those)
+    }
+}
+
 impl SlotMapRefresher {
     pub(super) fn new(settings: &Arc<Settings>) -> Self {
         Self {
@@ -77,10 +88,33 @@ impl SlotMapRefresher {
         }
     }
 
-    /// Fills the map for the first time.
-    pub(super) async fn begin(&mut self, map: &Map, known: &[Address]) -> Result<(), Error> {
-        let reported = self.query(known, self.settings.command_timeout).await;
-        map.apply(&reported.map_err(|failed| failed.into_error(&self.settings))?);
+    /// Fills the map for the first time. Nothing is known yet that would show which seed belongs to another cluster,
+    /// so all seeds are asked, and the ones that take a little longer are waited for.
+    pub(super) async fn begin(&mut self, map: &Map, seeds: &[Address]) -> Result<(), Error> {
+        let asking = seeds.iter().map(|address| {
+            let settings = self.settings.at(address, Expected::Nothing);
+            ask(settings, address.clone(), self.settings.command_timeout)
+        });
+        let (mut reports, mut failed) = (Vec::new(), Failed::default());
+        for (address, answer) in seeds::answers(asking, SEED_WAIT).await {
+            match answer {
+                Ok(report) => reports.push(report),
+                Err(problem) => failed.add(address.to_string().into(), problem),
+            }
+        }
+        // The highest epoch; of several such reports, the one of the seed that is named first.
+        let best = (0..reports.len()).min_by_key(|&nth| Reverse(reports[nth].epoch));
+        let Some(best) = best.map(|nth| reports.swap_remove(nth)) else {
+            return Err(failed.into_error(&self.settings));
+        };
+        if let Some(foreign) = reports.iter().find(|other| best.is_foreign_to(other)) {
+            let [one, other] = [&best, foreign].map(|report| &report.source.address);
+            return Err(Error::InvalidConfig {
+                what: "address",
+                problem: format!("{one} and {other} belong to different clusters"),
+            });
+        }
+        map.apply(&self.believe(best));
         Ok(())
     }
 
@@ -171,7 +205,7 @@ impl SlotMapRefresher {
         loop {
             let candidates = self.candidates(map, known);
             self.asked_at = Instant::now();
-            match self.query(&candidates, TIME_LIMIT).await {
+            match self.query(&candidates).await {
                 Ok(table) => {
                     if !map.apply(&table) {
                         // It has not heard yet of what the owner of a slot has said.
@@ -208,15 +242,11 @@ impl SlotMapRefresher {
 
     /// The map, from the first node whose report can be believed. The node that was believed last is asked first,
     /// each other one when those before it were of no use, or are slow.
-    async fn query(
-        &mut self,
-        candidates: &[Address],
-        time_limit: Duration,
-    ) -> Result<Table, Failed> {
-        type Asking = BoxFuture<'static, (Address, Result<SlotReport, ConnectionError>)>;
+    async fn query(&mut self, candidates: &[Address]) -> Result<Table, Failed> {
+        type Asking = BoxFuture<'static, Answer<SlotReport>>;
         let mut asking = FuturesUnordered::<Asking>::new();
         if let Some(source) = self.source.take() {
-            asking.push(Box::pin(ask_again(source, time_limit)));
+            asking.push(Box::pin(ask_again(source, TIME_LIMIT)));
         }
         let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
@@ -236,7 +266,7 @@ impl SlotMapRefresher {
                 () = tokio::time::sleep_until(next_at), if candidates.len() > 0 => {
                     if let Some(address) = candidates.next() {
                         let settings = self.settings.at(address, Expected::Nothing);
-                        asking.push(Box::pin(ask(settings, address.clone(), time_limit)));
+                        asking.push(Box::pin(ask(settings, address.clone(), TIME_LIMIT)));
                     }
                     next_at = Instant::now() + HEDGE_AFTER;
                     continue;
@@ -336,11 +366,7 @@ fn failed(order: &[&Address], mut problems: Vec<(Address, ConnectionError)>) -> 
 }
 
 /// Asks a node over a connection of its own.
-async fn ask(
-    settings: Settings,
-    address: Address,
-    time_limit: Duration,
-) -> (Address, Result<SlotReport, ConnectionError>) {
+async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answer<SlotReport> {
     let asking = async {
         let (connection, task) = Connection::open(&settings, Role::Commands).await?;
         let (epoch, ranges) = report(&connection, &address, time_limit).await?;
@@ -362,10 +388,7 @@ async fn ask(
 }
 
 /// Asks a node once more.
-async fn ask_again(
-    source: Source,
-    time_limit: Duration,
-) -> (Address, Result<SlotReport, ConnectionError>) {
+async fn ask_again(source: Source, time_limit: Duration) -> Answer<SlotReport> {
     let address = source.address.clone();
     let reported = report(&source.connection, &address, time_limit).await;
     let report = reported.map(|(epoch, ranges)| SlotReport {
@@ -410,6 +433,9 @@ const REFRESH_GAP_MIN: Duration = Duration::from_millis(50);
 
 /// The next node is asked beside one that has not responded by then.
 const HEDGE_AFTER: Duration = Duration::from_millis(100);
+
+/// When a client connects and a seed has reported, the others are waited for this long.
+const SEED_WAIT: Duration = Duration::from_millis(250);
 
 /// The nodes that respond report a lower epoch for this long before it is believed, if others do not respond.
 const STALE_ACCEPTED_AFTER: Duration = Duration::from_secs(5);

@@ -26,7 +26,9 @@ use tokio::sync::broadcast::error::RecvError;
 use super::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use super::transport::TransportConnection;
-use super::transport::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
+use super::transport::{
+    Arg, BoxFuture, Change, ConnectionError, NO_LIMIT, PubSubEvent, Reply, Role,
+};
 use crate::server_error;
 
 pub(super) use failed::{Failed, connect_error};
@@ -60,14 +62,14 @@ impl Connection {
         if let Some(name) = &settings.client_name {
             let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
             let named = connection.command("CLIENT", &words, settings.command_timeout);
-            named.await?;
+            named.await?.into_text()?;
         }
         Ok((connection, task))
     }
 
     /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on
     /// it is executed even if this future is dropped. If it is not written by the timeout, it is
-    /// not written later either.
+    /// not written later either. With `NO_LIMIT` it is written for as long as the connection lives.
     ///
     /// On the heap: fred's future would make those of all callers many times larger, also while they
     /// only wait for the lock.
@@ -249,9 +251,11 @@ async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError>
 
 /// One write, and a timeout that also stops a late first write.
 fn options(timeout: Duration) -> Options {
+    // fred treats zero as no timeout, and the absence of a timeout as its default.
+    let is_limited = timeout != NO_LIMIT;
     Options {
         max_attempts: Some(1),
-        timeout: Some(timeout),
+        timeout: Some(if is_limited { timeout } else { Duration::ZERO }),
         ..Options::default()
     }
 }

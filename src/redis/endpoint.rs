@@ -32,7 +32,7 @@ pub(super) type Identify = Box<dyn Fn(Option<&ServerId>) -> Identified + Send + 
 /// Address, settings and identity of one server. The first two may change: the next connection uses them.
 pub(super) struct Endpoint {
     known: Mutex<Known>,
-    /// `None`: there is one server, whoever it is.
+    /// `None`: there is only one server, and its identity does not matter.
     identify: Option<Identify>,
 }
 

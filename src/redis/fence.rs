@@ -103,7 +103,7 @@ pub(super) async fn kill(
         .await
     {
         Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
-        Ok(_) => Ok(ConnectionFence::NotPermitted),
+        Ok(_) => Err(ConnectionError::out_of_step()),
         Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => {
             Ok(ConnectionFence::NotPermitted)
         }
@@ -145,12 +145,11 @@ pub(super) async fn identify(
         .command("CLIENT", &[Arg::Fixed("INFO")], timeout)
         .await
     {
-        Ok(Reply::Text(text)) => text,
-        Ok(_) => return Ok(None),
+        Ok(reply) => reply.into_text()?,
         Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => return Ok(None),
         Err(problem) => return Err(problem),
     };
-    Ok(Identity::read(&text))
+    Ok(text.and_then(|text| Identity::read(&text)))
 }
 
 /// Tests the permission to kill before it is needed, with a kill that matches no client.

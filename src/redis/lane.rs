@@ -147,7 +147,7 @@ impl Lane {
             .send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
-    #[cfg(test)]
+    /// Whether there is to be a connection.
     pub(super) fn is_wanted(&self) -> bool {
         *self.wanted.borrow()
     }

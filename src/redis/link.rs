@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answers, Expected, Misfit, Misfits};
 use super::connection::Connection;
 use super::fence::Identity;
-use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
+use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
 use crate::error::Cause;
 use crate::runtime::event;
 use crate::script::Call;
@@ -30,6 +30,9 @@ pub(crate) struct Link {
     pub(super) identity: Option<Identity>,
     /// Replies read so far. While this grows, a missing reply is only slow.
     replies: AtomicU64,
+    /// When the oldest command without a reply casts doubt on the connection, in microseconds since it
+    /// was opened; `NEVER` if there is none. Its caller may leave before; then a later one doubts.
+    doubt_at: AtomicU64,
     /// The value of `replies` when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
@@ -91,6 +94,7 @@ impl Link {
             answers: Answers::new(misfits),
             identity,
             replies: AtomicU64::new(0),
+            doubt_at: AtomicU64::new(NEVER),
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -107,6 +111,12 @@ impl Link {
 
     /// Whether no reply came since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
+        // Callers that left do not read their replies.
+        match self.answers.catch_up() {
+            Ok(true) => self.note_reply(),
+            Ok(false) => {}
+            Err(_) => self.end(),
+        }
         self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
     }
 
@@ -171,13 +181,13 @@ impl Link {
             let source = self.cause(text);
             Err(SendError::Unknown { source, sent_at })
         };
-        let answer = |timeout| match words {
-            Words::Name => self.connection.command("EVALSHA", &args, timeout),
-            Words::Text => self.connection.command("EVAL", &args, timeout),
-            Words::TextAsking => self.connection.asking("EVAL", &args, timeout),
+        let reply = match words {
+            Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
+            Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
+            Words::TextAsking => self.connection.asking("EVAL", &args, NO_LIMIT),
         };
         match self
-            .exchange(answer, expected(words, call), sent_at, limit)
+            .exchange(reply, expected(words, call), sent_at, limit)
             .await
         {
             Ok(reply) => Ok((reply, sent_at)),
@@ -199,28 +209,29 @@ impl Link {
     }
 
     /// One command and its reply. A caller that has waited for a while makes the supervisor check
-    /// the connection, and keeps waiting: the reply may only be slow.
+    /// the connection, and keeps waiting: the reply may only be slow. A reply that comes after its
+    /// caller's limit is still judged, so `reply` has no limit of its own.
     async fn exchange(
         &self,
-        send: impl FnOnce(Duration) -> BoxFuture<'static, Result<Reply, ConnectionError>>,
+        reply: BoxFuture<'static, Result<Reply, ConnectionError>>,
         expected: Expected,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
-        let timeout = limit.until.saturating_duration_since(start);
-        if timeout.is_zero() {
-            // fred treats zero as no timeout.
-            return Err(ConnectionError::Timeout("no time left".to_owned()));
-        }
-        let mut answer = pin!(self.answers.to(send(timeout), expected));
+        let mut answer = pin!(self.answers.to(reply, expected));
         let mut replies = self.replies.load(Ordering::Relaxed);
         let mut doubt_at = start + limit.silence;
+        self.note_sent(start, doubt_at, replies);
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut answer => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
-                () = tokio::time::sleep_until(doubt_at), if doubt_at < limit.until => {
+                () = tokio::time::sleep_until(doubt_at.min(limit.until)) => {
+                    if limit.until <= doubt_at {
+                        self.look_doubtful(replies, limit.until);
+                        return Err(ConnectionError::Timeout("no answer in time".to_owned()));
+                    }
                     replies = self.look_doubtful(replies, doubt_at);
                     doubt_at = Instant::now() + limit.silence;
                 }
@@ -228,15 +239,13 @@ impl Link {
         };
         match &answer {
             Ok(_) | Err(ConnectionError::Refused(_)) => {
-                self.replies.fetch_add(1, Ordering::Relaxed);
+                self.note_reply();
             }
-            Err(ConnectionError::Timeout(_)) => {
-                self.look_doubtful(replies, limit.until);
-            }
-            Err(ConnectionError::Lost(_) | ConnectionError::NoSockets) => {
+            Err(
+                ConnectionError::Timeout(_) | ConnectionError::Lost(_) | ConnectionError::NoSockets,
+            ) => {
                 // A resend on it would be lost too.
-                self.broken.notify_one();
-                self.ended.cancel();
+                self.end();
             }
         }
         answer
@@ -248,10 +257,42 @@ impl Link {
         let replies = self.replies.load(Ordering::Relaxed);
         let late = Instant::now() > due + STALL;
         if replies == before && !late {
-            self.doubted_at.store(replies, Ordering::Relaxed);
-            self.doubt.notify_one();
+            self.cast_doubt(replies);
         }
         replies
+    }
+
+    fn cast_doubt(&self, replies: u64) {
+        self.doubted_at.store(replies, Ordering::Relaxed);
+        self.doubt.notify_one();
+    }
+
+    /// Notes when a command without a reply casts doubt. If an earlier one has no reply and its time is
+    /// over, this casts the doubt on behalf of its caller, which may have left.
+    fn note_sent(&self, start: Instant, doubt_at: Instant, replies: u64) {
+        let micros = |at: Instant| {
+            let since_opened = at.duration_since(self.opened_at);
+            u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
+        };
+        let (doubt_at, unset) = (micros(doubt_at), NEVER);
+        let noted =
+            self.doubt_at
+                .compare_exchange(unset, doubt_at, Ordering::Relaxed, Ordering::Relaxed);
+        if noted.is_err_and(|earlier| earlier <= micros(start)) {
+            self.cast_doubt(replies);
+        }
+    }
+
+    /// Commands that are still without a reply count from the next send.
+    fn note_reply(&self) {
+        self.replies.fetch_add(1, Ordering::Relaxed);
+        self.doubt_at.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// Ends the connection for its callers, and has it replaced.
+    fn end(&self) {
+        self.broken.notify_one();
+        self.ended.cancel();
     }
 
     /// Sends a script once, by its text, whatever the server knows.
@@ -274,9 +315,9 @@ impl Link {
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = [Arg::Number(replicas.into()), Arg::Number(within)];
-        let answer = |timeout| self.connection.command("WAIT", &words, timeout);
+        let reply = self.connection.command("WAIT", &words, NO_LIMIT);
         let expected = Expected::of("WAIT", is_number);
-        match self.exchange(answer, expected, Instant::now(), limit).await {
+        match self.exchange(reply, expected, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
@@ -296,9 +337,9 @@ impl Link {
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
         for way in ways {
-            let answer = |timeout| self.connection.command(way, &words, timeout);
+            let reply = self.connection.command(way, &words, NO_LIMIT);
             let expected = Expected::of(way, is_number);
-            let announced = self.exchange(answer, expected, Instant::now(), limit);
+            let announced = self.exchange(reply, expected, Instant::now(), limit);
             if let Err(problem) = announced.await {
                 event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
             }
@@ -308,9 +349,9 @@ impl Link {
     /// Waits for an answer to a command that does nothing. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let answer = |timeout| self.connection.command("PING", &[], timeout);
+        let reply = self.connection.command("PING", &[], NO_LIMIT);
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
-        match self.exchange(answer, expected, sent_at, limit).await {
+        match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(SendError::Unknown {
                 source: self.cause(problem.into_text()),
@@ -338,6 +379,8 @@ fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
 fn is_number(reply: &Reply) -> bool {
     matches!(reply, Reply::Number(_))
 }
+
+const NEVER: u64 = u64::MAX;
 
 /// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);

@@ -39,10 +39,16 @@ pub(super) async fn node_id(
     timeout: Duration,
 ) -> Result<Option<ServerId>, ConnectionError> {
     let answer = |word| connection.command("CLUSTER", &[Arg::Fixed(word)], timeout);
-    if let Some(Reply::Text(id)) = permitted(answer("MYID").await)? {
-        return Ok(Some(id.into()));
+    if let Some(id) = permitted(answer("MYID").await)? {
+        return Ok(id.into_text()?.map(Into::into));
     }
     let table = permitted(answer("SLOTS").await)?;
+    if table
+        .as_ref()
+        .is_some_and(|table| !matches!(table, Reply::List(_)))
+    {
+        return Err(ConnectionError::out_of_step());
+    }
     let ranges = table.and_then(|table| slots::read(&table, address));
     let ranges = ranges.unwrap_or_default();
     let itself = slots::servers(&ranges).find(|server| server.address == *address);
@@ -55,9 +61,10 @@ async fn run_id(
     timeout: Duration,
 ) -> Result<Option<ServerId>, ConnectionError> {
     let answer = connection.command("INFO", &[Arg::Fixed("server")], timeout);
-    let Some(Reply::Text(text)) = permitted(answer.await)? else {
+    let Some(reply) = permitted(answer.await)? else {
         return Ok(None);
     };
+    let text = reply.into_text()?.unwrap_or_default();
     Ok(field(&text, "run_id").map(Into::into))
 }
 
@@ -85,17 +92,17 @@ pub(super) async fn works(
     timeout: Duration,
 ) -> Result<Option<u64>, ConnectionError> {
     let reply = connection.command("CLUSTER", &[Arg::Fixed("INFO")], timeout);
-    let Reply::Text(text) = reply.await? else {
-        return Ok(None);
-    };
+    let text = reply.await?.into_text()?.unwrap_or_default();
     let epoch = field(&text, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
     Ok((field(&text, "cluster_state") == Some("ok")).then(|| epoch.unwrap_or(0)))
 }
 
 async fn is_primary(connection: &Connection, timeout: Duration) -> Result<bool, ConnectionError> {
     let reply = connection.command("ROLE", &[], timeout).await?;
-    Ok(match reply {
-        Reply::List(items) => matches!(items.first(), Some(Reply::Text(role)) if role == "master"),
-        _ => false,
-    })
+    match reply {
+        Reply::List(items) => {
+            Ok(matches!(items.first(), Some(Reply::Text(role)) if role == "master"))
+        }
+        _ => Err(ConnectionError::out_of_step()),
+    }
 }

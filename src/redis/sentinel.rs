@@ -11,8 +11,6 @@ mod reports;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -22,6 +20,7 @@ use super::backoff::Backoff;
 use super::connection::{Connection, Failed, Task};
 use super::endpoint::ServerId;
 use super::map::{Map, Table};
+use super::seeds::{self, Answer};
 use super::settings::Settings;
 use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
 use crate::error::Error;
@@ -52,30 +51,14 @@ impl Sentinels {
     /// Fills the map for the first time: every sentinel is asked once, all at the same time.
     pub(super) async fn begin(&self, map: &Map) -> Result<(), Error> {
         let addresses = self.reports.lock().addresses();
-        let mut asking: FuturesUnordered<_> = addresses
-            .iter()
-            .map(|address| self.first(address))
-            .collect();
+        let asking = addresses.iter().map(|address| self.first(address.clone()));
         let (mut primary, mut failed) = (None, Failed::default());
-        let mut until = None;
-        loop {
-            let asked = async {
-                match until {
-                    Some(until) => tokio::time::timeout_at(until, asking.next()).await.ok()?,
-                    None => asking.next().await,
-                }
-            };
-            match asked.await {
-                Some((address, Ok(report))) => {
-                    primary = self.believe(address, report);
-                    // A client that connects while a sentinel is stale has seen no failover, so the others are
-                    // waited for, but not those that hang.
-                    until.get_or_insert_with(|| Instant::now() + TIME_LIMIT);
-                }
-                Some((address, Err(problem))) => {
-                    failed.add(address.to_string().into(), problem);
-                }
-                None => break,
+        // A client that connects while a sentinel is stale has seen no failover, so the others are waited for, but
+        // not those that hang.
+        for (address, answer) in seeds::answers(asking, TIME_LIMIT).await {
+            match answer {
+                Ok(report) => primary = self.believe(&address, report),
+                Err(problem) => failed.add(address.to_string().into(), problem),
             }
         }
         if let Some(primary) = primary {
@@ -96,14 +79,11 @@ impl Sentinels {
     }
 
     /// The first answer of a sentinel.
-    async fn first<'a>(
-        &self,
-        address: &'a Address,
-    ) -> (&'a Address, Result<Report, ConnectionError>) {
+    async fn first(&self, address: Address) -> Answer<Report> {
         let asking = async {
-            let settings = self.settings.at_sentinel(address);
+            let settings = self.settings.at_sentinel(&address);
             let (connection, _task) = Connection::open(&settings, Role::Commands).await?;
-            self.query(&connection, address).await
+            self.query(&connection, &address).await
         };
         let asked = tokio::time::timeout(self.settings.command_timeout, asking).await;
         (address, asked.unwrap_or_else(|_| Err(silent())))

@@ -13,6 +13,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error;
 
@@ -56,6 +57,17 @@ impl Reply {
         }
     }
 
+    /// The text of a reply that has to be one; `None` if it is not UTF-8.
+    pub(crate) fn into_text(self) -> Result<Option<String>, ConnectionError> {
+        match self {
+            Self::Text(text) => Ok(Some(text)),
+            Self::Bytes(_) => Ok(None),
+            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => {
+                Err(ConnectionError::out_of_step())
+            }
+        }
+    }
+
     /// What it looks like, whatever its values.
     pub(crate) fn shape(&self) -> &'static str {
         match self {
@@ -82,6 +94,9 @@ impl Reply {
         })
     }
 }
+
+/// As the timeout of a command: it waits for its reply as long as the connection lives.
+pub(crate) const NO_LIMIT: Duration = Duration::MAX;
 
 /// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -131,6 +146,11 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// A reply was one that its command cannot have: the connection is of no use.
+    pub(crate) fn out_of_step() -> Self {
+        Self::Lost("replies are out of step with their commands".to_owned())
+    }
+
     pub(crate) fn into_text(self) -> String {
         match self {
             Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
@@ -183,7 +203,7 @@ mod custom {
     /// One connection.
     pub trait TransportConnection: Send + Sync + 'static {
         /// Sends one command, once, and waits for its answer. The first poll hands it over; from
-        /// then on it is executed even if the future is dropped.
+        /// then on it is executed even if the future is dropped. `Duration::MAX` is no timeout.
         fn command(
             &self,
             name: &'static str,

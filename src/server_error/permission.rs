@@ -88,14 +88,16 @@ pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
     names.map(|name| format!("+{name}"))
 }
 
-/// The pattern that a text alone matches.
+/// The pattern that matches this text, and nothing else unless the text contains what a rule of an ACL cannot: ASCII
+/// whitespace and NUL. `?` stands for each of these.
 pub(crate) fn pattern_of(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for letter in text.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
+        match letter {
+            '*' | '?' | '[' | ']' | '\\' => pattern.extend(['\\', letter]),
+            '\0' | '\t'..='\r' | ' ' => pattern.push('?'),
+            _ => pattern.push(letter),
         }
-        pattern.push(letter);
     }
     pattern
 }

@@ -35,6 +35,8 @@ pub struct NodeView {
     pub moved: Vec<(u16, usize)>,
     /// Slots that it sends on with ASK.
     pub ask: Vec<(u16, usize)>,
+    /// What it answers to a question about sharded channels, of which Redis 6.2 knows nothing.
+    pub no_shards: Option<&'static str>,
     /// It accepts connections and does not respond.
     pub silent: bool,
     /// Its user may ask for the identity of the node.
@@ -84,11 +86,9 @@ impl NodeView {
             ("CLUSTER", "MYID") if self.may_ask_id => {
                 Scripted::Answer(format!("return '{}'", self.id))
             }
-            ("CLUSTER", "MYID") => Scripted::Answer(
-                "return redis.error_reply('NOPERM this user has no permissions to run it')"
-                    .to_owned(),
-            ),
+            ("CLUSTER", "MYID") => error("NOPERM this user has no permissions to run it"),
             ("CLUSTER", "SLOTS") => Scripted::Answer(self.slots()),
+            ("PUBSUB", "SHARDNUMSUB") => self.no_shards.map_or(Scripted::Pass, error),
             ("ASKING", _) => Scripted::Answer("return redis.status_reply('OK')".to_owned()),
             ("EVAL" | "EVALSHA", _) if word(2) != "0" => self.serve(slot(word(3)), asking),
             _ => Scripted::Pass,
@@ -98,9 +98,7 @@ impl NodeView {
     fn serve(&self, slot: u16, asking: bool) -> Scripted {
         let there = |kind: &str, owner: usize| {
             let port = self.nodes[owner].1;
-            Scripted::Answer(format!(
-                "return redis.error_reply('{kind} {slot} 127.0.0.1:{port}')"
-            ))
+            error(&format!("{kind} {slot} 127.0.0.1:{port}"))
         };
         if let Some((_, to)) = self.ask.iter().find(|(asked, _)| *asked == slot) {
             return there("ASK", *to);
@@ -140,6 +138,7 @@ impl FakeCluster {
                 nodes: known.clone(),
                 moved: Vec::new(),
                 ask: Vec::new(),
+                no_shards: None,
                 silent: false,
                 may_ask_id: true,
                 itself: nth,
@@ -214,6 +213,10 @@ impl FakeCluster {
         keys.find(|key| view.owner(slot(key)) == nth)
             .expect("a key")
     }
+}
+
+fn error(text: &str) -> Scripted {
+    Scripted::Answer(format!("return redis.error_reply(\"{text}\")"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -108,3 +108,53 @@ fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues(
     fixture.step(|core, now, out| core.tick(now, out));
     assert!(fixture.core.is_attempting(&permit));
 }
+
+/// Its answer may be there: its call has not applied it.
+#[test]
+fn an_acquire_that_is_not_polled_is_undone_when_others_wait_for_its_end() {
+    for is_nested in [true, false] {
+        let mut fixture = Fixture::new();
+        let outer = is_nested.then(|| fixture.lock(A));
+        let unpolled = fixture.call(A, Order::AtOnce);
+        let permit = fixture.permit(unpolled);
+        let queued = fixture.call(B, Order::Queued);
+        match is_nested {
+            true => _ = fixture.admit(queued),
+            false => {
+                fixture.finds_it_held(queued);
+                fixture.waits(queued, Duration::from_secs(60));
+            }
+        }
+        if let Some(outer) = outer {
+            fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+            assert!(fixture.out.jobs.is_empty(), "its release waits");
+        }
+        fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
+        assert!(!fixture.core.is_attempting(&permit));
+        let (owner, job) = fixture.out.jobs[0];
+        assert_eq!(owner, A);
+        assert_eq!(fixture.job_sends(A, job).0, 0);
+        fixture.job_answered(A, job, 0, None);
+        let mut woken = fixture.out.woken.to_vec();
+        fixture.step(|core, now, out| core.job_step(now, A, job, out));
+        woken.extend(&fixture.out.woken);
+        assert!(woken.contains(&queued), "{woken:?}");
+        fixture.permit(queued);
+        let sent_at = fixture.now;
+        let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+        assert_eq!(taken, Err(Rejected::TakenOver));
+    }
+}
+
+#[test]
+fn a_release_alone_waits_no_longer_for_an_acquire_that_is_not_polled() {
+    let mut fixture = Fixture::new();
+    let outer = fixture.lock(A);
+    let unpolled = fixture.call(A, Order::Queued);
+    fixture.permit(unpolled);
+    assert_eq!(fixture.core.timer(ThreadId::QUEUE), None, "nothing waits");
+    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
+    let (_, job) = fixture.out.jobs[0];
+    assert_eq!(fixture.job_sends(A, job).0, 0);
+}

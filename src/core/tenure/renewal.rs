@@ -22,6 +22,8 @@ impl Tenure {
     pub(super) fn due_at(&self, rules: &Rules) -> Time {
         match self.renewal {
             RenewalState::RetryAt(at) => at,
+            // Its caller has not confirmed it yet, and may not be polled any more.
+            RenewalState::Waiting if !self.confirmed => self.deadline,
             RenewalState::Waiting | RenewalState::InFlight => {
                 let period = rules.watchdog_timeout / 3;
                 let due = self.renewed_at + period;

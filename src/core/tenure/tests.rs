@@ -28,7 +28,10 @@ fn tenure_with(policies: &[LeasePolicy], replicas: u32) -> (Tenure, Vec<HoldId>)
         tenure.add(id, *policy, NOW, LEASE, replicas, &RULES);
         id
     });
-    let holds = holds.collect();
+    let holds: Vec<_> = holds.collect();
+    if replicas > 0 {
+        tenure.confirmed(holds[0], NOW, LEASE, replicas, &RULES);
+    }
     (tenure, holds)
 }
 
@@ -178,6 +181,17 @@ fn a_renewal_that_too_few_replicas_confirm_is_repeated() {
     assert_eq!(tenure.due_at(&RULES), again + secs(10));
 }
 
+/// Its call may not be polled any more.
+#[test]
+fn a_hold_that_its_call_has_not_confirmed_is_not_renewed() {
+    let mut tenure = Tenure::new(NOW);
+    let hold = crate::core::values::Ids::default().hold();
+    tenure.add(hold, WATCHDOG, NOW, LEASE, 1, &RULES);
+    assert_eq!(tenure.begin_renewal(NOW + secs(20), &RULES), None);
+    let end = tenure.deadline;
+    assert_eq!(reasons(&tenure.expire(end)), [LossReason::NotRenewed]);
+}
+
 /// At first only the primary has what a nested hold asked for. Replicas are asked about it before the short lease
 /// of the outer one is over, and then as rarely as ever.
 #[test]
@@ -191,7 +205,9 @@ fn what_a_nested_hold_asks_for_is_confirmed_in_time() {
         (LeasePolicy::Watchdog { limit }, NOW + secs(20)),
     ] {
         let (mut tenure, mut ids) = (Tenure::new(NOW), crate::core::values::Ids::default());
-        tenure.add(ids.hold(), fixed(short), NOW, secs(5), 1, &RULES);
+        let outer = ids.hold();
+        tenure.add(outer, fixed(short), NOW, secs(5), 1, &RULES);
+        tenure.confirmed(outer, NOW, secs(5), 1, &RULES);
         assert_eq!(tenure.due_at(&RULES), NOW + secs(10));
         tenure.add(ids.hold(), nested, later, LEASE, 1, &RULES);
         assert_eq!(tenure.deadline, short);

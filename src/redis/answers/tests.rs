@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
+use test_support::tokio;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -57,7 +58,7 @@ impl Wake for Count {
 }
 
 #[test]
-fn answers_count_in_the_order_of_their_commands_whoever_is_polled_first() {
+fn answers_count_in_the_order_of_their_commands_and_not_of_the_polls() {
     for is_dropped in [false, true] {
         let answers = Answers::new(Arc::default());
         let (first_reading, first) = send(&answers, "first");
@@ -123,6 +124,20 @@ fn what_a_fresh_connection_answers_too_is_the_servers_answer() {
     // And none after an answer that fits.
     assert!(!only(&misfits, "acquire", Reply::Number(1)).1);
     assert!(only(&misfits, "acquire", list()).1);
+}
+
+/// The next incident is not the server's answer, however much other commands have been answered.
+#[tokio::test(start_paused = true)]
+async fn a_misfit_is_the_servers_only_for_a_while() {
+    let misfits = Arc::default();
+    assert!(only(&misfits, "force_unlock", list()).1);
+    // While it goes on, it is known.
+    for _ in 0..5 {
+        tokio::time::advance(KEPT - Duration::from_millis(1)).await;
+        assert!(!only(&misfits, "force_unlock", list()).1);
+    }
+    tokio::time::advance(KEPT).await;
+    assert!(only(&misfits, "force_unlock", list()).1);
 }
 
 #[test]

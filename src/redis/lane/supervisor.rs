@@ -146,6 +146,11 @@ impl Supervisor {
         let doubted = async {
             loop {
                 link.doubt.notified().await;
+                // This process may have stood still: the replies that arrived meanwhile are read first.
+                tokio::time::sleep(CATCH_UP).await;
+                if !link.is_doubted() {
+                    continue;
+                }
                 self.doubted.notify_one();
                 if let Some(opened) = self.open_while_doubted(link).await {
                     return opened;
@@ -358,6 +363,9 @@ pub(super) struct Connected {
     /// notified.
     _ended: DropGuard,
 }
+
+/// How long a process that goes on has to read what has arrived.
+const CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A connection that was used for this long led to the right server.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -25,7 +25,7 @@ pub(super) struct Found {
     pub(super) number: u16,
     /// Another server than before has this number: it was reset, or took the address of one that is gone.
     pub(super) replaced: bool,
-    /// Another number that was given to this address when nobody knew which server it leads to.
+    /// Another number, given to this address before its server was known.
     pub(super) alias: Option<u16>,
 }
 
@@ -44,7 +44,7 @@ impl Found {
 pub(super) enum Outcome {
     /// It is the server that it was taken for.
     Same,
-    /// It does not say who it is, and nobody else has said it.
+    /// It does not report its identity, and no other server has.
     Unknown,
     /// It is another one.
     Other,

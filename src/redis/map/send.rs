@@ -40,7 +40,7 @@ impl Map {
             let Some((number, node)) = which() else {
                 // It may have got one since the map was read.
                 self.around.outdated.notify_one();
-                let again = limit.min(Instant::now() + NOBODY);
+                let again = limit.min(Instant::now() + NO_OWNER);
                 let changed = tokio::time::timeout_at(again, changed).await;
                 if changed.is_err() && again == limit {
                     let source = "no server of the cluster has the slot of this lock";
@@ -183,8 +183,8 @@ impl Map {
     }
 }
 
-/// A slot that nobody has is asked for again after this.
-const NOBODY: Duration = Duration::from_millis(100);
+/// A slot without an owner is asked for again after this.
+const NO_OWNER: Duration = Duration::from_millis(100);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;

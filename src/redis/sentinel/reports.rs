@@ -29,6 +29,8 @@ struct Seen {
     id: Option<ServerId>,
     /// Named by the user, and not learned from another sentinel.
     named: bool,
+    /// Whether it has ever responded.
+    has_responded: bool,
     /// Its last answer, unless it did not respond after that.
     latest: Option<Report>,
     /// Since when it does not respond.
@@ -57,6 +59,7 @@ impl Reports {
         let seen = Seen {
             id,
             named,
+            has_responded: false,
             latest: None,
             silent_since: now,
         };
@@ -102,11 +105,14 @@ impl Reports {
         is_kept
     }
 
-    /// Whose word counts: those that respond, and those that did within the last minute. One that has two
-    /// addresses counts once.
+    /// The sentinels that count: those that respond, and those that have been silent for less than a minute. One
+    /// that has two addresses counts once. One that was learned counts only after its first answer: it may be
+    /// a sentinel that counts already, under an address that only the other sentinels reach.
     fn voters(&self, now: Instant) -> Vec<Option<&Report>> {
-        let counts =
-            |seen: &&Seen| seen.latest.is_some() || now - seen.silent_since < FORGOTTEN_AFTER;
+        let counts = |seen: &&Seen| {
+            let is_known = seen.named || seen.has_responded;
+            seen.latest.is_some() || is_known && now - seen.silent_since < FORGOTTEN_AFTER
+        };
         let mut seen: Vec<_> = self.sentinels.values().filter(counts).collect();
         // One that responds by one of its addresses does respond.
         seen.sort_by_key(|seen| seen.latest.is_none());
@@ -126,6 +132,7 @@ impl Reports {
     ) -> Option<Address> {
         if let Some(seen) = self.sentinels.get_mut(sentinel) {
             seen.latest = Some(report);
+            seen.has_responded = true;
         }
         let voters = self.voters(now);
         let all = voters.iter().all(Option::is_some);
@@ -304,6 +311,28 @@ mod tests {
         assert_eq!(scene.reports(0, 60, report(1, 2)), Some(1));
         let alone = scene.reports(0, 61, report(1, 2));
         assert_eq!(alone, Some(2), "all that count report it");
+    }
+
+    /// Others report it under an address that this client cannot reach, and its identity is unknown.
+    #[test]
+    fn a_sentinel_that_was_learned_counts_only_after_its_first_answer() {
+        let mut scene = Scene::new(1);
+        assert_eq!(scene.reports(0, 0, report(5, 1)), Some(1));
+        let now = scene.at(10);
+        for nth in 1..3 {
+            assert!(scene.reports.learn(&sentinel(nth), None, now));
+            assert!(scene.silent(nth, 11));
+        }
+        assert_eq!(scene.reports(0, 12, report(5, 2)), Some(1));
+        let alone = scene.reports(0, 17, report(5, 2));
+        assert_eq!(alone, Some(2), "it is the only one that ever answered");
+        // From its first answer on it counts.
+        assert_eq!(scene.reports(1, 18, report(5, 2)), Some(2));
+        assert!(scene.silent(1, 19));
+        for secs in [20, 30] {
+            let half = scene.reports(0, secs, report(5, 3));
+            assert_eq!(half, Some(2), "one of two");
+        }
     }
 
     #[test]

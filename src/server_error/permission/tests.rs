@@ -42,13 +42,15 @@ fn a_command_that_a_script_may_not_call_is_named_alone() {
 }
 
 #[test]
-fn a_key_and_a_channel_are_those_of_the_lock_and_match_nothing_else() {
+fn a_key_and_a_channel_are_those_of_the_lock() {
     let script = ALL[0];
     let key = "NOPERM No permissions to access a key";
     let channel = "ERR ACL failure in script: No permissions to access a channel";
     for (lock, text, named) in [
         ("stock:42", key, "~stock:42"),
         ("a*b?[c]\\", key, r"~a\*b\?\[c\]\\"),
+        // A pattern cannot contain them.
+        ("a b\t\n\x0b\x0c\r\0ä", key, "~a?b??????ä"),
         ("stock:42", channel, "&redisson_lock__channel:{stock:42}"),
         ("a{b}*", channel, r"&redisson_lock__channel:a{b}\*"),
     ] {

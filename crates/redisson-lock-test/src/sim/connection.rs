@@ -202,7 +202,7 @@ pub(super) enum Command {
     },
     /// A command of the scripts, sent by itself.
     Direct(Vec<String>),
-    /// One whose effect nobody would see, by its permission.
+    /// One without a visible effect, by its permission.
     Without(&'static str),
     Info,
     Asking,

@@ -35,6 +35,38 @@ fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_queued_before_it_bega
     });
 }
 
+/// Whether the answer of its acquire is there or not: its outer hold was never released, and everybody waited.
+#[test]
+fn a_nested_call_that_is_not_polled_delays_others_by_two_commands_at_most() {
+    play(true, async |fixture| {
+        let (lock_of, outer) = (fixture.task(0), fixture.task(0).lock().await.expect("free"));
+        let mut nested = Box::pin(lock_of.lock());
+        assert!(poll_once(nested.as_mut()).await.is_pending());
+        let queued = begin(lock(&fixture.task(1))).await;
+        drop(outer);
+        let next = tokio::time::timeout(ms(2_500), queued).await;
+        let next = next.expect("soon").expect("no panic").expect("free");
+        next.unlock().await.expect("held");
+        // Polled again, it takes the lock for itself.
+        nested.await.expect("free").unlock().await.expect("held");
+    });
+}
+
+#[test]
+fn an_attempt_that_is_not_polled_delays_others_by_two_commands_at_most() {
+    play(true, async |fixture| {
+        let lock_of = fixture.task(0);
+        let mut attempt = Box::pin(lock_of.try_lock());
+        assert!(poll_once(attempt.as_mut()).await.is_pending());
+        let queued = begin(lock(&fixture.task(1))).await;
+        let next = tokio::time::timeout(ms(2_500), queued).await;
+        let next = next.expect("soon").expect("no panic").expect("free");
+        next.unlock().await.expect("held");
+        let guard = attempt.await.expect("answered").expect("free");
+        guard.unlock().await.expect("held");
+    });
+}
+
 /// It waited for the lease of a lock that was not locked any more.
 #[test]
 fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_listens() {

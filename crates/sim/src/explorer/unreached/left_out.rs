@@ -14,6 +14,7 @@ pub(super) const LEFT_OUT: &[Unreached] = &[
         &[I::Leaves, I::RenewUnknown],
         NO_WORLD,
     ),
+    (&[R::AloneThenRelease], &[I::Leaves], NO_WORLD),
     (&[R::NestedAtOnce, R::Unlocks], &[I::UnlockLost], NO_WORLD),
     (
         &[
