@@ -40,23 +40,21 @@ mod values;
 use std::sync::Arc;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
-pub use handover::ReleaseSend;
 pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
 };
-pub use op::Unlock;
 #[cfg(feature = "test-util")]
 pub use op::{Granted, UnderWay};
 #[cfg(feature = "test-util")]
 pub use owner_state::OwnerView;
 pub use queue::{LeaseKind, Order, Terms};
-pub use release::{JobStep, NoReply, ReleaseAnswer, ReleaseStart};
+pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
     Busy, Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, LossReason, OpId,
-    Rules, ThreadId, Time, Total, WaiterId,
+    Rules, ThreadId, Time, Total, Unlocked, WaiterId,
 };
 
 use op::Attempt;
@@ -99,7 +97,6 @@ struct Front {
     head: WaiterId,
     head_may_contend: bool,
     freed: bool,
-    next_stuck: Option<Time>,
     yield_until: Option<Time>,
 }
 
@@ -230,9 +227,6 @@ impl LockCore {
     /// The owner's own calls that can go on: those who waited for its operation, and those who may
     /// nest into its hold or have to hear of its loss. One at a time; its end wakes the next.
     fn wake_own(&mut self, owner: ThreadId, before: Seen, after: Seen, out: &mut Effects) {
-        if before.acquiring && !after.acquiring {
-            out.acquires_ended.push(owner);
-        }
         if before == after || !after.idle {
             return;
         }
@@ -250,7 +244,6 @@ impl LockCore {
             head: self.queue.head()?,
             head_may_contend: !self.owners.block(),
             freed: self.freed_at.is_some(),
-            next_stuck: self.next_stuck(),
             yield_until: self.yield_until(None),
         })
     }
@@ -266,9 +259,7 @@ impl LockCore {
             before.filter(|before| after.is_some_and(|after| after.head == before.head));
         if let Some(after) = after {
             let head_may_go_on = same_head.is_none_or(|before| {
-                after.head_may_contend && !before.head_may_contend
-                    || after.freed && !before.freed
-                    || after.next_stuck.is_some() && after.next_stuck != before.next_stuck
+                after.head_may_contend && !before.head_may_contend || after.freed && !before.freed
             });
             if head_may_go_on {
                 self.begin_turn(now, after.head, after.freed);
@@ -281,13 +272,6 @@ impl LockCore {
                 out.wake(waiter);
             }
         }
-    }
-
-    /// When the next of the unlocks that are under way counts as stuck: its caller does not poll it.
-    /// A waiter asks again then although nothing has happened.
-    pub fn next_stuck(&self) -> Option<Time> {
-        let (since, _) = self.owners.first_unlock()?;
-        Some(since + self.rules.command_timeout)
     }
 
     /// Until when an attempt at once lets the head of the queue go first. All share one connection,
@@ -313,8 +297,6 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
-            let owners = core.owners.iter().map(|(owner, _)| owner);
-            out.acquires_ended.extend(owners);
         });
     }
 

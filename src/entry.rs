@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
     Admission, Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Rejected,
-    ReleaseStart, Terms, ThreadId, Time, Unlock, WaiterId,
+    Terms, ThreadId, Time, Unlocked, WaiterId,
 };
-
+use crate::error::{Error, Operation};
 use crate::few::Few;
 use crate::measure;
 use crate::redis::Route;
@@ -37,7 +37,7 @@ pub(crate) struct Locks {
     pub(crate) timers: Timers<Entry>,
     pub(crate) table: Table<Entry>,
     ids: AtomicU64,
-    /// Spawns the release job of an owner.
+    /// Spawns the job of a release.
     start_job: fn(Arc<Entry>, ThreadId, OpId),
 }
 
@@ -101,8 +101,10 @@ struct State {
     /// What the core knows by number: holds and waiters.
     holds: Few<HoldId, Arc<HoldStatus>>,
     waiters: Few<WaiterId, Arc<Notify>>,
-    /// For unlocks that wait for the end of an acquire.
-    acquires: Few<ThreadId, Arc<Notify>>,
+    /// Unlocks that wait for their outcome.
+    unlocks: Few<HoldId, oneshot::Sender<Result<(), Error>>>,
+    /// Release jobs that wait for something, and are not to keep a caller waiting with it.
+    pausing: Few<ThreadId, Arc<Notify>>,
     /// Itself, while the core remembers an owner.
     itself: Option<Arc<Entry>>,
 }
@@ -113,7 +115,8 @@ impl State {
             core,
             holds: Few::default(),
             waiters: Few::default(),
-            acquires: Few::default(),
+            unlocks: Few::default(),
+            pausing: Few::default(),
             itself: None,
         }
     }
@@ -125,7 +128,7 @@ struct Deferred {
     effects: Effects,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<Notify>; 2]>,
-    acquires: SmallVec<[Arc<Notify>; 1]>,
+    unlocked: SmallVec<[(oneshot::Sender<Result<(), Error>>, Unlocked); 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
     itself: Option<Arc<Entry>>,
@@ -163,7 +166,7 @@ impl Entry {
             self.write_down(&mut state, counted, &mut deferred);
             answer
         };
-        self.apply(&deferred);
+        self.apply(&mut deferred);
         answer
     }
 
@@ -181,9 +184,9 @@ impl Entry {
                 deferred.woken.push(Arc::clone(woken));
             }
         }
-        for owner in &effects.acquires_ended {
-            if let Some(ended) = state.acquires.remove(owner) {
-                deferred.acquires.push(ended);
+        for (hold, outcome) in &effects.unlocked {
+            if let Some(unlock) = state.unlocks.remove(hold) {
+                deferred.unlocked.push((unlock, *outcome));
             }
         }
         let counts = state.core.counts();
@@ -199,14 +202,14 @@ impl Entry {
 
     /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
     /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
-    fn apply(self: &Arc<Self>, deferred: &Deferred) {
+    fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
         #[cfg(feature = "test-util")]
         crate::test_util::before_effects();
         let Deferred {
             effects,
             ended,
             woken,
-            acquires,
+            unlocked,
             progress,
             itself: _,
         } = deferred;
@@ -218,9 +221,16 @@ impl Entry {
         woken
             .iter()
             .for_each(|waiter| isolated(|| waiter.notify_one()));
-        acquires
-            .iter()
-            .for_each(|ended| isolated(|| ended.notify_waiters()));
+        for (unlock, outcome) in unlocked.drain(..) {
+            let outcome = match outcome {
+                Unlocked::Released => Ok(()),
+                Unlocked::Lost(reason) => Err(Error::lost(self.name.given(), reason)),
+                // The receiver learns it from the end of the channel.
+                Unlocked::Failed => continue,
+            };
+            // Its future may be dropped by now.
+            isolated(|| _ = unlock.send(outcome));
+        }
         if *progress {
             isolated(|| shared.tally.announce());
         }
@@ -320,27 +330,65 @@ impl Entry {
         taken
     }
 
-    /// Begins an unlock, or waits for its turn. If an acquire of the owner is under way, its end is registered for before
-    /// the mutex is free, so that it cannot be missed.
-    pub(crate) fn unlock_or_wait(
+    /// Begins an unlock. `None`: the hold was released before.
+    pub(crate) fn unlock(
         self: &Arc<Self>,
         owner: ThreadId,
         hold: HoldId,
-    ) -> Result<UnlockStart, LossReason> {
-        self.step_with(|state, now, out| {
-            Ok(match state.core.begin_unlock(now, owner, hold, out)? {
-                ReleaseStart::Send(unlock) => UnlockStart::Send(unlock),
-                ReleaseStart::NotHeld => UnlockStart::NotHeld,
-                ReleaseStart::OwnerBusy { since } => {
-                    let ended = state.acquires.get_or_insert_with(owner, Arc::default);
-                    let ended = Arc::clone(ended);
-                    UnlockStart::Wait {
-                        since,
-                        acquire: ended.notified_owned(),
-                    }
-                }
-            })
-        })
+    ) -> Result<Option<Outcome>, LossReason> {
+        let (pausing, outcome) = self.step_with(|state, now, out| {
+            if !state.core.unlock(now, owner, hold, out)? {
+                return Ok((None, None));
+            }
+            // Its cell is there before the mutex is free, so that no outcome can be missed.
+            let (cell, outcome) = oneshot::channel();
+            state.unlocks.insert(hold, cell);
+            Ok((state.pausing.remove(&owner), Some(outcome)))
+        })?;
+        pausing.iter().for_each(|job| job.notify_waiters());
+        Ok(outcome)
+    }
+
+    /// Completes when the next caller joins the release of this owner, which is under way.
+    pub(crate) fn joined(&self, owner: ThreadId) -> OwnedNotified {
+        let mut state = self.state.lock();
+        let pausing = state.pausing.get_or_insert_with(owner, Arc::default);
+        Arc::clone(pausing).notified_owned()
+    }
+
+    /// The job of this owner's release does not wait any more.
+    pub(crate) fn goes_on(&self, owner: ThreadId) {
+        self.state.lock().pausing.remove(&owner);
+    }
+
+    /// An attempt of a release has failed: so have the unlocks that were part of it. Returns whether there
+    /// were any, who have the error then.
+    pub(crate) fn release_failed(
+        self: &Arc<Self>,
+        owner: ThreadId,
+        op: OpId,
+        maybe_executed: bool,
+        error: Error,
+    ) -> bool {
+        let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
+            state
+                .core
+                .release_failed(now, owner, op, maybe_executed, out);
+            let failed = out.unlocked.drain(..);
+            failed
+                .filter_map(|(hold, _)| state.unlocks.remove(&hold))
+                .collect()
+        });
+        let reported = !failed.is_empty();
+        let mut error = Some(error);
+        for unlock in failed {
+            let error = error.take().unwrap_or_else(|| {
+                let text = "an earlier unlock of the same owner has failed with it";
+                self.route().no_answer(Operation::Unlocking, text)
+            });
+            isolated(|| _ = unlock.send(Err(error)));
+        }
+        reported
     }
 
     /// The status of a hold that has not ended.
@@ -370,16 +418,8 @@ impl Entry {
     }
 }
 
-/// How an unlock begins.
-pub(crate) enum UnlockStart {
-    Send(Unlock),
-    NotHeld,
-    /// An acquire of the same owner is under way since then.
-    Wait {
-        since: Time,
-        acquire: OwnedNotified,
-    },
-}
+/// The outcome of an unlock that is under way.
+pub(crate) type Outcome = oneshot::Receiver<Result<(), Error>>;
 
 impl Drop for Entry {
     fn drop(&mut self) {

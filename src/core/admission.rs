@@ -150,7 +150,6 @@ impl LockCore {
             (Life::Open | Life::Closing | Life::Closed, _) => return Err(Rejected::Closed),
         };
         let owner = waiter.owner;
-        self.take_over_stuck(now, out);
         self.asks(now, id);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
@@ -195,7 +194,7 @@ impl LockCore {
                     .queue
                     .has_others(owner, id)
                     .then(|| now + self.rules.command_timeout);
-                let limits = [self.next_stuck(), others, stands_back];
+                let limits = [others, stands_back];
                 let again = limits.into_iter().flatten().min();
                 Ok(Admission::Queued { again })
             }

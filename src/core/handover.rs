@@ -4,7 +4,7 @@
 //! A pass is one operation of both owners, with one answer. For the giver it is a release that is under
 //! way, for the receiver an acquire that somebody else sends. If it is answered, the receiver has the
 //! field, but no hold before its call picks the lock up: a hold that nobody knows of is not renewed.
-//! If it is not answered, each owner gets a job that releases what it may have: whichever of the two
+//! If it is not answered, each owner has a release of what it may have: whichever of the two
 //! fields is there goes, and no send of the pass comes later, because all of them went over the same
 //! connection before.
 //!
@@ -21,16 +21,8 @@ use super::hold::local_deadline;
 use super::op::{Grant, Pass};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, Row, Waiter};
+use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, ThreadId, Time, Total, WaiterId};
-
-/// What a release says when it is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ReleaseSend {
-    /// The count to go to, and the lease that is still promised to the holds that are left.
-    Count { target: u32, lease: Duration },
-    /// The field that gets the lock instead, and its lease.
-    Pass { to: Arc<str>, lease: Duration },
-}
 
 /// What became of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,67 +36,8 @@ pub(super) enum Passed {
 }
 
 impl LockCore {
-    /// A release is about to be sent, by a caller or a job. Answers what it has to say at this moment.
-    /// `None`: it is over, or somebody else's by now. `may_pass`: the connection allows for a hand-over.
-    pub fn release_sent(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        op: OpId,
-        may_pass: bool,
-        out: &mut Effects,
-    ) -> Option<ReleaseSend> {
-        let rules = Arc::clone(&self.rules);
-        self.step(now, out, |core, out| {
-            if !core.is_at_release(owner, op) {
-                return None;
-            }
-            let pass = match core.pass_under_way(owner) {
-                None if may_pass => core.begin_pass(now, owner, out),
-                pass => pass,
-            };
-            core.change(now, owner, out, |own, _| {
-                let target = own.tenure.target();
-                if let Some(release) = own.op.release_mut().filter(|_| target == 0) {
-                    release.freeing_sends += 1;
-                }
-                pass.unwrap_or_else(|| ReleaseSend::Count {
-                    target,
-                    lease: own.tenure.promised(now, &rules),
-                })
-            })
-        })
-    }
-
-    /// A release that said `target` was certainly not executed: it was refused, or never sent.
-    pub fn release_not_executed(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        op: OpId,
-        target: u32,
-        out: &mut Effects,
-    ) {
-        self.step(now, out, |core, out| {
-            if !core.is_at_release(owner, op) {
-                return;
-            }
-            let pass = core.take_pass(now, owner, out);
-            core.change(now, owner, out, |own, _| own.has_freed_nothing(target));
-            if let Some(pass) = pass {
-                core.end_pass(now, &pass, Passed::NotExecuted, out);
-            }
-        });
-    }
-
-    /// Whether this release of an owner is under way.
-    pub(super) fn is_at_release(&self, owner: ThreadId, op: OpId) -> bool {
-        let release = self.owners.get(owner).and_then(|own| own.op.release());
-        release.is_some_and(|release| release.id == op)
-    }
-
     /// A repetition of a pass says the same again.
-    fn pass_under_way(&self, owner: ThreadId) -> Option<ReleaseSend> {
+    pub(super) fn pass_under_way(&self, owner: ThreadId) -> Option<ReleaseSend> {
         let pass = self.owners.get(owner)?.op.release()?.pass.as_ref()?;
         let receiver = self.owners.get(pass.to)?;
         let acquire = receiver
@@ -117,11 +50,16 @@ impl LockCore {
         })
     }
 
-    /// Occupies giver and receiver, if the first send of a release may be a pass: only for an owner that
-    /// has the lock, and has no use for it any more. A section that runs on behind its limit has.
-    fn begin_pass(&mut self, now: Time, owner: ThreadId, out: &mut Effects) -> Option<ReleaseSend> {
+    /// Occupies giver and receiver, if the next send of a release may be a pass: only for an owner that
+    /// has the lock, and has no use for it any more. A section that runs on after its limit has.
+    pub(super) fn begin_pass(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        out: &mut Effects,
+    ) -> Option<ReleaseSend> {
         let own = self.owners.get(owner)?;
-        let release = own.op.release().filter(|release| release.is_first_send())?;
+        let release = own.op.release().filter(|release| release.may_pass)?;
         debug_assert!(release.pass.is_none());
         let bounds = self.rules.handover.beside(self.others_listen);
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
@@ -134,7 +72,7 @@ impl LockCore {
             row.over = true;
             return None;
         }
-        if release.undoes || self.owners.others_block(owner) {
+        if self.owners.others_block(owner) {
             return None;
         }
         let waiter = self.receiver(head)?;
@@ -204,28 +142,6 @@ impl LockCore {
         }
     }
 
-    /// A pass of this owner that nobody waits for any more, or that has no answer.
-    pub(super) fn abandon_pass(&mut self, now: Time, owner: ThreadId, out: &mut Effects) {
-        if let Some(pass) = self.take_pass(now, owner, out) {
-            self.end_pass(now, &pass, Passed::Unknown, out);
-        }
-    }
-
-    /// The same for a pass that is the business of this job, and of no caller, who may still be answered.
-    pub(super) fn abandon_pass_of_job(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        job: OpId,
-        out: &mut Effects,
-    ) {
-        let own = self.owners.get(owner);
-        let release = own.and_then(|own| own.op.release());
-        if release.is_some_and(|release| release.id == job && release.direct == 0) {
-            self.abandon_pass(now, owner, out);
-        }
-    }
-
     /// What a waiter finds that the lock is handed to. `None`: it is not.
     pub(super) fn pick_up(
         &mut self,
@@ -238,9 +154,7 @@ impl LockCore {
             Some((own.pick_up(id)?, Arc::clone(&own.field)))
         });
         Some(match found.flatten()? {
-            (PickUp::Awaited, _) => Admission::Queued {
-                again: self.next_stuck(),
-            },
+            (PickUp::Awaited, _) => Admission::Queued { again: None },
             (PickUp::Given(op, sent_at), field) => {
                 let permit = Permit {
                     waiter: id,

@@ -3,29 +3,21 @@
 //! | in | when | goes to |
 //! |---|---|---|
 //! | `Idle` | admitted; another owner passes the lock on | `Acquire` |
-//! | | unlock | `Release { direct: 1 }`, with a `pass` if its send hands the lock on |
-//! | | guard dropped | `Release { job }` |
+//! | | unlock; guard dropped | `Release` |
 //! | `Acquire` | answered: has the count that was asked for, refused, busy | `Idle` |
-//! | | answered too late or unwanted; no answer; future dropped | `Release { job }` |
-//! | | guard dropped | `Acquire { then_release }`, whose end is `Release { job }` |
-//! | | unlock | stays; the unlock waits |
-//! | `Release { direct: n }` | unlock | `Release { direct: n + 1 }` |
-//! | | one of them is answered | `Release { direct: n - 1 }`; `Idle` behind the last |
-//! | | the last is answered, sends overlapped, holds stay | `Release { job }` |
-//! | | no answer; future dropped | `Release { direct: n - 1, job }` |
-//! | | futures not polled while others wait | `Release { job }`, under another id |
-//! | | guard dropped | `Release { direct: n, job }` |
-//! | `Release { direct: n, job }` | as without the job, and | |
-//! | | Redis has the count, or the lease is over | `Release { direct: n }`; `Idle` if n is 0 |
+//! | | answered too late or unwanted; no answer; future dropped | `Release` |
+//! | | unlock; guard dropped | `Acquire { then_release }`, whose end is `Release` |
+//! | `Release` | unlock; guard dropped | stays; the next send includes it |
+//! | | Redis has the count and each unlock its outcome; the lease is over | `Idle` |
 //!
-//! An unlock that comes during `Acquire` waits, outside of the core, until that has ended. A guard
-//! that is dropped meanwhile does not: the acquire is marked (`then_release`).
+//! A release is driven by one job, which has at most one send under way. Each send says the count of its
+//! moment, so a later release is never undone by a late one, and whatever happened before is included. The
+//! job ends when Redis has confirmed the count, or when the lease is over and has done its work.
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
 //! ended it, or Redis refuses releases for good (a missing permission).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::Order;
@@ -52,7 +44,7 @@ pub(super) struct Acquire {
     pub(super) lease: Duration,
     /// How often the owner had lost holds when it began.
     pub(super) losses: u64,
-    /// A hold was dropped or lost meanwhile, or its caller left: a job has to follow.
+    /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
     /// It is another owner's pass that takes the lock.
     pub(super) grant: Option<Grant>,
@@ -89,23 +81,34 @@ pub(super) enum Grant {
     PickedUp,
 }
 
-/// Releases that are under way: by callers who wait for the answer, by a job in the background, or
-/// by both.
+/// A release that is under way. One job sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Release {
     pub(super) id: OpId,
-    /// Unlocks whose callers wait.
-    pub(super) direct: u32,
-    pub(super) job: Option<Job>,
-    /// Sends were under way at once: in which order the server executed them is not known.
-    pub(super) raced: bool,
-    /// Sends that said 0, less those that are known to have freed nothing: they were answered that the
-    /// field was gone, refused, or not sent. One of the others may have freed the lock.
-    pub(super) freeing_sends: u32,
-    /// Its sends do not free the lock but hand it to another owner.
+    /// The count in Redis is known to be the target.
+    pub(super) in_sync: bool,
+    /// The longest lease after the release was last asked for: by then the server has freed what is left.
+    pub(super) give_up_at: Time,
+    /// So many of the owner's unlocks, the first ones, are part of the attempt under way.
+    pub(super) unlocks: usize,
+    /// The latest send, until it is answered or known to be lost.
+    pub(super) sent: Option<Sent>,
+    /// A send that said 0 has no answer, and may have freed the lock before the lease was over: a field that
+    /// is gone is no loss then.
+    pub(super) maybe_freed: bool,
+    /// Its next send may hand the lock to another owner. Not after an acquire without an answer, when there
+    /// may be nothing to hand over, nor after a send without one.
+    pub(super) may_pass: bool,
+    /// Its send does not free the lock but hands it to another owner.
     pub(super) pass: Option<Pass>,
-    /// It began behind an acquire that has no answer: there may be nothing to hand over.
-    pub(super) undoes: bool,
+}
+
+/// A send that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Sent {
+    pub(super) target: u32,
+    /// It was built before the lease was over.
+    pub(super) in_time: bool,
 }
 
 /// A pass that is under way. It occupies both owners: the receiver with an acquire.
@@ -117,45 +120,26 @@ pub(super) struct Pass {
 }
 
 impl Release {
-    /// Nobody is at it yet.
-    pub(super) fn new(id: OpId) -> Self {
+    pub(super) fn new(id: OpId, give_up_at: Time) -> Self {
         Self {
             id,
-            direct: 0,
-            job: None,
-            raced: false,
-            freeing_sends: 0,
+            in_sync: false,
+            give_up_at,
+            unlocks: 0,
+            sent: None,
+            maybe_freed: false,
+            may_pass: true,
             pass: None,
-            undoes: false,
         }
     }
 
-    /// Nothing that it has sent can have freed the lock, and nobody else is at it.
-    pub(super) fn is_first_send(&self) -> bool {
-        let at_it = self.direct + u32::from(self.job.is_some());
-        self.freeing_sends == 0 && !self.raced && at_it == 1
+    /// Its send has no answer, and another one follows, or none.
+    pub(super) fn note_unanswered(&mut self) {
+        if let Some(sent) = self.sent.take() {
+            self.maybe_freed |= sent.target == 0 && sent.in_time;
+            self.may_pass = false;
+        }
     }
-}
-
-/// An unlock that is under way.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Unlock {
-    pub owner: ThreadId,
-    pub op: OpId,
-    pub field: Arc<str>,
-    /// The local deadline when it began.
-    pub deadline: Time,
-}
-
-/// The background job of an owner. It knows no history: each of its sends says the count of its
-/// moment.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Job {
-    /// The count in Redis is known to be the target.
-    pub(super) in_sync: bool,
-    /// The longest lease after the job was last asked for, or a hold taken out: by then the server has
-    /// freed what is left.
-    pub(super) give_up_at: Time,
 }
 
 impl Op {
@@ -185,10 +169,6 @@ impl Op {
             Self::Release(release) => Some(release),
             Self::Idle | Self::Acquire(_) => None,
         }
-    }
-
-    pub(super) fn job_mut(&mut self) -> Option<&mut Job> {
-        self.release_mut()?.job.as_mut()
     }
 
     /// A lock that was handed to this owner, and when that is over if it is not picked up.
@@ -224,7 +204,7 @@ impl Op {
         match self {
             Self::Idle => (0, 0),
             Self::Acquire(acquire) => (1, u32::from(acquire.then_release)),
-            Self::Release(release) => (0, release.direct + u32::from(release.job.is_some())),
+            Self::Release(_) => (0, 1),
         }
     }
 }
@@ -247,8 +227,7 @@ impl Op {
                 let pass = release.pass.iter_mut();
                 pass.for_each(|pass| pass.op.visit(visitor));
                 // The core only passes it on.
-                let job = release.job.iter_mut();
-                job.for_each(|job| job.give_up_at = Time::START);
+                release.give_up_at = Time::START;
             }
         }
     }
@@ -267,10 +246,8 @@ pub enum UnderWay {
         grant: Option<Granted>,
     },
     Release {
-        direct: u32,
-        /// A job is at it; whether it has nothing left to do.
-        in_sync: Option<bool>,
-        raced: bool,
+        /// Nothing is left to be sent.
+        in_sync: bool,
         passes: bool,
     },
 }
@@ -311,21 +288,15 @@ impl Op {
             },
             Self::Release(Release {
                 id: _,
-                direct,
-                job,
-                raced,
-                freeing_sends: _,
+                in_sync,
+                give_up_at: _,
+                unlocks: _,
+                sent: _,
+                maybe_freed: _,
+                may_pass: _,
                 pass,
-                undoes: _,
             }) => UnderWay::Release {
-                direct: *direct,
-                in_sync: job.as_ref().map(
-                    |Job {
-                         in_sync,
-                         give_up_at: _,
-                     }| *in_sync,
-                ),
-                raced: *raced,
+                in_sync: *in_sync,
                 passes: pass.is_some(),
             },
         }

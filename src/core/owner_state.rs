@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::hold::Loss;
-use super::op::{Acquire, Job, Op, Release, Unlock};
+use super::op::{Acquire, Op, Release};
 use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
-    Time, Total, WaiterId,
+    Time, Total, Unlocked, WaiterId,
 };
 
 /// What a step has at hand besides the owner it is about.
@@ -28,6 +30,8 @@ pub(super) struct OwnerState {
     pub(super) generation: Generation,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
+    /// Holds that were unlocked, and whose unlocks have no outcome yet, in their order.
+    pub(super) unlocks: SmallVec<[HoldId; 1]>,
     /// When an operation of this owner last began or ended: what comes after it waits from then on.
     pub(super) moved_at: Time,
     /// When the timer has to fire. A fact: whoever sets the timer reads it here.
@@ -38,7 +42,6 @@ pub(super) struct OwnerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) idle: bool,
-    pub(super) acquiring: bool,
     pub(super) held: bool,
     pub(super) lost: Option<LossReason>,
 }
@@ -51,8 +54,6 @@ pub(super) struct Marks {
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
     /// up.
     pub(super) blocks: bool,
-    /// Unlocks are under way since then, and no job that would go on with them.
-    pub(super) unlocks: Option<Time>,
     /// It has no holds any more, and its release is under way since then.
     pub(super) frees: Option<Time>,
     /// An acquire of its own is under way since then.
@@ -68,6 +69,7 @@ impl OwnerState {
             generation,
             tenure,
             op,
+            unlocks: SmallVec::new(),
             moved_at: now,
             timer: None,
         }
@@ -80,7 +82,6 @@ impl OwnerState {
     pub(super) fn seen(&self) -> Seen {
         Seen {
             idle: self.op.is_idle(),
-            acquiring: self.op.acquire().is_some(),
             held: self.tenure.is_held(),
             lost: self.tenure.lost(),
         }
@@ -90,7 +91,6 @@ impl OwnerState {
         Marks {
             expires: self.expires_at(),
             blocks: self.blocks(),
-            unlocks: self.unlocks_since(),
             frees: self.frees_since(),
             acquires: self.acquires_since(),
         }
@@ -98,11 +98,6 @@ impl OwnerState {
 
     pub(super) fn blocks(&self) -> bool {
         self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
-    }
-
-    pub(super) fn unlocks_since(&self) -> Option<Time> {
-        let release = self.op.release()?;
-        release.job.is_none().then_some(self.moved_at)
     }
 
     pub(super) fn acquires_since(&self) -> Option<Time> {
@@ -176,90 +171,59 @@ impl OwnerState {
             AfterAcquire::Counted if self.tenure.count() == acquire.target => {}
             // Who is handed a lock holds nothing else.
             AfterAcquire::NotExecuted if !acquire.then_release || acquire.grant.is_some() => {}
-            AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release_in_background(cx),
+            AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release(cx),
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.lease_may_be(acquire.lease);
-                self.release_in_background(cx);
+                self.release(cx);
                 if let Some(release) = self.op.release_mut() {
-                    release.undoes = after == AfterAcquire::Unknown;
+                    release.may_pass = after == AfterAcquire::Unwanted;
                 }
             }
         }
     }
 
-    /// One more caller is at the release of this owner.
-    pub(super) fn join_release(&mut self, cx: &mut Context<'_>) -> Unlock {
-        self.moved_at = cx.now;
-        let op = match &mut self.op {
-            Op::Acquire(_) => unreachable!("an unlock waits for the acquire under way"),
-            Op::Release(release) => {
-                release.raced = true;
-                release.direct += 1;
-                release.id
-            }
+    /// Has Redis brought to the count that is left, now or when the acquire under way is over.
+    pub(super) fn release(&mut self, cx: &mut Context<'_>) {
+        if cx.life == Life::Closed {
+            return self.end_unlocks(usize::MAX, Unlocked::Failed, cx);
+        }
+        let give_up_at = cx.now + self.tenure.lease_max();
+        match &mut self.op {
+            Op::Acquire(acquire) => acquire.then_release = true,
+            Op::Release(release) => (release.in_sync, release.give_up_at) = (false, give_up_at),
             Op::Idle => {
                 let id = cx.ids.op();
-                self.op = Op::Release(Release::new(id));
-                if let Some(release) = self.op.release_mut() {
-                    release.direct = 1;
-                }
-                id
-            }
-        };
-        Unlock {
-            owner: self.owner,
-            op,
-            field: Arc::clone(&self.field),
-            deadline: self.tenure.deadline(),
-        }
-    }
-
-    /// Has a job bring Redis to the count that is left, now or when the acquire under way is over.
-    pub(super) fn release_in_background(&mut self, cx: &mut Context<'_>) {
-        if cx.life == Life::Closed {
-            return;
-        }
-        if self.op.is_idle() {
-            self.op = Op::Release(Release::new(cx.ids.op()));
-        }
-        let wanted = Job {
-            in_sync: false,
-            give_up_at: cx.now + self.tenure.lease_max(),
-        };
-        match &mut self.op {
-            Op::Idle => unreachable!("a release has begun"),
-            Op::Acquire(acquire) => acquire.then_release = true,
-            Op::Release(release) => {
-                release.raced |= release.direct > 0;
-                if release.job.replace(wanted).is_none() {
-                    self.moved_at = cx.now;
-                    cx.out.jobs.push((self.owner, release.id));
-                }
+                self.op = Op::Release(Release::new(id, give_up_at));
+                self.moved_at = cx.now;
+                cx.out.jobs.push((self.owner, id));
             }
         }
     }
 
-    /// The release is over when neither a caller nor a job is at it.
-    pub(super) fn end_release_if_over(&mut self, cx: &mut Context<'_>) {
-        let Some(release) = self.op.release_mut() else {
-            return;
-        };
-        if release.direct > 0 || release.job.is_some() {
-            return;
-        }
-        let raced = release.raced;
-        self.op = Op::Idle;
-        if raced && self.tenure.is_held() {
-            // Overlapping sends may have been executed in another order than they were built. For
-            // holds that stay the count is said once more, now that nobody else is under way.
-            self.release_in_background(cx);
+    /// The first `count` unlocks have their outcome.
+    pub(super) fn end_unlocks(&mut self, count: usize, outcome: Unlocked, cx: &mut Context<'_>) {
+        let count = count.min(self.unlocks.len());
+        let ended = self.unlocks.drain(..count).map(|hold| (hold, outcome));
+        cx.out.unlocked.extend(ended);
+        match outcome {
+            Unlocked::Lost(reason) if count > 0 => {
+                cx.out.count(Total::Lost, count);
+                // Those that are left are lost with it, and one event says so.
+                if !self.tenure.is_held() {
+                    let field = Arc::clone(&self.field);
+                    cx.out.events.push(Event::Lost { field, reason });
+                }
+            }
+            Unlocked::Lost(_) => {}
+            // Without an answer it is no loss.
+            Unlocked::Released | Unlocked::Failed => cx.out.count(Total::Released, count),
         }
     }
 
     /// The count in Redis is the target, or will be without anything else being sent.
     pub(super) fn mark_in_sync(&mut self) {
-        if let Some(job) = self.op.job_mut() {
-            job.in_sync = true;
+        if let Some(release) = self.op.release_mut() {
+            release.in_sync = true;
         }
     }
 
@@ -268,8 +232,9 @@ impl OwnerState {
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
         self.mark_in_sync();
+        let unlocks = !self.unlocks.is_empty();
         if let Op::Acquire(acquire) = &mut self.op {
-            acquire.then_release = false;
+            acquire.then_release = unlocks;
         }
         self.lose_grant(cx);
         if !losses.is_empty() {
@@ -301,7 +266,7 @@ impl OwnerState {
         // behind a detached one too. The lease frees the lock: that of the hold, which was renewed only
         // up to the limit, or a longer one that a nested hold has asked for.
         if self.tenure.is_held() || losses.iter().any(|loss| loss.reason != LossReason::MaxHold) {
-            self.release_in_background(cx);
+            self.release(cx);
         } else {
             self.mark_in_sync();
         }
@@ -311,37 +276,16 @@ impl OwnerState {
     pub(super) fn take_out(&mut self, hold: HoldId, cx: &mut Context<'_>) -> bool {
         let was_held = self.tenure.take_out(hold);
         if was_held {
-            self.mark_out_of_sync(cx.now);
             cx.out.ended.push((hold, Ending::Released));
         }
         was_held
-    }
-
-    /// An unlock is over: its hold was released, or lost before. Without an answer it is no loss.
-    pub(super) fn count_unlock(&self, lost: Option<LossReason>, cx: &mut Context<'_>) {
-        let Some(reason) = lost else {
-            return cx.out.count(Total::Released, 1);
-        };
-        cx.out.count(Total::Lost, 1);
-        // Those that are left are lost with it, and one event says so.
-        if !self.tenure.is_held() {
-            let field = Arc::clone(&self.field);
-            cx.out.events.push(Event::Lost { field, reason });
-        }
-    }
-
-    fn mark_out_of_sync(&mut self, now: Time) {
-        let give_up_at = now + self.tenure.lease_max();
-        if let Some(job) = self.op.job_mut() {
-            (job.in_sync, job.give_up_at) = (false, give_up_at);
-        }
     }
 
     /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can
     /// go now.
     pub(super) fn acknowledge(&mut self, hold: HoldId, cx: &mut Context<'_>) {
         if self.tenure.acknowledge(hold) {
-            self.release_in_background(cx);
+            self.release(cx);
         }
     }
 }
@@ -349,12 +293,10 @@ impl OwnerState {
 #[cfg(any(debug_assertions, feature = "test-util"))]
 impl OwnerState {
     pub(super) fn check(&self) {
-        if let Some(release) = self.op.release() {
-            assert!(
-                release.direct > 0 || release.job.is_some(),
-                "somebody is at a release: {self:?}"
-            );
-        }
+        assert!(
+            self.unlocks.is_empty() || self.op.releases(),
+            "an unlock has its outcome when the release ends: {self:?}"
+        );
         assert!(
             self.timer.is_some() || !self.tenure.needs_timer() && self.op.given().is_none(),
             "a hold is watched, and a lock that was handed over: {self:?}"
@@ -368,6 +310,7 @@ impl OwnerState {
         self.generation.visit(visitor);
         self.tenure.visit(visitor);
         self.op.visit(visitor);
+        self.unlocks.iter_mut().for_each(|hold| hold.visit(visitor));
         let seen = match &mut self.op {
             Op::Acquire(acquire) => Some(&mut acquire.losses),
             Op::Idle | Op::Release(_) => None,

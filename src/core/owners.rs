@@ -20,7 +20,6 @@ pub(super) struct Owners {
 struct Marked {
     expires: BTreeSet<(Time, ThreadId)>,
     blocks: usize,
-    unlocks: BTreeSet<(Time, ThreadId)>,
     frees: BTreeSet<(Time, ThreadId)>,
     acquires: BTreeSet<(Time, ThreadId)>,
 }
@@ -37,7 +36,6 @@ impl Marked {
     fn add(&mut self, owner: ThreadId, marks: Marks) {
         self.expires.extend(marks.expires.map(|at| (at, owner)));
         self.blocks += usize::from(marks.blocks);
-        self.unlocks.extend(marks.unlocks.map(|at| (at, owner)));
         self.frees.extend(marks.frees.map(|at| (at, owner)));
         self.acquires.extend(marks.acquires.map(|at| (at, owner)));
     }
@@ -45,7 +43,6 @@ impl Marked {
     fn remove(&mut self, owner: ThreadId, marks: Marks) {
         marks.expires.map(|at| self.expires.remove(&(at, owner)));
         self.blocks -= usize::from(marks.blocks);
-        marks.unlocks.map(|at| self.unlocks.remove(&(at, owner)));
         marks.frees.map(|at| self.frees.remove(&(at, owner)));
         marks.acquires.map(|at| self.acquires.remove(&(at, owner)));
     }
@@ -130,14 +127,6 @@ impl Owners {
         match &self.marked {
             Some(marked) => marked.blocks > usize::from(own),
             None => self.block() && !own,
-        }
-    }
-
-    /// Whose unlocks have been under way for longest.
-    pub(super) fn first_unlock(&self) -> Option<(Time, ThreadId)> {
-        match &self.marked {
-            Some(marked) => marked.unlocks.first().copied(),
-            None => self.single(OwnerState::unlocks_since),
         }
     }
 

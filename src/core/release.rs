@@ -1,37 +1,28 @@
-//! Unlocks, dropped guards, and what the background has to do.
-//!
-//! Every send says the count of its moment, so that whatever happened before is included, and a later
-//! release is never undone by a late one.
+//! Unlocks, dropped guards, and the release that brings Redis to the count that is left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::LockCore;
 use super::handover::Passed;
-use super::op::{Release, Unlock};
+use super::op::{Op, Sent};
 use super::owner_state::{Context, OwnerState};
-use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total};
+use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, Unlocked};
 
-/// How an unlock begins.
+/// What a release says when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ReleaseStart {
-    Send(Unlock),
-    /// An acquire of the same owner is under way since then; its end is announced.
-    OwnerBusy {
-        since: Time,
-    },
-    /// Somebody else released the same detached hold in between.
-    NotHeld,
+pub enum ReleaseSend {
+    /// The count to go to, and the lease that is still promised to the holds that are left.
+    Count { target: u32, lease: Duration },
+    /// The field that gets the lock instead, and its lease.
+    Pass { to: Arc<str>, lease: Duration },
 }
 
 /// What a release was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReleaseAnswer {
-    /// The count that the answered send went to.
-    pub target: u32,
     /// `None`: the count is what was asked for. Else why the field is not there any more.
     pub gone: Option<LossReason>,
-    /// Before the very first send of this unlock or job step.
-    pub first_sent_at: Time,
     /// Before the answered send.
     pub sent_at: Time,
     /// The message was heard by others than this client.
@@ -50,57 +41,49 @@ impl ReleaseAnswer {
     }
 }
 
-/// What becomes of a release without an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NoReply {
-    GoOn,
-    /// It cannot succeed: the lease frees the lock.
-    GiveUp,
-}
-
-/// What a job does next.
+/// What the job of a release does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum JobStep {
-    /// It sends, and goes on trying until `give_up_at`, which is read anew before each try. While a hold
-    /// is left it is always ahead; behind the last one it is when the lease is over.
-    Send { field: Arc<str>, give_up_at: Time },
-    /// Redis has the count, or the job has ended before.
+pub enum ReleaseStep {
+    Send {
+        field: Arc<str>,
+        /// Without an answer until then it gives up. While a hold is left that is always ahead; after the
+        /// last one it is when the lease is over.
+        give_up_at: Time,
+        /// Callers wait for its outcome, since then.
+        awaited: Option<Time>,
+    },
+    /// Redis has the count, or the release has ended before.
     Done,
 }
 
 impl LockCore {
-    /// Takes a hold out of the books, and occupies its owner with the release. `Err`: it was lost.
-    pub fn begin_unlock(
+    /// Takes a hold out of the books, and begins a release or joins the one that is under way. The outcome is
+    /// an effect of a later step. `Err`: the hold was lost. `Ok(false)`: it was released before.
+    pub fn unlock(
         &mut self,
         now: Time,
         owner: ThreadId,
         hold: HoldId,
         out: &mut Effects,
-    ) -> Result<ReleaseStart, LossReason> {
-        let start = self.step(now, out, |core, out| {
+    ) -> Result<bool, LossReason> {
+        let unlock = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 if let Some(reason) = own.tenure.loss_of(hold) {
                     own.acknowledge(hold, cx);
                     return Err(reason);
                 }
-                if !own.tenure.has(hold) {
-                    return Ok(ReleaseStart::NotHeld);
+                let taken_out = own.take_out(hold, cx);
+                if taken_out {
+                    own.unlocks.push(hold);
+                    own.release(cx);
                 }
-                if own.op.acquire().is_some() {
-                    return Ok(ReleaseStart::OwnerBusy {
-                        since: own.moved_at,
-                    });
-                }
-                if !own.take_out(hold, cx) {
-                    return Ok(ReleaseStart::NotHeld);
-                }
-                Ok(ReleaseStart::Send(own.join_release(cx)))
+                Ok(taken_out)
             })
         });
-        start.unwrap_or(Ok(ReleaseStart::NotHeld))
+        unlock.unwrap_or(Ok(false))
     }
 
-    /// A guard was dropped: the hold counts as released from here on, and a job does the rest.
+    /// A guard was dropped: the hold counts as released from here on.
     pub fn drop_hold(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
     }
@@ -109,7 +92,7 @@ impl LockCore {
         self.change(now, owner, out, |own, cx| {
             if own.take_out(hold, cx) {
                 cx.out.count(Total::Released, 1);
-                own.release_in_background(cx);
+                own.release(cx);
             } else {
                 own.acknowledge(hold, cx);
             }
@@ -153,237 +136,254 @@ impl LockCore {
         })
     }
 
-    /// Has jobs go on with unlocks whose callers have not polled them for longer than a command may
-    /// take: others wait for them.
-    pub(super) fn take_over_stuck(&mut self, now: Time, out: &mut Effects) {
-        while let Some((since, owner)) = self.owners.first_unlock() {
-            if since + self.rules.command_timeout > now {
-                return;
-            }
-            self.abandon_pass(now, owner, out);
-            self.change(now, owner, out, OwnerState::take_over_unlocks);
-        }
-    }
-
-    /// Whether a job has taken this unlock over: a send would not be in order with its own any more.
-    pub fn is_taken_over(&self, unlock: &Unlock) -> bool {
-        !self.is_at_release(unlock.owner, unlock.op)
-    }
-
     /// The count that a release of this owner goes to.
     #[cfg(feature = "test-util")]
     pub fn release_target(&self, owner: ThreadId) -> u32 {
         self.owners.get(owner).map_or(0, |own| own.tenure.target())
     }
 
-    /// An unlock was answered. `Err`: the hold had ended before.
-    pub fn unlocked(
-        &mut self,
-        now: Time,
-        unlock: &Unlock,
-        answer: ReleaseAnswer,
-        out: &mut Effects,
-    ) -> Result<(), LossReason> {
-        // Another send that said 0 may have freed the lock: an earlier one of this unlock, or one of
-        // another release of the same owner. Then it is no loss. If a job has taken the unlock over,
-        // there is nobody left to ask.
-        let own = self.owners.get(unlock.owner);
-        let may_be_freed = own
-            .and_then(|own| own.op.release())
-            .filter(|release| release.id == unlock.op)
-            .is_none_or(|release| release.freeing_sends > u32::from(answer.target == 0));
-        let freed_before = may_be_freed && answer.first_sent_at < unlock.deadline;
-        let lost = match answer.gone {
-            Some(LossReason::Gone | LossReason::Taken) if freed_before => None,
-            gone => gone,
-        };
-        self.end_unlock(now, unlock, Some(answer), out, |own, cx| {
-            own.count_unlock(lost, cx);
-            own.apply(answer, cx);
-        });
-        lost.map_or(Ok(()), Err)
+    /// When an operation of this owner last began or was answered. `None`: none is under way.
+    pub fn moved_at(&self, owner: ThreadId) -> Option<Time> {
+        let own = self.owners.get(owner)?;
+        (!own.op.is_idle()).then_some(own.moved_at)
     }
 
-    /// An unlock has no answer, or nobody waits for it any more.
-    pub fn not_unlocked(&mut self, now: Time, unlock: &Unlock, then: NoReply, out: &mut Effects) {
-        self.end_unlock(now, unlock, None, out, |own, cx| {
-            own.count_unlock(None, cx);
-            match then {
-                NoReply::GoOn => own.release_in_background(cx),
-                NoReply::GiveUp => {
-                    own.mark_in_sync();
-                    cx.out.count(Total::GaveUp, 1);
-                }
+    /// Whether a release of this owner waits for an acquire that is under way.
+    pub fn waits_for_acquire(&self, owner: ThreadId) -> bool {
+        let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
+        acquire.is_some_and(|acquire| acquire.then_release)
+    }
+
+    /// What is left to do for a release.
+    pub fn release_step(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        op: OpId,
+        out: &mut Effects,
+    ) -> ReleaseStep {
+        let step = self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| own.next_of_release(op, cx))
+        });
+        step.unwrap_or(ReleaseStep::Done)
+    }
+
+    /// A release is about to be sent. Returns what it has to say at this moment. `None`: it is over.
+    /// `may_pass`: the connection allows for a hand-over.
+    pub fn release_sent(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        op: OpId,
+        may_pass: bool,
+        out: &mut Effects,
+    ) -> Option<ReleaseSend> {
+        let rules = Arc::clone(&self.rules);
+        self.step(now, out, |core, out| {
+            if !core.is_at_release(owner, op) {
+                return None;
             }
-        });
+            core.change(now, owner, out, |own, _| {
+                own.op.release_mut()?.note_unanswered();
+                Some(())
+            });
+            let pass = match core.pass_under_way(owner) {
+                None if may_pass => core.begin_pass(now, owner, out),
+                pass => pass,
+            };
+            core.change(now, owner, out, |own, _| {
+                let target = own.tenure.target();
+                let in_time = now < own.tenure.deadline();
+                if let Some(release) = own.op.release_mut() {
+                    release.sent = Some(Sent { target, in_time });
+                    release.unlocks = own.unlocks.len();
+                }
+                pass.unwrap_or_else(|| ReleaseSend::Count {
+                    target,
+                    lease: own.tenure.promised(now, &rules),
+                })
+            })
+        })
     }
 
-    /// Ends an unlock, if it is not taken over, with what changes because of it.
-    fn end_unlock(
+    /// A pass was certainly not executed: it was refused, or never sent. A release that frees the lock follows.
+    pub fn release_not_executed(
         &mut self,
         now: Time,
-        unlock: &Unlock,
-        answer: Option<ReleaseAnswer>,
+        owner: ThreadId,
+        op: OpId,
         out: &mut Effects,
-        change: impl FnOnce(&mut OwnerState, &mut Context<'_>),
     ) {
         self.step(now, out, |core, out| {
-            if core.is_taken_over(unlock) {
-                return;
-            }
-            core.end_send(now, unlock.owner, answer, out, |own, cx| {
+            core.end_send(now, owner, op, Passed::NotExecuted, out, |own, _| {
                 if let Some(release) = own.op.release_mut() {
-                    release.direct -= 1;
+                    release.sent = None;
                 }
-                change(own, cx);
-                own.end_release_if_over(cx);
             });
         });
     }
 
-    /// A send of a release was answered, or will not be: for its owner, for the receiver of a pass, and
-    /// for those who wait until the lock is free.
+    /// The send of a release was answered.
+    pub fn release_answered(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        op: OpId,
+        answer: ReleaseAnswer,
+        out: &mut Effects,
+    ) {
+        self.step(now, out, |core, out| {
+            let mut freed = false;
+            let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
+                freed = own.answered(answer.gone, cx);
+            });
+            if freed && !passed {
+                core.freed_at = Some(now);
+                core.end_row(now, answer.others_listen);
+            }
+        });
+    }
+
+    /// An attempt of a release has no answer, was refused, or could not be sent. The unlocks that were part of
+    /// it fail; the release goes on.
+    pub fn release_failed(
+        &mut self,
+        now: Time,
+        owner: ThreadId,
+        op: OpId,
+        maybe_executed: bool,
+        out: &mut Effects,
+    ) {
+        let passed = match maybe_executed {
+            true => Passed::Unknown,
+            false => Passed::NotExecuted,
+        };
+        self.step(now, out, |core, out| {
+            core.end_send(now, owner, op, passed, out, |own, cx| {
+                own.failed(maybe_executed, cx);
+            });
+        });
+    }
+
+    /// A release gives up, its job could not be spawned, or was dropped with its runtime: the lease frees
+    /// the lock.
+    pub fn release_gone(&mut self, now: Time, owner: ThreadId, op: OpId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.end_send(now, owner, op, Passed::Unknown, out, |own, cx| {
+                cx.out.count(Total::GaveUp, 1);
+                own.end_release(cx);
+            });
+        });
+    }
+
+    /// A send of this release is over, for its owner and for the receiver of a pass. Returns whether it was
+    /// a pass.
     fn end_send(
         &mut self,
         now: Time,
         owner: ThreadId,
-        answer: Option<ReleaseAnswer>,
+        op: OpId,
+        passed: Passed,
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>),
-    ) {
-        let pass = self.take_pass(now, owner, out);
-        self.change(now, owner, out, |own, cx| {
-            own.moved_at = cx.now;
-            change(own, cx);
-        });
-        match (pass, answer) {
-            (Some(pass), Some(answer)) => self.end_pass(now, &pass, answer.passed(), out),
-            (Some(pass), None) => self.end_pass(now, &pass, Passed::Unknown, out),
-            (None, Some(answer)) if answer.target == 0 && answer.gone.is_none() => {
-                self.freed_at = Some(now);
-                self.end_row(now, answer.others_listen);
-            }
-            (None, _) => {}
+    ) -> bool {
+        if !self.is_at_release(owner, op) {
+            return false;
         }
+        let pass = self.take_pass(now, owner, out);
+        self.change(now, owner, out, change);
+        if let Some(pass) = &pass {
+            self.end_pass(now, pass, passed, out);
+        }
+        pass.is_some()
     }
 
-    /// What is left to do for the job of an owner.
-    pub fn job_step(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        job: OpId,
-        out: &mut Effects,
-    ) -> JobStep {
-        let step = self.step(now, out, |core, out| {
-            // Its last send has no answer.
-            core.abandon_pass_of_job(now, owner, job, out);
-            core.change(now, owner, out, |own, cx| own.next_of_job(job, cx))
-        });
-        step.unwrap_or(JobStep::Done)
-    }
-
-    /// The send of a job was answered.
-    pub fn job_answered(
-        &mut self,
-        now: Time,
-        owner: ThreadId,
-        job: OpId,
-        answer: ReleaseAnswer,
-        out: &mut Effects,
-    ) {
-        self.step(now, out, |core, out| {
-            if core.is_at_release(owner, job) {
-                core.end_send(now, owner, Some(answer), out, |own, cx| {
-                    own.apply(answer, cx)
-                });
-            }
-        });
-    }
-
-    /// A job gives up, could not be spawned, or was dropped with its runtime: the lease frees the
-    /// lock.
-    pub fn job_gone(&mut self, now: Time, owner: ThreadId, job: OpId, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            core.abandon_pass_of_job(now, owner, job, out);
-            core.change(now, owner, out, |own, cx| {
-                let Some(release) = own.op.release_mut().filter(|release| release.id == job) else {
-                    return;
-                };
-                if release.job.take().is_some() {
-                    cx.out.count(Total::GaveUp, 1);
-                }
-                own.end_release_if_over(cx);
-            });
-        });
+    /// Whether this release of an owner is under way.
+    fn is_at_release(&self, owner: ThreadId, op: OpId) -> bool {
+        let release = self.owners.get(owner).and_then(|own| own.op.release());
+        release.is_some_and(|release| release.id == op)
     }
 }
 
 impl OwnerState {
-    fn take_over_unlocks(&mut self, cx: &mut Context<'_>) {
-        // Under another id: those who began them have no part in it any more.
-        let id = cx.ids.op();
+    /// The latest send was answered. Returns whether it has freed the lock.
+    fn answered(&mut self, gone: Option<LossReason>, cx: &mut Context<'_>) -> bool {
         let Some(release) = self.op.release_mut() else {
-            return;
+            return false;
         };
-        let unlocks = std::mem::take(&mut release.direct);
-        release.id = id;
-        cx.out.count(Total::Released, unlocks as usize);
-        self.release_in_background(cx);
-        // If the client is closed, no job has begun.
-        self.end_release_if_over(cx);
-    }
-
-    /// A send that said `target` is none of those that may have freed the lock.
-    pub(super) fn has_freed_nothing(&mut self, target: u32) {
-        if let Some(release) = self.op.release_mut().filter(|_| target == 0) {
-            release.freeing_sends = release.freeing_sends.saturating_sub(1);
-        }
-    }
-
-    /// What a release was answered changes what is known of the count.
-    fn apply(&mut self, answer: ReleaseAnswer, cx: &mut Context<'_>) {
-        if answer.gone.is_some() {
-            self.has_freed_nothing(answer.target);
-        }
-        match answer.gone {
-            None if answer.target == self.tenure.target() => self.mark_in_sync(),
+        let Some(Sent { target, .. }) = release.sent.take() else {
+            return false;
+        };
+        let unlocks = release.unlocks;
+        let outcome = match gone {
+            // An earlier send that said 0 may have freed it.
+            Some(LossReason::Gone | LossReason::Taken) if release.maybe_freed => Unlocked::Released,
+            Some(reason) => Unlocked::Lost(reason),
+            None => Unlocked::Released,
+        };
+        self.moved_at = cx.now;
+        self.end_unlocks(unlocks, outcome, cx);
+        match gone {
+            None if target == self.tenure.target() => self.mark_in_sync(),
             None => {}
             Some(reason) => self.lose(reason, cx),
         }
+        if self.is_release_over() {
+            self.end_release(cx);
+        }
+        gone.is_none() && target == 0
     }
 
-    fn next_of_job(&mut self, job: OpId, cx: &mut Context<'_>) -> JobStep {
-        let (held, closed) = (self.tenure.is_held(), cx.life == Life::Closed);
-        let release = self.op.release_mut().filter(|release| release.id == job);
-        let Some(Release {
-            direct, job, raced, ..
-        }) = release
-        else {
-            return JobStep::Done;
+    fn failed(&mut self, maybe_executed: bool, cx: &mut Context<'_>) {
+        let Some(release) = self.op.release_mut() else {
+            return;
         };
-        let Some(at) = job else { return JobStep::Done };
-        if *raced && *direct == 0 {
-            // Overlapping sends may have been executed in another order than they were built. For
-            // holds that stay the count is said once more, now that nobody else is under way.
-            *raced = false;
-            at.in_sync &= !held;
+        if maybe_executed {
+            release.note_unanswered();
         }
-        if at.in_sync || closed {
-            *job = None;
-            self.end_release_if_over(cx);
-            return JobStep::Done;
+        release.sent = None;
+        let unlocks = release.unlocks;
+        self.end_unlocks(unlocks, Unlocked::Failed, cx);
+        if !self.unlocks.is_empty() {
+            // Their time begins with the next attempt.
+            self.moved_at = cx.now;
+        }
+    }
+
+    fn next_of_release(&mut self, op: OpId, cx: &mut Context<'_>) -> ReleaseStep {
+        let unlocks = self.unlocks.len();
+        let Some(release) = self.op.release_mut().filter(|release| release.id == op) else {
+            return ReleaseStep::Done;
+        };
+        release.unlocks = unlocks;
+        debug_assert!(release.sent.is_none(), "one send at a time");
+        let give_up_at = release.give_up_at;
+        if cx.life == Life::Closed || self.is_release_over() {
+            self.end_release(cx);
+            return ReleaseStep::Done;
         }
         // What is still held may be renewed or extended: no lease makes up for a count that is too high.
-        let give_up_at = if held {
-            cx.now + self.tenure.lease_max()
-        } else {
-            at.give_up_at
+        let give_up_at = match self.tenure.is_held() {
+            true => cx.now + self.tenure.lease_max(),
+            false => give_up_at,
         };
-        JobStep::Send {
+        ReleaseStep::Send {
             field: Arc::clone(&self.field),
             give_up_at,
+            awaited: (!self.unlocks.is_empty()).then_some(self.moved_at),
         }
+    }
+
+    /// Redis has the count, and each unlock its outcome.
+    fn is_release_over(&self) -> bool {
+        let release = self.op.release();
+        release.is_some_and(|release| release.in_sync) && self.unlocks.is_empty()
+    }
+
+    fn end_release(&mut self, cx: &mut Context<'_>) {
+        self.end_unlocks(usize::MAX, Unlocked::Failed, cx);
+        self.op = Op::Idle;
+        self.moved_at = cx.now;
     }
 }
 

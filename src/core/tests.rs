@@ -24,6 +24,8 @@ pub(super) struct Fixture {
     pub(super) core: LockCore,
     pub(super) now: Time,
     pub(super) out: Effects,
+    /// What the next answer to a release says of other clients.
+    pub(super) others_listen: bool,
 }
 
 impl Fixture {
@@ -32,6 +34,7 @@ impl Fixture {
             core: LockCore::new(RULES, Life::Open),
             now: Time::START,
             out: Effects::default(),
+            others_listen: false,
         }
     }
 
@@ -79,11 +82,11 @@ impl Fixture {
         hold
     }
 
+    /// Unlocks a hold; its release is under way then.
     pub(super) fn unlock(&mut self, owner: ThreadId, hold: HoldId) -> Unlock {
-        match self.step(|core, now, out| core.begin_unlock(now, owner, hold, out)) {
-            Ok(ReleaseStart::Send(unlock)) => unlock,
-            other => panic!("no unlock: {other:?}"),
-        }
+        let begun = self.step(|core, now, out| core.unlock(now, owner, hold, out));
+        assert_eq!(begun, Ok(true));
+        Unlock { owner, hold }
     }
 
     /// Drops a hold, and answers with the job that begins with that.
@@ -92,12 +95,22 @@ impl Fixture {
         self.out.jobs[0].1
     }
 
-    /// The next send of a job, and until when it goes on.
+    /// Drops a hold whose release is under way.
+    pub(super) fn drop_hold_too(&mut self, owner: ThreadId, hold: HoldId) {
+        self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
+        assert!(self.out.jobs.is_empty(), "it joins the release");
+    }
+
+    /// The next send of a release, and until when it goes on.
     pub(super) fn job_sends(&mut self, owner: ThreadId, job: OpId) -> (u32, Time) {
-        match self.step(|core, now, out| core.job_step(now, owner, job, out)) {
-            JobStep::Send { give_up_at, .. } => (self.release_sent(owner), give_up_at),
-            JobStep::Done => panic!("the job has more to do"),
+        match self.next_of(owner, job) {
+            ReleaseStep::Send { give_up_at, .. } => (self.release_sent(owner), give_up_at),
+            ReleaseStep::Done => panic!("the release has more to do"),
         }
+    }
+
+    pub(super) fn next_of(&mut self, owner: ThreadId, job: OpId) -> ReleaseStep {
+        self.step(|core, now, out| core.release_step(now, owner, job, out))
     }
 
     pub(super) fn release_sent(&mut self, owner: ThreadId) -> u32 {
@@ -125,64 +138,57 @@ impl Fixture {
         own.op.release().expect("under way").id
     }
 
+    /// The release that an unlock is part of is answered, and sent before if it was not. The outcome of
+    /// the unlock.
     pub(super) fn unlocked(
         &mut self,
         unlock: &Unlock,
         target: u32,
         gone: Option<LossReason>,
     ) -> Result<(), LossReason> {
-        let answer = self.answer(target, gone);
-        self.step(|core, now, out| core.unlocked(now, unlock, answer, out))
+        self.answered(unlock.owner, target, gone);
+        self.outcome(unlock).expect("it has its outcome")
     }
 
-    pub(super) fn job_answered(
-        &mut self,
-        owner: ThreadId,
-        job: OpId,
-        target: u32,
-        gone: Option<LossReason>,
-    ) {
-        let answer = self.answer(target, gone);
-        self.step(|core, now, out| core.job_answered(now, owner, job, answer, out));
+    /// `None`: it has none yet.
+    pub(super) fn outcome(&self, unlock: &Unlock) -> Option<Result<(), LossReason>> {
+        let mut unlocked = self.out.unlocked.iter();
+        let (_, outcome) = unlocked.find(|(hold, _)| *hold == unlock.hold)?;
+        Some(match outcome {
+            Unlocked::Released => Ok(()),
+            Unlocked::Lost(reason) => Err(*reason),
+            Unlocked::Failed => panic!("the unlock has failed"),
+        })
     }
 
-    pub(super) fn answer(&self, target: u32, gone: Option<LossReason>) -> ReleaseAnswer {
-        ReleaseAnswer {
-            target,
+    pub(super) fn answered(&mut self, owner: ThreadId, target: u32, gone: Option<LossReason>) {
+        let own = self.core.owners.get(owner).expect("known");
+        let sent = own.op.release().expect("under way").sent;
+        let said = sent.map_or_else(|| self.release_sent(owner), |sent| sent.target);
+        assert_eq!(said, target);
+        let op = self.release_of(owner);
+        let answer = ReleaseAnswer {
             gone,
-            first_sent_at: self.now,
             sent_at: self.now,
-            others_listen: false,
-        }
+            others_listen: self.others_listen,
+        };
+        self.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
     }
+
+    /// Nobody knows whether the latest send was executed.
+    pub(super) fn unanswered(&mut self, owner: ThreadId) {
+        let op = self.release_of(owner);
+        self.step(|core, now, out| core.release_failed(now, owner, op, true, out));
+    }
+}
+
+/// An unlock whose outcome is awaited.
+pub(super) struct Unlock {
+    owner: ThreadId,
+    pub(super) hold: HoldId,
 }
 
 pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
-
-/// It was woken in the very step in which it began to wait, and by nothing afterwards.
-#[test]
-fn an_attempt_that_lets_the_head_go_first_hears_of_its_next_move() {
-    let mut fixture = Fixture::new();
-    let hold = fixture.lock(A);
-    let head = fixture.call(B, Order::Queued);
-    assert!(matches!(fixture.admit(head), Admission::Queued { .. }));
-    fixture.unlock(A, hold);
-    // The unlock is not polled: the attempt has a job take it over, and waits for that.
-    fixture.now = fixture.now + RULES.command_timeout;
-    let attempt = fixture.call(C, Order::AtOnce);
-    assert!(matches!(fixture.admit(attempt), Admission::Queued { .. }));
-    let (owner, job) = fixture.out.jobs[0];
-    fixture.now = fixture.now + Duration::from_millis(1);
-    let (target, _) = fixture.job_sends(owner, job);
-    fixture.job_answered(owner, job, target, None);
-    assert!(fixture.out.woken.contains(&attempt), "{:?}", fixture.out);
-
-    assert!(matches!(fixture.admit(attempt), Admission::Queued { .. }));
-    let step = fixture.step(|core, now, out| core.job_step(now, owner, job, out));
-    assert_eq!(step, JobStep::Done);
-    fixture.permit(head);
-    assert!(fixture.out.woken.contains(&attempt), "{:?}", fixture.out);
-}
 
 /// Two calls that queue and an attempt at once, behind an operation of their owner.
 #[test]
@@ -207,9 +213,8 @@ fn a_call_that_has_to_queue_wakes_the_next_of_its_owner() {
     fixture.permit(attempt);
 }
 
-/// It waited for the end of the acquire, and then there was nothing to release.
 #[test]
-fn an_unlock_of_a_hold_that_has_ended_does_not_wait() {
+fn a_detached_hold_that_has_ended_is_not_held() {
     let mut fixture = Fixture::new();
     let short = Terms {
         lease: Duration::from_secs(1),
@@ -222,16 +227,35 @@ fn an_unlock_of_a_hold_that_has_ended_does_not_wait() {
     assert_eq!(claimed, Some(hold));
     fixture.now = fixture.now + short.lease;
     fixture.step(LockCore::tick);
-    let jobs = std::mem::take(&mut fixture.out.jobs);
-    for (owner, job) in jobs {
-        fixture.job_sends(owner, job);
-        fixture.job_answered(owner, job, 0, GONE);
-        fixture.step(|core, now, out| core.job_step(now, owner, job, out));
-    }
+    fixture.answered(A, 0, GONE);
     let waiter = fixture.call(A, Order::Queued);
     fixture.permit(waiter);
-    let start = fixture.step(|core, now, out| core.begin_unlock(now, A, hold, out));
-    assert_eq!(start, Ok(ReleaseStart::NotHeld));
+    let begun = fixture.step(|core, now, out| core.unlock(now, A, hold, out));
+    assert_eq!(begun, Ok(false));
+}
+
+/// The nested acquire may be executed: the unlock goes to Redis when its outcome is known.
+#[test]
+fn an_unlock_during_an_acquire_is_sent_when_that_has_ended() {
+    for nested in [true, false] {
+        let mut fixture = Fixture::new();
+        let outer = fixture.lock(A);
+        let waiter = fixture.call(A, Order::Queued);
+        let permit = fixture.permit(waiter);
+        let unlock = fixture.unlock(A, outer);
+        assert!(fixture.core.waits_for_acquire(A));
+        assert!(fixture.out.jobs.is_empty() && fixture.outcome(&unlock).is_none());
+        let sent_at = fixture.now;
+        if nested {
+            fixture
+                .step(|core, now, out| core.taken(now, &permit, sent_at, out))
+                .expect("wanted");
+        } else {
+            fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+        }
+        assert_eq!(fixture.out.jobs.len(), 1);
+        assert_eq!(fixture.unlocked(&unlock, u32::from(nested), None), Ok(()));
+    }
 }
 
 #[test]
@@ -240,27 +264,19 @@ fn a_release_that_frees_nothing_is_no_reason_for_a_gone_field() {
     let (outer, inner) = (fixture.lock(A), fixture.lock(A));
     let job = fixture.drop_hold(A, inner);
     assert_eq!(fixture.job_sends(A, job).0, 1);
+    fixture.unanswered(A);
     let unlock = fixture.unlock(A, outer);
     assert_eq!(fixture.release_sent(A), 0);
     assert_eq!(
         fixture.unlocked(&unlock, 0, GONE),
         Err(LossReason::Gone),
-        "the job has only lowered the count: somebody else has freed the lock"
+        "the first send has only lowered the count: somebody else has freed the lock"
     );
 }
 
 #[test]
-fn a_release_that_frees_the_lock_is_why_another_finds_nothing() {
+fn a_release_that_frees_the_lock_is_why_its_repetition_finds_nothing() {
     let mut fixture = Fixture::new();
-    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
-    let first = fixture.unlock(A, inner);
-    assert_eq!(fixture.release_sent(A), 1);
-    let second = fixture.unlock(A, outer);
-    assert_eq!(fixture.release_sent(A), 0);
-    // The server executed them in the other order.
-    assert_eq!(fixture.unlocked(&first, 1, GONE), Ok(()));
-    assert_eq!(fixture.unlocked(&second, 0, None), Ok(()));
-
     let hold = fixture.lock(A);
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
@@ -273,30 +289,69 @@ fn a_release_that_frees_the_lock_is_why_another_finds_nothing() {
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
 }
 
-/// Nobody's send has freed the lock; the first to be answered cannot know that yet.
+/// It joins while the send of the first is under way: the next send is its own.
 #[test]
-fn two_unlocks_that_find_nothing_report_the_loss() {
+fn an_unlock_that_joins_has_its_outcome_with_the_next_send() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let first = fixture.unlock(A, inner);
+    let op = fixture.release_of(A);
+    assert_eq!(fixture.release_sent(A), 1);
+    let second = fixture.unlock(A, outer);
+    assert!(fixture.out.jobs.is_empty(), "one job");
+    assert_eq!(fixture.unlocked(&first, 1, None), Ok(()));
+    assert_eq!(fixture.outcome(&second), None);
+    assert_eq!(fixture.job_sends(A, op).0, 0);
+    assert_eq!(fixture.unlocked(&second, 0, None), Ok(()));
+    assert_eq!(fixture.next_of(A, op), ReleaseStep::Done);
+    assert!(!fixture.core.keeps_itself());
+}
+
+/// The one that joined has not been sent: its time begins with the next attempt.
+#[test]
+fn an_attempt_that_fails_fails_only_the_unlocks_that_were_part_of_it() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let first = fixture.unlock(A, inner);
+    let op = fixture.release_of(A);
+    assert_eq!(fixture.job_sends(A, op).0, 1);
+    let second = fixture.unlock(A, outer);
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.unanswered(A);
+    assert_eq!(fixture.out.unlocked[..], [(first.hold, Unlocked::Failed)]);
+    let awaited = match fixture.next_of(A, op) {
+        ReleaseStep::Send { awaited, .. } => awaited,
+        ReleaseStep::Done => panic!("the second is not sent"),
+    };
+    assert_eq!(awaited, Some(fixture.now));
+    assert_eq!(fixture.unlocked(&second, 0, None), Ok(()));
+}
+
+#[test]
+fn unlocks_that_find_nothing_report_the_loss() {
     let mut fixture = Fixture::new();
     let (outer, inner) = (fixture.lock(A), fixture.lock(A));
     let (first, second) = (fixture.unlock(A, inner), fixture.unlock(A, outer));
-    assert_eq!(fixture.release_sent(A), 0);
-    assert_eq!(fixture.release_sent(A), 0);
-    assert_eq!(fixture.unlocked(&first, 0, GONE), Ok(()));
-    assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
+    assert_eq!(fixture.unlocked(&first, 0, GONE), Err(LossReason::Gone));
+    assert_eq!(fixture.outcome(&second), Some(Err(LossReason::Gone)));
+    assert_eq!(fixture.out.totals[..], [(Total::Lost, 2)]);
+    assert_eq!(fixture.out.events.len(), 1);
 }
 
-/// One of two unlocks is refused, and somebody deletes the key.
+/// A send is refused, and somebody deletes the key.
 #[test]
 fn a_release_that_was_not_executed_is_no_reason_for_a_gone_field() {
     let mut fixture = Fixture::new();
     let (outer, inner) = (fixture.lock(A), fixture.lock(A));
-    let (first, second) = (fixture.unlock(A, inner), fixture.unlock(A, outer));
-    let target = fixture.release_sent(A);
-    fixture.release_sent(A);
+    let first = fixture.unlock(A, inner);
+    fixture.drop_hold_too(A, outer);
     let op = fixture.release_of(A);
-    fixture.step(|core, now, out| core.release_not_executed(now, A, op, target, out));
-    fixture.step(|core, now, out| core.not_unlocked(now, &first, NoReply::GoOn, out));
-    assert_eq!(fixture.unlocked(&second, 0, GONE), Err(LossReason::Gone));
+    assert_eq!(fixture.job_sends(A, op).0, 0);
+    fixture.step(|core, now, out| core.release_failed(now, A, op, false, out));
+    assert_eq!(fixture.out.unlocked[..], [(first.hold, Unlocked::Failed)]);
+    assert_eq!(fixture.job_sends(A, op).0, 0);
+    let release = fixture.core.owners.get(A).expect("known").op.release();
+    assert!(!release.expect("under way").maybe_freed);
 }
 
 /// The server may have the long lease.
@@ -327,14 +382,13 @@ fn a_job_goes_on_for_a_lease_from_the_last_release_on() {
     let job = fixture.drop_hold(A, inner);
     let first = (1, fixture.now + RULES.watchdog_timeout);
     assert_eq!(fixture.job_sends(A, job), first);
+    fixture.unanswered(A);
     fixture.now = fixture.now + Duration::from_secs(2);
     let unlock = fixture.unlock(A, outer);
     let later = (0, fixture.now + RULES.watchdog_timeout);
     assert_eq!(fixture.job_sends(A, job), later);
     fixture.unlocked(&unlock, 0, None).expect("released");
-    // Sends overlapped, but nothing is held any more.
-    let step = fixture.step(|core, now, out| core.job_step(now, A, job, out));
-    assert_eq!(step, JobStep::Done);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
     assert!(!fixture.core.keeps_itself());
 }
 

@@ -285,9 +285,9 @@ pub struct Effects {
     pub timers: SmallVec<[ThreadId; 2]>,
     /// Waiters that may be able to go on.
     pub woken: SmallVec<[WaiterId; 2]>,
-    /// Owners whose acquire has ended, for unlocks that wait for that.
-    pub acquires_ended: SmallVec<[ThreadId; 1]>,
-    /// Release jobs to spawn.
+    /// Unlocks that have their outcome.
+    pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
+    /// Releases that begin: each needs a job.
     pub jobs: Vec<(ThreadId, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
@@ -364,6 +364,16 @@ pub struct Busy {
 pub enum Ending {
     Released,
     Lost(LossReason),
+}
+
+/// How an unlock ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unlocked {
+    Released,
+    /// The hold was gone before.
+    Lost(LossReason),
+    /// It has no answer, was refused, or will not be sent.
+    Failed,
 }
 
 /// Something that is logged.

@@ -1,25 +1,20 @@
-//! The release protocol: unlocks whose callers wait, and the background jobs that go on when nobody
-//! does.
+//! The release protocol: unlocks that wait for an outcome, and the one job of a release that sends.
 //!
-//! Both run the same script, and each of their sends goes to the count of its moment: a later release
-//! is never undone by a late one, and whatever happened before is included. At most one job works for
-//! an owner and lock. It ends when Redis has confirmed the count, or when the lease is over and has
-//! done the work.
+//! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
+//! happened before is included. The job ends when Redis has confirmed the count, or when the lease is over
+//! and has done its work. It needs no caller: an unlock that is dropped, or not polled, holds up nothing.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, JobStep, LossReason, NoReply, OpId, ReleaseAnswer, ReleaseSend, ThreadId,
-    Total, Unlock,
+    Ending, HoldId, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId, Time,
+    Total,
 };
-use crate::entry::{Entry, UnlockStart};
+use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
 use crate::redis::Bulk;
 use crate::runtime::event;
@@ -64,128 +59,57 @@ impl OpenHold {
             .step(|core, now, out| core.detach(now, owner, hold, out));
     }
 
-    /// Releases the hold. From the moment when it is out of the books, dropping the future leaves
-    /// the rest to a job; before, it drops the hold.
+    /// Releases the hold. From the first poll on, dropping the future changes nothing: the release goes on.
+    /// Before, it drops the hold.
     pub(crate) async fn unlock(mut self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
         let entry = Arc::clone(&self.entry);
-        let start = entry.shared().clock.now();
-        let unlock = loop {
-            if entry.shared().is_closed()
-                && status
-                    .as_ref()
-                    .is_some_and(|status| status.ending().is_none())
-            {
-                return Err(Error::Closed);
-            }
-            match entry.unlock_or_wait(self.owner, self.hold) {
-                Ok(UnlockStart::Send(unlock)) => break unlock,
-                Ok(UnlockStart::NotHeld) => {
-                    self.open = false;
-                    return Err(match status.and_then(|status| status.ending()) {
-                        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
-                        Some(Ending::Released) | None => Error::not_held(
-                            entry.name.given(),
-                            &entry.shared().client_id,
-                            self.owner.0,
-                        ),
-                    });
-                }
-                // A nested acquire is under way. Its caller may have stopped polling it, so it is not
-                // waited for longer than for a command: the hold is then dropped, and a job goes on
-                // when that call ends.
-                Ok(UnlockStart::Wait { since, acquire }) => {
-                    let limit = since.max(start) + entry.shared().command_timeout();
-                    let limit = entry.shared().clock.instant(limit);
-                    if tokio::time::timeout_at(limit, acquire).await.is_err() {
-                        let text = "an acquire by the same owner is still in flight; is its future being polled?";
-                        return Err(entry.route().no_answer(Operation::Unlocking, text));
-                    }
-                }
-                Err(reason) => {
-                    self.open = false;
-                    return Err(Error::lost(entry.name.given(), reason));
-                }
-            }
-        };
+        let (shared, lock) = (entry.shared(), entry.name.given());
+        let ending = status.as_ref().and_then(|status| status.ending());
+        if shared.is_closed() && status.is_some() && ending.is_none() {
+            return Err(Error::Closed);
+        }
+        let unlock = entry.unlock(self.owner, self.hold);
         self.open = false;
-        OpenUnlock {
-            entry,
-            unlock,
-            open: true,
-        }
-        .send()
-        .await
-    }
-}
-
-/// An unlock that is under way. Dropped before it is answered, it leaves the rest to a job.
-struct OpenUnlock {
-    entry: Arc<Entry>,
-    unlock: Unlock,
-    open: bool,
-}
-
-impl OpenUnlock {
-    async fn send(mut self) -> Result<(), Error> {
-        let entry = Arc::clone(&self.entry);
-        let (owner, field) = (self.unlock.owner, Arc::clone(&self.unlock.field));
-        let (op, retry) = (self.unlock.op, entry.shared().retry());
-        let doing = Operation::Unlocking;
-        let sending = pin!(send(&entry, (owner, op), &field, doing, retry));
-        let Some(answer) = self.unless_taken_over(sending).await else {
-            let text = "no answer within the command timeout, or its future was not polled for that long; a background task continues the release";
-            return Err(entry.route().no_answer(doing, text));
-        };
-        let lost = |reason| Error::lost(entry.name.given(), reason);
-        let CallError {
-            error,
-            maybe_executed,
-        } = match answer {
-            Ok(answer) => {
-                self.open = false;
-                let unlock = &self.unlock;
-                return entry
-                    .step(|core, now, out| core.unlocked(now, unlock, answer, out))
-                    .map_err(lost);
-            }
-            Err(error) => error,
-        };
-        let hopeless = matches!(error, Error::PermissionDenied { .. });
-        self.unanswered(if hopeless && !maybe_executed {
-            NoReply::GiveUp
-        } else {
-            NoReply::GoOn
-        });
-        Err(error)
-    }
-
-    /// Polls `future`, but not any more when a job has taken this unlock over: a send would not be in
-    /// order with the job's. `None`: it was taken over.
-    async fn unless_taken_over<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
-        std::future::poll_fn(|context| {
-            if self.entry.peek(|core| core.is_taken_over(&self.unlock)) {
-                return Poll::Ready(None);
-            }
-            future.as_mut().poll(context).map(Some)
-        })
-        .await
-    }
-
-    fn unanswered(&mut self, then: NoReply) {
-        if std::mem::take(&mut self.open) {
-            let unlock = &self.unlock;
-            self.entry
-                .step(|core, now, out| core.not_unlocked(now, unlock, then, out));
+        match unlock {
+            Ok(Some(outcome)) => unlocked(&entry, self.owner, outcome).await,
+            Err(reason) => Err(Error::lost(lock, reason)),
+            Ok(None) => Err(match status.and_then(|status| status.ending()) {
+                Some(Ending::Lost(reason)) => Error::lost(lock, reason),
+                Some(Ending::Released) | None => {
+                    Error::not_held(lock, &shared.client_id, self.owner.0)
+                }
+            }),
         }
     }
 }
 
-impl Drop for OpenUnlock {
-    fn drop(&mut self) {
-        // Cancel safety: whatever was sent so far, a job brings the count to what is left.
-        self.unanswered(NoReply::GoOn);
+/// Waits for the outcome of an unlock: for a command timeout, and as long for whatever is under way for its
+/// owner before it, such as a nested acquire.
+async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> Result<(), Error> {
+    let shared = entry.shared();
+    let mut since = shared.clock.now();
+    loop {
+        let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_FIRST;
+        match tokio::time::timeout_at(limit, &mut outcome).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(_)) if shared.is_closed() => return Err(Error::Closed),
+            Ok(Err(_)) => return Err(Error::NoRuntime),
+            Err(_) => {}
+        }
+        match entry.peek(|core| core.moved_at(owner)) {
+            Some(moved) if moved > since => since = moved,
+            _ => break,
+        }
     }
+    let text = match entry.peek(|core| core.waits_for_acquire(owner)) {
+        true => "an acquire by the same owner is still in flight; is its future being polled?",
+        false => "no answer within the command timeout; a background task continues the release",
+    };
+    Err(entry.route().no_answer(Operation::Unlocking, text))
 }
+
+/// What the job has to report when its time is over says more than a caller's own time limit.
+const ERROR_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs `release.lua` for one release of an owner, each send with the count of its moment; or
 /// `pass.lua`, if another caller of this client gets the lock. A pass that is refused has moved nothing,
@@ -204,20 +128,16 @@ async fn send(
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let (mut target, mut passes, mut built) = (0, false, false);
+        let mut passes = false;
         let call = || {
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
             let may_pass = may_pass && safe;
             let said =
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
-            (passes, built) = (matches!(said, ReleaseSend::Pass { .. }), true);
+            passes = matches!(said, ReleaseSend::Pass { .. });
             Some(match said {
-                ReleaseSend::Count {
-                    target: count,
-                    lease,
-                } => {
-                    target = count;
-                    script::release(&entry.name, field, count, lease, announce)
+                ReleaseSend::Count { target, lease } => {
+                    script::release(&entry.name, field, target, lease, announce)
                 }
                 ReleaseSend::Pass { to, lease } => {
                     script::pass(&entry.name, field, &to, lease, announce)
@@ -229,35 +149,25 @@ async fn send(
                 if let Some(permission) = denied {
                     never_passes_again(shared, &permission);
                 }
-                return Ok(release_answer(entry, target, passes, &answer));
+                return Ok(release_answer(entry, &answer));
             }
             Err(error) => error,
         };
-        if matches!(error.error, Error::NotALock { .. }) {
-            // The key is not even a hash.
-            let now = shared.clock.now();
-            return Ok(ReleaseAnswer {
-                target,
-                gone: Some(LossReason::Changed),
-                first_sent_at: now,
-                sent_at: now,
-                others_listen: false,
-            });
-        }
-        if error.maybe_executed {
-            return Err(error);
-        }
-        // What was never built has nothing to be undone, and is none of the sends that were.
-        if built {
-            entry.step(|core, now, out| core.release_not_executed(now, owner, op, target, out));
-        }
         match &error.error {
-            Error::PermissionDenied { permission, .. } if passes => {
-                denied = Some(permission.clone());
+            // The key is not even a hash.
+            Error::NotALock { .. } => {
+                return Ok(ReleaseAnswer {
+                    gone: Some(LossReason::Changed),
+                    sent_at: shared.clock.now(),
+                    others_listen: false,
+                });
             }
-            Error::Refused { .. } | Error::UnexpectedReply { .. } if passes => {}
+            _ if error.maybe_executed || !passes => return Err(error),
+            Error::PermissionDenied { permission, .. } => denied = Some(permission.clone()),
+            Error::Refused { .. } | Error::UnexpectedReply { .. } => {}
             _ => return Err(error),
         }
+        entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
         may_pass = false;
     }
 }
@@ -269,12 +179,7 @@ fn never_passes_again(shared: &Shared, permission: &str) {
     }
 }
 
-fn release_answer(
-    entry: &Entry,
-    target: u32,
-    passes: bool,
-    answer: &Answer<Released>,
-) -> ReleaseAnswer {
+fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
     let (shared, channel) = (entry.shared(), entry.name.channel());
     let (gone, receivers) = match answer.value {
         Released::Done { receivers } => (None, receivers),
@@ -284,14 +189,12 @@ fn release_answer(
     };
     // The registry of channels is asked only if somebody listens. Of a cluster the server that answers does
     // not know who listens at the others.
-    let others_listen =
-        || shared.redis.is_cluster() || receivers > shared.channels.own_listeners(channel);
+    let others_listen = shared.redis.is_cluster()
+        || receivers > 0 && receivers > shared.channels.own_listeners(channel);
     ReleaseAnswer {
-        target,
         gone,
-        first_sent_at: shared.clock.time(answer.first_sent_at),
         sent_at: shared.clock.time(answer.sent_at),
-        others_listen: !passes && (receivers > 0 || shared.redis.is_cluster()) && others_listen(),
+        others_listen,
     }
 }
 
@@ -310,7 +213,7 @@ pub(crate) fn start_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) {
     );
 }
 
-/// A release job. Dropped with its runtime, or before it could be spawned, it says so to the core.
+/// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core.
 struct ReleaseJob {
     entry: Arc<Entry>,
     owner: ThreadId,
@@ -320,63 +223,96 @@ struct ReleaseJob {
 
 impl ReleaseJob {
     async fn run(mut self) {
-        let shared = Arc::clone(self.entry.shared());
+        let entry = Arc::clone(&self.entry);
+        let (shared, owner, id) = (entry.shared(), self.owner, self.id);
         shared.tally.job_begins();
         let mut pause = PAUSE_MIN;
-        // Why it is not done yet: a send that failed, or no place for one.
-        let (mut failed, mut no_place) = (None, None);
+        // Why it is not done yet: an attempt that failed, or no place for one.
+        let (mut failed, mut no_place) = (None::<String>, None::<String>);
         loop {
-            let (owner, id) = (self.owner, self.id);
-            let step = self
-                .entry
-                .step(|core, now, out| core.job_step(now, owner, id, out));
-            let JobStep::Send { field, give_up_at } = step else {
+            let step = entry.step(|core, now, out| core.release_step(now, owner, id, out));
+            let ReleaseStep::Send {
+                field,
+                give_up_at,
+                awaited,
+            } = step
+            else {
                 self.open = false;
                 return;
             };
-            // Read each time: an unlock that has joined moves it.
+            // Read each time: a release that has joined moves it.
             let give_up_at = shared.clock.instant(give_up_at);
-            let error: Option<&Error> = failed.as_ref().or(no_place.as_ref());
-            if let Some(error) = error.filter(|_| Instant::now() >= give_up_at) {
-                return self.give_up(&field, error);
+            let problem = failed.as_ref().or(no_place.as_ref());
+            if let Some(problem) = problem.filter(|_| Instant::now() >= give_up_at) {
+                return self.give_up(&field, problem);
             }
-            let (route, doing) = (self.entry.route(), Operation::Releasing);
-            let permit = route.bulk(Bulk::Releases);
-            let Ok(permit) = tokio::time::timeout_at(give_up_at, permit).await else {
-                no_place = Some(route.no_answer(doing, "earlier releases have no answer yet"));
-                continue;
+            // A caller that waits does not queue with those that nobody waits for.
+            let permit = match awaited {
+                Some(_) => None,
+                None => {
+                    let permit = entry.route().bulk(Bulk::Releases);
+                    match self.until_joined(give_up_at, permit).await {
+                        Wait::Done(permit) => permit,
+                        Wait::Joined => continue,
+                        Wait::TooLate => {
+                            no_place = Some("earlier releases have no answer yet".to_owned());
+                            continue;
+                        }
+                    }
+                }
             };
-            let retry = shared.no_retry();
-            let answer = send(&self.entry, (owner, id), &field, doing, retry).await;
+            let (doing, retry) = how_to_send(shared, awaited);
+            let answer = send(&entry, (owner, id), &field, doing, retry).await;
             drop(permit);
-            let error = match answer {
+            let CallError {
+                error,
+                maybe_executed,
+            } = match answer {
                 Ok(answer) => {
-                    self.entry
-                        .step(|core, now, out| core.job_answered(now, owner, id, answer, out));
+                    entry.step(|core, now, out| core.release_answered(now, owner, id, answer, out));
                     if failed.take().is_some() {
-                        self.reconciled(&field, answer.target);
+                        self.reconciled(&field);
                     }
                     continue;
                 }
-                Err(CallError { error, .. }) => error,
+                Err(error) => error,
             };
-            if error.is_final() {
-                return self.give_up(&field, &error);
+            let (text, is_final) = (error.to_string(), error.is_final());
+            let reported = entry.release_failed(owner, id, maybe_executed, error);
+            if is_final && reported {
+                return;
             }
-            failed = Some(error);
-            let left = give_up_at.saturating_duration_since(Instant::now());
-            tokio::time::sleep(pause.min(left)).await;
+            if is_final {
+                return self.give_up(&field, &text);
+            }
+            failed = Some(text);
+            let _ = self
+                .until_joined(give_up_at, tokio::time::sleep(pause))
+                .await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    fn reconciled(&self, field: &str, count: u32) {
-        self.entry.shared().totals.count(Total::Reconciled, 1);
-        let lock = self.entry.name.given();
-        event!(INFO, %lock, owner = %field, count, "outcome reconciled");
+    /// Waits, unless a caller joins the release or the limit comes first.
+    async fn until_joined<T>(&self, limit: Instant, wait: impl Future<Output = T>) -> Wait<T> {
+        let joined = self.entry.joined(self.owner);
+        let waited = tokio::select! {
+            biased;
+            done = wait => Wait::Done(done),
+            () = joined => Wait::Joined,
+            () = tokio::time::sleep_until(limit) => Wait::TooLate,
+        };
+        self.entry.goes_on(self.owner);
+        waited
     }
 
-    fn give_up(self, field: &str, error: &Error) {
+    fn reconciled(&self, field: &str) {
+        self.entry.shared().totals.count(Total::Reconciled, 1);
+        let lock = self.entry.name.given();
+        event!(INFO, %lock, owner = %field, "outcome reconciled");
+    }
+
+    fn give_up(self, field: &str, error: &str) {
         let lock = Arc::clone(self.entry.name.given());
         // The core first: it does not wait for a subscriber.
         drop(self);
@@ -384,12 +320,32 @@ impl ReleaseJob {
     }
 }
 
+enum Wait<T> {
+    Done(T),
+    Joined,
+    TooLate,
+}
+
+/// While callers wait, a send is repeated in the time that they have left.
+fn how_to_send(shared: &Shared, awaited: Option<Time>) -> (Operation, RetryPolicy) {
+    let Some(since) = awaited else {
+        return (Operation::Releasing, shared.no_retry());
+    };
+    let limit = since + shared.command_timeout();
+    let timeout = limit.since(shared.clock.now());
+    let retry = RetryPolicy {
+        timeout,
+        ..shared.retry()
+    };
+    (Operation::Unlocking, retry)
+}
+
 impl Drop for ReleaseJob {
     fn drop(&mut self) {
         if self.open {
             let (owner, id) = (self.owner, self.id);
             self.entry
-                .step(|core, now, out| core.job_gone(now, owner, id, out));
+                .step(|core, now, out| core.release_gone(now, owner, id, out));
         }
     }
 }

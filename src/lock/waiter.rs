@@ -136,23 +136,10 @@ impl Waiter {
         self.entry
             .step(|core, now, out| core.waits(now, self.id, until, out));
         loop {
-            let clock = &self.entry.shared().clock;
-            let stuck = self
-                .entry
-                .peek(|core| core.next_stuck())
-                .map_or(limit, |at| clock.instant(at).min(limit));
             tokio::select! {
                 biased;
                 () = subscription.changed_since(before) => return,
-                // An unlock of this client is not polled any more; asking has the background take
-                // it over.
-                () = tokio::time::sleep_until(stuck) => {
-                    if limit <= Instant::now() {
-                        break;
-                    }
-                    return;
-                }
-                // Woken without a reason it looks anew for what is stuck.
+                () = tokio::time::sleep_until(limit) => break,
                 () = self.notify.notified() => {
                     // Its own attempts are among what it is woken for; they are no news.
                     if self.has_reason_to_retry() {

@@ -54,10 +54,7 @@ pub(crate) enum SendError {
     /// Not handed over either: the server refuses the connection with this error.
     NotAccepted(Box<Cause>),
     /// It may have been executed, and until the fence it may still be.
-    Unknown {
-        source: Box<Cause>,
-        sent_at: Instant,
-    },
+    Unknown(Box<Cause>),
     /// The server answered with this error.
     Refused(Box<Cause>),
     Closed,
@@ -177,10 +174,7 @@ impl Link {
         // The next poll hands the command over; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |text: String| {
-            let source = self.cause(text);
-            Err(SendError::Unknown { source, sent_at })
-        };
+        let unknown = |text: String| Err(SendError::Unknown(self.cause(text)));
         let reply = match words {
             Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
             Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
@@ -353,10 +347,7 @@ impl Link {
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
         match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
-            Err(problem) => Err(SendError::Unknown {
-                source: self.cause(problem.into_text()),
-                sent_at,
-            }),
+            Err(problem) => Err(SendError::Unknown(self.cause(problem.into_text()))),
         }
     }
 

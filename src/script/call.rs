@@ -16,7 +16,6 @@ pub(crate) struct Answer<T> {
     /// Before the answered send; leases count from here.
     pub(crate) sent_at: Instant,
     /// Before the first send.
-    pub(crate) first_sent_at: Instant,
     /// Where it came from.
     pub(crate) way: RoutedLink,
 }
@@ -72,7 +71,7 @@ async fn repeat<T: 'static>(
     mut build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
-    let mut first_sent_at = None;
+    let mut repeated = false;
     let mut nth = 1;
     // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
@@ -81,7 +80,6 @@ async fn repeat<T: 'static>(
         silence: retry.timeout / retry.sends,
     };
     loop {
-        let repeated = first_sent_at.is_some();
         let way = match route.ready(limit.until).await {
             Ok(way) => way,
             Err(error) => return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated)),
@@ -94,12 +92,12 @@ async fn repeat<T: 'static>(
             return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
         };
         let error = match route.run(way, &call, limit, sent).await {
-            Ok(received) => return answered(&call, received, first_sent_at),
+            Ok(received) => return answered(&call, received),
             Err(error) => error,
         };
         let source = match error {
-            SendError::Unknown { source, sent_at } => {
-                first_sent_at.get_or_insert(sent_at);
+            SendError::Unknown(source) => {
+                repeated = true;
                 source
             }
             error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
@@ -134,17 +132,13 @@ pub(crate) async fn call_there<T: 'static>(
     };
     let sent = AtomicBool::new(false);
     match route.run_there(way, call, limit, &sent).await {
-        Ok(received) => answered(call, received, None),
+        Ok(received) => answered(call, received),
         Err(error) => Err(not_repeated(Some(call), while_doing, error, false)),
     }
 }
 
 /// What a reply says.
-fn answered<T>(
-    call: &Call<T>,
-    received: Received,
-    first_sent_at: Option<Instant>,
-) -> Result<Answer<T>, CallError> {
+fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallError> {
     let Received {
         reply,
         sent_at,
@@ -154,7 +148,6 @@ fn answered<T>(
         Some(value) => Ok(Answer {
             value,
             sent_at,
-            first_sent_at: first_sent_at.unwrap_or(sent_at),
             way,
         }),
         None => Err(CallError {
@@ -195,7 +188,7 @@ fn not_repeated<T>(
             (Error::no_answer(while_doing, source), true)
         }
         other => {
-            let executed = matches!(other, SendError::Unknown { .. });
+            let executed = matches!(other, SendError::Unknown(_));
             (unsent(other, while_doing), executed)
         }
     };
@@ -213,9 +206,9 @@ pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
         }
         SendError::Closed => Error::Closed,
         SendError::NoRuntime => Error::NoRuntime,
-        SendError::NotSent(source)
-        | SendError::Unknown { source, .. }
-        | SendError::Refused(source) => Error::no_answer(while_doing, source),
+        SendError::NotSent(source) | SendError::Unknown(source) | SendError::Refused(source) => {
+            Error::no_answer(while_doing, source)
+        }
     }
 }
 

@@ -147,8 +147,7 @@ fn a_call_that_joins_does_not_wake_itself_but_whoever_can_go_on() {
     let (owner, job) = fixture.out.jobs[0];
     fixture.at(12);
     fixture.job_sends(owner, job);
-    fixture.job_answered(owner, job, 0, None);
-    fixture.step(|core, now, out| core.job_step(now, owner, job, out));
+    fixture.answered(owner, 0, None);
     assert!(fixture.out.woken.contains(&head), "{:?}", fixture.out);
     fixture.call(C, Order::Queued);
     assert!(fixture.out.woken.is_empty());

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::LossReason;
 use crate::core::HandOver;
-use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
+use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 use crate::core::{
-    Admission, Ending, HoldId, LockCore, NoReply, Order, Permit, ReleaseSend, Terms, ThreadId,
-    Total, Unlock, Untaken, WaiterId,
+    Admission, Ending, HoldId, LockCore, Order, Permit, ReleaseSend, Terms, ThreadId, Total,
+    Untaken, WaiterId,
 };
 
 fn handing_over(bounds: HandOver) -> Fixture {
@@ -111,9 +111,9 @@ fn nobody_else_attempts_while_the_lock_is_handed_over() {
 fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let job = fixture.drop_hold(A, hold);
-    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    fixture.next_of(A, job);
     assert!(sends_pass(&mut fixture, A));
-    fixture.job_answered(A, job, 0, None);
+    fixture.answered(A, 0, None);
     assert_eq!(fixture.out.woken[..], [waiters[0]]);
     granted(&mut fixture, waiters[0]);
 }
@@ -141,8 +141,8 @@ fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     assert_eq!(fixture.out.ended[..], [(outer, lost)]);
     let job = fixture.out.jobs[0].1;
     assert_eq!(fixture.job_sends(A, job).0, 1);
-    fixture.job_answered(A, job, 1, None);
-    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    fixture.answered(A, 1, None);
+    fixture.next_of(A, job);
     let unlock = fixture.unlock(A, inner);
     assert_eq!(fixture.release_sent(A), 1, "its section may be running");
     assert_eq!(fixture.unlocked(&unlock, 1, None), Ok(()));
@@ -192,7 +192,7 @@ fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() 
     assert_eq!(fixture.out.totals[..], totals, "it was handed to nobody");
     let (owner, job) = fixture.out.jobs[0];
     assert_eq!(owner, B);
-    fixture.step(|core, now, out| core.job_step(now, B, job, out));
+    fixture.next_of(B, job);
     assert!(sends_pass(&mut fixture, B), "to the next");
 }
 
@@ -230,20 +230,18 @@ fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
     assert!(!fixture.core.keeps_itself());
 }
 
-/// An unlock that was taken over, and finds a connection only now.
+/// A send of a release that is over.
 #[test]
-fn a_release_that_is_somebody_elses_says_nothing() {
+fn a_release_that_is_over_says_nothing() {
     let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
-    let unlock = fixture.unlock(A, hold);
-    fixture.now = fixture.now + RULES.command_timeout;
-    let waiter = fixture.call(C, Order::Queued);
-    fixture.admit(waiter);
-    assert!(fixture.core.is_taken_over(&unlock));
-    let op = unlock.op;
-    let said = fixture.step(|core, now, out| core.release_sent(now, A, op, true, out));
+    let over = fixture.drop_hold(A, hold);
+    fixture.step(|core, now, out| core.release_gone(now, A, over, out));
+    let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
     assert_eq!(said, None);
-    assert!(sends_pass(&mut fixture, A), "the job's");
-    fixture.step(|core, now, out| core.release_not_executed(now, A, op, 0, out));
+    let hold = fixture.lock(A);
+    fixture.unlock(A, hold);
+    assert!(sends_pass(&mut fixture, A), "another one");
+    fixture.step(|core, now, out| core.release_not_executed(now, A, over, out));
     assert!(fixture.core.pass_under_way(A).is_some());
 }
 
@@ -269,11 +267,12 @@ fn without_a_fence_the_lock_is_freed() {
 #[test]
 fn a_pass_without_an_answer_is_released_for_both() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
-    let unlock = passing(&mut fixture, hold);
-    fixture.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
-    let mut owners: Vec<_> = fixture.out.jobs.iter().map(|(owner, _)| *owner).collect();
-    owners.sort();
-    assert_eq!(owners, [A, B]);
+    passing(&mut fixture, hold);
+    let op = fixture.release_of(A);
+    fixture.unanswered(A);
+    let jobs = fixture.out.jobs.iter().map(|(owner, _)| *owner);
+    assert!(jobs.eq([B]));
+    assert_eq!(fixture.job_sends(A, op).0, 0, "no other pass");
     assert!(
         matches!(fixture.admit(waiters[0]), Admission::OwnerBusy { .. }),
         "its release comes first"
@@ -314,7 +313,7 @@ fn a_pass_that_is_refused_becomes_a_release() {
     let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     let op = fixture.release_of(A);
-    fixture.step(|core, now, out| core.release_not_executed(now, A, op, 0, out));
+    fixture.step(|core, now, out| core.release_not_executed(now, A, op, out));
     queues(&mut fixture, waiters[0]);
     let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
@@ -341,10 +340,10 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
     fixture.step(LockCore::tick);
     assert_eq!(fixture.out.jobs[0].0, B);
     let job = fixture.out.jobs[0].1;
-    fixture.step(|core, now, out| core.job_step(now, B, job, out));
+    fixture.next_of(B, job);
     assert_eq!(fixture.release_sent(B), 0);
-    fixture.job_answered(B, job, 0, None);
-    fixture.step(|core, now, out| core.job_step(now, B, job, out));
+    fixture.answered(B, 0, None);
+    fixture.next_of(B, job);
     // It is not handed the lock again before it asks.
     let hold = fixture.lock(A);
     let unlock = fixture.unlock(A, hold);

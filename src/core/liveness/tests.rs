@@ -84,8 +84,7 @@ fn an_attempt_whose_answer_is_not_applied_is_undone_and_its_call_asks_again() {
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert_eq!(taken, Err(Rejected::TakenOver));
     fixture.job_sends(A, job);
-    fixture.job_answered(A, job, 0, None);
-    fixture.step(|core, now, out| core.job_step(now, A, job, out));
+    fixture.answered(A, 0, None);
     assert_eq!(fixture.out.woken[..], [next]);
     fixture.permit(next);
 }
@@ -134,9 +133,9 @@ fn an_acquire_that_is_not_polled_is_undone_when_others_wait_for_its_end() {
         let (owner, job) = fixture.out.jobs[0];
         assert_eq!(owner, A);
         assert_eq!(fixture.job_sends(A, job).0, 0);
-        fixture.job_answered(A, job, 0, None);
+        fixture.answered(A, 0, None);
         let mut woken = fixture.out.woken.to_vec();
-        fixture.step(|core, now, out| core.job_step(now, A, job, out));
+        fixture.next_of(A, job);
         woken.extend(&fixture.out.woken);
         assert!(woken.contains(&queued), "{woken:?}");
         fixture.permit(queued);

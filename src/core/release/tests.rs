@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::LossReason;
-use crate::core::tests::{A, B, Fixture, GONE, RULES, TERMS};
-use crate::core::{Event, JobStep, LeaseKind, LockCore, NoReply, Order, Terms, Total};
+use crate::core::tests::{A, Fixture, GONE, RULES, TERMS};
+use crate::core::{Event, LeaseKind, LockCore, ReleaseStep, Terms, Total};
 
 const LIMITED: Terms = Terms {
     limit: Some(Duration::from_secs(5)),
@@ -90,28 +90,13 @@ fn a_detached_lease_that_has_run_out_is_no_news() {
 }
 
 #[test]
-fn an_unlock_and_a_job_count_as_two_releases() {
+fn everything_that_an_owner_releases_counts_as_one_release() {
     let mut fixture = Fixture::new();
     let (outer, inner) = (fixture.lock(A), fixture.lock(A));
     fixture.unlock(A, inner);
     assert_eq!(fixture.core.counts().releasing, 1);
-    fixture.drop_hold(A, outer);
-    assert_eq!(fixture.core.counts().releasing, 2);
-}
-
-#[test]
-fn an_unlock_that_is_not_polled_is_taken_over() {
-    let mut fixture = Fixture::new();
-    let hold = fixture.lock(A);
-    let unlock = fixture.unlock(A, hold);
-    assert!(!fixture.core.is_taken_over(&unlock));
-    let waiter = fixture.call(B, Order::Queued);
-    fixture.admit(waiter);
-    assert!(!fixture.core.is_taken_over(&unlock));
-    fixture.now = fixture.now + RULES.command_timeout;
-    fixture.admit(waiter);
-    assert!(fixture.core.is_taken_over(&unlock));
-    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Ok(()), "who knows");
+    fixture.drop_hold_too(A, outer);
+    assert_eq!(fixture.core.counts().releasing, 1);
 }
 
 #[test]
@@ -120,13 +105,12 @@ fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
     let hold = fixture.lock(A);
     let job = fixture.drop_hold(A, hold);
     let unknown = crate::core::OpId(99);
-    fixture.step(|core, now, out| core.job_gone(now, A, unknown, out));
+    fixture.step(|core, now, out| core.release_gone(now, A, unknown, out));
     assert!(fixture.core.keeps_itself(), "another one is meant");
-    fixture.step(|core, now, out| core.job_gone(now, A, job, out));
+    fixture.step(|core, now, out| core.release_gone(now, A, job, out));
     assert_eq!(fixture.out.totals[..], [(Total::GaveUp, 1)]);
     assert!(!fixture.core.keeps_itself());
-    let step = fixture.step(|core, now, out| core.job_step(now, A, job, out));
-    assert_eq!(step, JobStep::Done);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
 }
 
 /// Seed 89568: behind a long outage the count stayed too high.
@@ -141,15 +125,20 @@ fn a_job_does_not_give_up_while_the_lock_is_held() {
     assert_eq!(fixture.job_sends(A, job), (1, later));
 }
 
-/// A send at the very deadline may have come behind the lease.
+/// A send at the very deadline may have come after the lease.
 #[test]
 fn what_was_first_sent_at_the_deadline_is_a_loss() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(A);
+    let deadline = fixture
+        .core
+        .snapshot(fixture.now, A, hold)
+        .expect("held")
+        .deadline;
     let unlock = fixture.unlock(A, hold);
+    fixture.now = deadline;
     fixture.release_sent(A);
     fixture.release_sent(A);
-    fixture.now = unlock.deadline;
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
 }
 
@@ -170,7 +159,8 @@ fn a_loss_that_an_unlock_finds_is_counted_once_and_reported() {
     assert_eq!(lost(&fixture), (vec![(Total::Lost, 1)], 1));
     // Without an answer it is no loss.
     let hold = fixture.lock(A);
-    let unlock = fixture.unlock(A, hold);
-    fixture.step(|core, now, out| core.not_unlocked(now, &unlock, NoReply::GoOn, out));
+    fixture.unlock(A, hold);
+    fixture.release_sent(A);
+    fixture.unanswered(A);
     assert_eq!(lost(&fixture), (vec![(Total::Released, 1)], 0));
 }

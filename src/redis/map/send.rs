@@ -149,7 +149,7 @@ impl Map {
         };
         let (reply, sent_at) = answer.unwrap_or_else(|| {
             let source = way.link.cause("another server has taken over");
-            Err(SendError::Unknown { source, sent_at })
+            Err(SendError::Unknown(source))
         })?;
         if way.is_on_the_way()
             && let Some((channel, announce)) = &call.announced

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, NoReply, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
-    Time, Unlock, Untaken, WaiterId, local_deadline,
+    Generation, HoldId, OpId, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
+    Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::RULES;
@@ -54,19 +54,26 @@ impl State {
         match sent.sender {
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
                 At::Attempting { .. } => self.attempted(nth, sent, reply),
-                At::Unlocking { unlock } => self.unlock_answered(nth, &unlock, sent, reply),
                 At::Extending { hold, lease } => {
                     let leased = (sent.sent_at, lease);
                     self.extend_answered(nth, hold, leased, reply, in_time);
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
             },
-            Sender::Job(owner, job) if reply == Reply::Refused => self.drop_job(owner, job),
+            Sender::Job(owner, job) if reply == Reply::Refused => {
+                self.release_failed(owner, job, sent.repeats.is_some());
+                self.jobs.remove(&(owner, job));
+                self.drop_job(owner, job);
+            }
             Sender::Job(owner, job) => {
                 let answer = released(sent, reply);
-                let input = answer.gone.map_or(Input::JobDone, |_| Input::JobGone);
+                let input = match answer.gone {
+                    None => Input::ReleaseDone,
+                    Some(_) if sent.repeats.is_some() => Input::ReleaseGoneRepeated,
+                    Some(_) => Input::ReleaseGone,
+                };
                 self.step(owner, input, |core, now, out| {
-                    core.job_answered(now, owner, job, answer, out);
+                    core.release_answered(now, owner, job, answer, out);
                 });
                 self.jobs.insert((owner, job));
             }
@@ -98,29 +105,29 @@ impl State {
         }
     }
 
-    /// A release or pass that was refused has freed nothing. A pass becomes the release that it
-    /// replaced: answers whether it has.
+    /// A pass that was refused has moved nothing, and becomes the release that it replaced: returns whether it
+    /// has.
     fn replaces_pass(&mut self, sent: &Sent) -> bool {
-        let (owner, target, passes) = match sent.script {
-            Script::Release { owner, target, .. } => (owner, target, false),
-            Script::Pass { owner, .. } => (owner, 0, true),
-            Script::Acquire { .. } | Script::Renew { .. } => return false,
-        };
-        let Some(op) = self
-            .release_of(sent.sender)
-            .filter(|_| sent.repeats.is_none())
+        let (Script::Pass { owner, .. }, Sender::Job(_, op), None) =
+            (sent.script, sent.sender, sent.repeats)
         else {
             return false;
         };
         // A part of the step after it, which is noted.
         let rows = self.rows();
         self.run_step(&rows, |core, now, out| {
-            core.release_not_executed(now, owner, op, target, out);
+            core.release_not_executed(now, owner, op, out);
         });
-        if passes {
-            self.send_release_as(sent.sender, owner, false);
-        }
-        passes
+        self.send_release_as(owner, op, false);
+        true
+    }
+
+    /// The job goes on later; the unlocks that were part of its attempt do not.
+    pub(super) fn release_failed(&mut self, owner: ThreadId, job: OpId, maybe_executed: bool) {
+        self.step(owner, Input::ReleaseUnknown, |core, now, out| {
+            core.release_failed(now, owner, job, maybe_executed, out);
+        });
+        self.jobs.insert((owner, job));
     }
 
     pub(super) fn renewed(
@@ -236,44 +243,6 @@ impl State {
         });
     }
 
-    fn unlock_answered(&mut self, nth: usize, unlock: &Unlock, sent: &Sent, reply: Reply) {
-        if reply == Reply::Refused {
-            let then = if sent.repeats.is_none() {
-                NoReply::GiveUp
-            } else {
-                NoReply::GoOn
-            };
-            self.not_unlocked(unlock, then);
-            return self.leave(nth);
-        }
-        let answer = released(sent, reply);
-        let input = match answer.gone {
-            _ if self.core.is_taken_over(unlock) => Input::UnlockLate,
-            None => Input::UnlockDone,
-            Some(_) if sent.repeats.is_some() => Input::UnlockGoneRepeated,
-            Some(_) => Input::UnlockGone,
-        };
-        let reported = self.step(unlock.owner, input, |core, now, out| {
-            core.unlocked(now, unlock, answer, out)
-        });
-        if reported.is_err() && !self.robbed && !self.has_expired {
-            self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
-        }
-        self.leave(nth);
-    }
-
-    pub(super) fn not_unlocked(&mut self, unlock: &Unlock, then: NoReply) {
-        let input = match then {
-            _ if self.core.is_taken_over(unlock) => Input::UnlockUnknownLate,
-            NoReply::GoOn => Input::UnlockUnknown,
-            NoReply::GiveUp => Input::UnlockRefused,
-        };
-        self.given_up |= then == NoReply::GiveUp;
-        self.step(unlock.owner, input, |core, now, out| {
-            core.not_unlocked(now, unlock, then, out);
-        });
-    }
-
     fn extend_answered(
         &mut self,
         nth: usize,
@@ -330,9 +299,12 @@ impl State {
             match sent.sender {
                 Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
                 Sender::Caller(nth) => self.cancel(nth),
-                Sender::Job(owner, job) => {
-                    self.jobs.insert((owner, job));
+                // While a caller waits it is sent once more.
+                Sender::Job(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
+                    self.send_release_as(owner, job, true);
+                    self.mark_repeated(&sent);
                 }
+                Sender::Job(owner, job) => self.release_failed(owner, job, true),
                 Sender::Renewal(owner, generation) => {
                     self.renewed(owner, generation, RenewOutcome::Unknown);
                 }
@@ -343,11 +315,6 @@ impl State {
 
     pub(super) fn repeat(&mut self, nth: usize, sent: &Sent) {
         match self.callers[nth].at.clone() {
-            At::Unlocking { unlock } if self.core.is_taken_over(&unlock) => self.cancel(nth),
-            At::Unlocking { unlock } => {
-                self.send_release(Sender::Caller(nth), unlock.owner);
-                self.mark_repeated(sent);
-            }
             At::Attempting { permit } if !self.core.is_attempting(&permit) => {
                 self.ask_again(nth, permit.waiter);
             }
@@ -356,6 +323,11 @@ impl State {
                 self.mark_repeated(sent);
             }
         }
+    }
+
+    fn is_awaited(&self, owner: ThreadId) -> bool {
+        let mut own = self.callers.iter().filter(|caller| caller.owner == owner);
+        own.any(|caller| matches!(caller.at, At::Unlocking { .. }))
     }
 
     /// A job has taken its attempt over.
@@ -373,19 +345,12 @@ impl State {
 }
 
 fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
-    let target = match sent.script {
-        Script::Release { target, .. } => target,
-        Script::Pass { .. } => 0,
-        Script::Acquire { .. } | Script::Renew { .. } => unreachable!("a release was sent"),
-    };
     ReleaseAnswer {
-        target,
         gone: match reply {
             Reply::Done => None,
             Reply::Gone => Some(LossReason::Gone),
             Reply::Taken | Reply::Busy { .. } | Reply::Refused => Some(LossReason::Taken),
         },
-        first_sent_at: sent.repeats.unwrap_or(sent.sent_at),
         sent_at: sent.sent_at,
         // No world stands back: the time until others have gone first changes nothing but the order.
         others_listen: false,

@@ -1,7 +1,7 @@
 //! Which inputs have come while which operation was under way, over all worlds.
 //!
 //! A pair is noted outside of the state: states that differ only in how they were reached are the
-//! same. [`reason`] says why the others are not reached.
+//! same. [`reason`] says which of the others cannot be.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -42,18 +42,10 @@ named! {
         NestedThenRelease = "a nested acquire, a release to follow",
         Alone = "a nested acquire, nothing held any more",
         AloneThenRelease = "the same, a release to follow",
-        Unlock = "an unlock, others are held",
-        LastUnlock = "an unlock, the last",
-        Unlocks = "unlocks that overlap, others are held",
-        LastUnlocks = "unlocks that overlap, the last",
-        Job = "a job, others are held",
-        LastJob = "a job, nothing held any more",
-        JobInSync = "a job with nothing left to do",
-        JobRaced = "a job after unlocks beside it",
-        UnlockAndJob = "an unlock and a job",
-        UnlockAndJobInSync = "an unlock, and a job with nothing left to do",
-        Passes = "an unlock that hands the lock on",
-        JobPasses = "a job that hands the lock on",
+        Release = "a release, others are held",
+        LastRelease = "a release, nothing held any more",
+        ReleaseInSync = "a release with nothing left to do",
+        Passes = "a release that hands the lock on",
         Receives = "a lock being handed to it",
         ReceivesThenRelease = "the same, its call has left",
         Given = "a lock that was handed to it",
@@ -88,17 +80,12 @@ named! {
         ClaimLost = "a detached hold that was lost is claimed",
         ClaimNothing = "a claim of no detached hold",
         DropDetached = "close drops the detached holds",
-        UnlockDone = "the unlock: done",
-        UnlockGone = "the unlock: the field is gone",
-        UnlockGoneRepeated = "the same, sent twice",
-        UnlockLate = "the unlock: an answer after a job took over",
-        UnlockUnknown = "the unlock: no reply, or dropped",
-        UnlockRefused = "the unlock: refused for good",
-        UnlockUnknownLate = "the unlock: dropped after a job took over",
-        JobSteps = "the job looks what is left",
-        JobDone = "the job: done",
-        JobGone = "the job: the field is gone",
-        JobGaveUp = "the job: gave up, or dropped",
+        ReleaseSteps = "the job of a release looks what is left",
+        ReleaseDone = "the release: done",
+        ReleaseGone = "the release: the field is gone",
+        ReleaseGoneRepeated = "the same, sent twice",
+        ReleaseUnknown = "the release: no reply, or refused",
+        ReleaseGaveUp = "the release: gave up, or dropped",
         TimerFires = "the timer fires",
         RenewHeld = "the renewal: held",
         RenewLost = "the renewal: lost",
@@ -152,29 +139,10 @@ impl Row {
             UnderWay::Acquire {
                 then_release: true, ..
             } => Self::ReceivesThenRelease,
-            UnderWay::Release {
-                direct: 0,
-                passes: true,
-                ..
-            } => Self::JobPasses,
             UnderWay::Release { passes: true, .. } => Self::Passes,
-            UnderWay::Release {
-                direct,
-                in_sync,
-                raced,
-                passes: false,
-            } => match (direct > 0, in_sync, raced, held) {
-                (_, None, false, true) => Self::Unlock,
-                (_, None, false, false) => Self::LastUnlock,
-                (_, None, true, true) => Self::Unlocks,
-                (_, None, true, false) => Self::LastUnlocks,
-                (true, Some(false), ..) => Self::UnlockAndJob,
-                (true, Some(true), ..) => Self::UnlockAndJobInSync,
-                (false, Some(_), true, _) => Self::JobRaced,
-                (false, Some(true), false, _) => Self::JobInSync,
-                (false, Some(false), false, true) => Self::Job,
-                (false, Some(false), false, false) => Self::LastJob,
-            },
+            UnderWay::Release { in_sync: true, .. } => Self::ReleaseInSync,
+            UnderWay::Release { .. } if held => Self::Release,
+            UnderWay::Release { .. } => Self::LastRelease,
         }
     }
 
@@ -243,22 +211,20 @@ pub fn all_pairs() -> impl Iterator<Item = (Row, Input)> {
 
 /// A column for each of what may be under way, a line for each input.
 pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
-    let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world.\n\
-         The others are in src/explorer/unreached.rs, or in unreached/left_out.rs, each with its reason.\n\n"
+    let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world: x.\n\
+         What cannot be, for a reason in src/explorer/unreached.rs: -.\n\n"
         .to_owned();
-    let columns = || Row::ALL.iter().zip(('a'..='z').chain('A'..='Z'));
+    let columns = || Row::ALL.iter().zip('a'..='z');
     for (row, column) in columns() {
         let _ = writeln!(text, "{column}  {}", row.text());
     }
     let header: String = columns().map(|(_, column)| format!(" {column}")).collect();
     let _ = writeln!(text, "\n{:<46}{header}", "");
     for input in Input::ALL {
-        let mark = |row| {
-            if reached.contains(&(row, *input)) {
-                " x"
-            } else {
-                " ."
-            }
+        let mark = |row| match reached.contains(&(row, *input)) {
+            true => " x",
+            false if reason(row, *input).is_some() => " -",
+            false => " .",
         };
         let marks: String = Row::ALL.iter().map(|row| mark(*row)).collect();
         let _ = writeln!(text, "{:<46}{marks}", input.text());
@@ -267,16 +233,15 @@ pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
     text
 }
 
-/// Unreached pairs that nobody has given a reason for, and reasons for pairs that are reached.
+/// Pairs that are reached although they cannot be.
 pub fn problems(reached: &BTreeSet<(Row, Input)>) -> Vec<String> {
-    let mut problems = Vec::new();
-    for (row, input) in all_pairs() {
-        let pair = format!("{row:?} x {input:?} ({}: {})", row.text(), input.text());
-        match (reached.contains(&(row, input)), reason(row, input)) {
-            (false, None) => problems.push(format!("{pair}: not reached, and no reason why")),
-            (true, Some(reason)) => problems.push(format!("{pair}: reached, although {reason}")),
-            (true, None) | (false, Some(_)) => {}
-        }
-    }
-    problems
+    let pairs = reached.iter();
+    let problem = |(row, input): &(Row, Input)| {
+        let reason = reason(*row, *input)?;
+        let (what, came) = (row.text(), input.text());
+        Some(format!(
+            "{row:?} x {input:?} ({what}: {came}): reached, although {reason}"
+        ))
+    };
+    pairs.filter_map(problem).collect()
 }

@@ -44,8 +44,9 @@ impl State {
             }
             4 => {
                 self.enter(Life::Closed, Input::Closed);
-                let jobs = self.disconnect();
-                self.jobs.extend(jobs);
+                for (owner, job) in self.disconnect() {
+                    self.release_failed(owner, job, true);
+                }
             }
             _ => self.lose_all(),
         }
@@ -98,8 +99,8 @@ impl State {
 
     pub(super) fn drop_job(&mut self, owner: ThreadId, job: OpId) {
         self.given_up = true;
-        self.step(owner, Input::JobGaveUp, |core, now, out| {
-            core.job_gone(now, owner, job, out);
+        self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
+            core.release_gone(now, owner, job, out);
         });
     }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{HoldId, LeasePolicy, ReleaseStart, ThreadId};
+use redisson_lock::test_util::core::{HoldId, LeasePolicy, ThreadId};
 
 use super::coverage::Input;
 use super::server::Script;
 use super::state::{At, Sender, State};
-use super::{FIXED_LEASE, RULES, Verb};
+use super::{FIXED_LEASE, Verb};
 
 impl State {
     pub(super) fn end_hold(&mut self, nth: usize, verb: Verb) {
@@ -61,26 +61,16 @@ impl State {
         let owner = self.callers[nth].owner;
         let start = self.step_as(
             owner,
-            |core, now, out| core.begin_unlock(now, owner, hold, out),
+            |core, now, out| core.unlock(now, owner, hold, out),
             |_, start| match start {
-                Ok(ReleaseStart::NotHeld) => Input::UnlockNothing,
-                Ok(ReleaseStart::Send(_) | ReleaseStart::OwnerBusy { .. }) => Input::Unlock,
+                Ok(false) => Input::UnlockNothing,
+                Ok(true) => Input::Unlock,
                 Err(_) => Input::UnlockLost,
             },
         );
         match start {
-            Ok(ReleaseStart::Send(unlock)) => {
-                self.callers[nth].at = At::Unlocking { unlock };
-                self.send_release(Sender::Caller(nth), owner);
-            }
-            Ok(ReleaseStart::OwnerBusy { since }) => {
-                self.callers[nth].at = At::Waiting {
-                    hold,
-                    acquire_ended: false,
-                    limit: since.max(self.now) + RULES.command_timeout,
-                };
-            }
-            Ok(ReleaseStart::NotHeld) => self.leave(nth),
+            Ok(true) => self.callers[nth].at = At::Unlocking { hold },
+            Ok(false) => self.leave(nth),
             Err(reason) => {
                 let by_the_server = matches!(reason, LossReason::Gone | LossReason::Taken);
                 if by_the_server && !self.robbed && !self.has_expired {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{Effects, Event, Life, LockCore, ThreadId, Time};
+use redisson_lock::test_util::core::{
+    Effects, Event, HoldId, Life, LockCore, ThreadId, Time, Unlocked,
+};
 
 use super::coverage::{Input, Row};
 use super::state::{At, Caller, Deferred, State};
@@ -103,15 +105,28 @@ impl State {
         let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
         let woken = effects.woken.into_iter();
         let woken = woken.filter(|waiter| asleep.contains(waiter));
-        let acquires_ended = effects.acquires_ended.into_iter();
         let jobs = effects.jobs.into_iter();
         self.deferred
             .extend(effects.timers.into_iter().map(Deferred::Timer));
         self.deferred.extend(woken.map(Deferred::Wake));
         self.deferred
-            .extend(acquires_ended.map(Deferred::AcquireEnded));
-        self.deferred
             .extend(jobs.map(|(owner, job)| Deferred::Job(owner, job)));
+        for (hold, outcome) in effects.unlocked {
+            self.unlocked(hold, outcome);
+        }
+    }
+
+    /// The caller may have left.
+    fn unlocked(&mut self, hold: HoldId, outcome: Unlocked) {
+        let lost = matches!(outcome, Unlocked::Lost(_));
+        if lost && !self.robbed && !self.has_expired {
+            self.wrong = Some("FL: an unlock reports a loss, and nothing was lost");
+        }
+        let mut callers = self.callers.iter();
+        let at = At::Unlocking { hold };
+        if let Some(nth) = callers.position(|caller| caller.at == at) {
+            self.leave(nth);
+        }
     }
 
     pub(super) fn apply(&mut self, deferred: Deferred) {
@@ -132,14 +147,6 @@ impl State {
                 let mut callers = self.callers.iter_mut();
                 let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
                 asleep.into_iter().for_each(|caller| caller.woken = true);
-            }
-            Deferred::AcquireEnded(owner) => {
-                let callers = self.callers.iter_mut();
-                for caller in callers.filter(|caller| caller.owner == owner) {
-                    if let At::Waiting { acquire_ended, .. } = &mut caller.at {
-                        *acquire_ended = true;
-                    }
-                }
             }
             Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
             Deferred::Job(owner, job) => {

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Unlock, Visitor,
-    WaiterId,
+    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Visitor, WaiterId,
 };
 
 use super::coverage::Reached;
@@ -48,14 +47,9 @@ pub enum At {
         waiter: WaiterId,
         limit: Time,
     },
-    /// Its unlock waits for the end of an acquire of the same owner.
-    Waiting {
-        hold: HoldId,
-        acquire_ended: bool,
-        limit: Time,
-    },
+    /// It waits for the outcome of its unlock.
     Unlocking {
-        unlock: Unlock,
+        hold: HoldId,
     },
     /// It has taken the lock then, and waits for the replicas.
     Confirming {
@@ -94,7 +88,6 @@ pub struct Sent {
 pub enum Deferred {
     Timer(ThreadId),
     Wake(WaiterId),
-    AcquireEnded(ThreadId),
     Job(ThreadId, OpId),
     /// A forced unlock says whose hold it was.
     Forced(ThreadId, Generation),
@@ -177,7 +170,6 @@ impl State {
     /// ago is long ago.
     pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
         self.deferred.retain(|deferred| match deferred {
-            Deferred::AcquireEnded(_) => true,
             Deferred::Wake(waiter) => self
                 .callers
                 .iter()
@@ -230,7 +222,7 @@ impl State {
                     Deferred::Wake(waiter) => waiter.visit(visitor),
                     Deferred::Job(_, job) => job.visit(visitor),
                     Deferred::Forced(_, generation) => generation.visit(visitor),
-                    Deferred::Timer(_) | Deferred::AcquireEnded(_) | Deferred::LoseAll => {}
+                    Deferred::Timer(_) | Deferred::LoseAll => {}
                 }
                 deferred
             });
@@ -274,18 +266,10 @@ impl Caller {
                 waiter.visit(visitor);
                 visitor.time(limit);
             }
-            At::Waiting { hold, limit, .. } => {
-                hold.visit(visitor);
-                visitor.time(limit);
-            }
-            At::Extending { hold, .. } => hold.visit(visitor),
+            At::Extending { hold, .. } | At::Unlocking { hold } => hold.visit(visitor),
             At::Confirming { hold, leased } => {
                 hold.visit(visitor);
                 visitor.time(&mut leased.0);
-            }
-            At::Unlocking { unlock } => {
-                unlock.op.visit(visitor);
-                visitor.time(&mut unlock.deadline);
             }
         }
     }
@@ -294,11 +278,7 @@ impl Caller {
         match &self.at {
             At::Queued { waiter, .. } | At::Listening { waiter, .. } => Some(*waiter),
             At::Attempting { permit } => Some(permit.waiter),
-            At::Ready
-            | At::Waiting { .. }
-            | At::Unlocking { .. }
-            | At::Confirming { .. }
-            | At::Extending { .. } => None,
+            At::Ready | At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, JobStep, NoReply, OpId, Order, ReleaseSend, ThreadId, Time, Untaken, WaiterId,
+    Admission, OpId, Order, ReleaseSend, ReleaseStep, ThreadId, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
@@ -79,9 +79,6 @@ impl State {
         // polled, and then it asks first whether a job has taken over.
         if let Sender::Caller(caller) = sent.sender {
             match self.callers[caller].at.clone() {
-                At::Unlocking { unlock } if self.core.is_taken_over(&unlock) => {
-                    return self.cancel(caller);
-                }
                 At::Attempting { permit } if !self.core.is_attempting(&permit) => {
                     return self.ask_again(caller, permit.waiter);
                 }
@@ -104,11 +101,7 @@ impl State {
     pub fn next_due(&self) -> Option<Time> {
         let limits = self.callers.iter().filter_map(|caller| match &caller.at {
             At::Queued { limit, .. } => *limit,
-            At::Listening { limit, .. } => {
-                let stuck = self.core.next_stuck().filter(|at| *at > self.now);
-                Some(stuck.map_or(*limit, |stuck| stuck.min(*limit)))
-            }
-            At::Waiting { limit, .. } => Some(*limit),
+            At::Listening { limit, .. } => Some(*limit),
             At::Ready
             | At::Attempting { .. }
             | At::Unlocking { .. }
@@ -120,11 +113,6 @@ impl State {
         due.filter(|at| *at > self.now).min()
     }
 
-    /// An unlock is not polled any more; asking has the background take it over.
-    fn has_stuck(&self) -> bool {
-        self.core.next_stuck().is_some_and(|at| at <= self.now)
-    }
-
     pub fn can_run(&self, nth: usize, world: &World) -> bool {
         let caller = &self.callers[nth];
         match &caller.at {
@@ -132,14 +120,7 @@ impl State {
             At::Queued { limit, .. } => {
                 caller.woken || limit.is_some_and(|limit| limit <= self.now)
             }
-            At::Listening { limit, .. } => {
-                caller.woken || caller.received || *limit <= self.now || self.has_stuck()
-            }
-            At::Waiting {
-                acquire_ended,
-                limit,
-                ..
-            } => *acquire_ended || *limit <= self.now,
+            At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
             At::Attempting { .. }
             | At::Unlocking { .. }
             | At::Confirming { .. }
@@ -149,7 +130,7 @@ impl State {
 
     pub(super) fn run(&mut self, nth: usize, world: &World) {
         let caller = &self.callers[nth];
-        let (owner, verb) = (caller.owner, world.callers[nth].1.get(caller.next).copied());
+        let verb = world.callers[nth].1.get(caller.next).copied();
         match caller.at.clone() {
             At::Ready => match verb {
                 Some(Verb::UnlockDetached) => self.unlock_detached(nth),
@@ -162,22 +143,13 @@ impl State {
             At::Listening { waiter, limit } => {
                 let woken = std::mem::take(&mut self.callers[nth].woken);
                 let reason = woken && self.core.has_reason_to_retry(waiter);
-                let over = limit <= self.now || self.has_stuck();
+                let over = limit <= self.now;
                 if reason || self.callers[nth].received || over {
                     if self.gives_up(nth) && !self.core.is_given(waiter) {
                         return self.leave(nth);
                     }
                     self.admit(nth);
                 }
-            }
-            At::Waiting {
-                acquire_ended: true,
-                hold,
-                ..
-            } => self.unlock(nth, hold),
-            At::Waiting { hold, .. } => {
-                self.drop_hold(owner, hold);
-                self.leave(nth);
             }
             At::Attempting { .. }
             | At::Unlocking { .. }
@@ -278,23 +250,18 @@ impl State {
         caller.next += 1;
     }
 
-    pub(super) fn send_release(&mut self, sender: Sender, owner: ThreadId) {
-        self.send_release_as(sender, owner, true);
-    }
-
-    pub(super) fn send_release_as(&mut self, sender: Sender, owner: ThreadId, may_pass: bool) {
+    pub(super) fn send_release_as(&mut self, owner: ThreadId, op: OpId, may_pass: bool) {
         // A part of the step before it, which was noted.
-        let (rows, op) = (self.rows(), self.release_of(sender));
-        let op = op.expect("whoever sends is at it");
+        let rows = self.rows();
         let said = self.run_step(&rows, |core, now, out| {
             core.release_sent(now, owner, op, may_pass, out)
         });
-        let said = said.expect("nobody else is at it");
+        let said = said.expect("it is under way");
         if matches!(said, ReleaseSend::Pass { .. }) && self.core.release_target(owner) > 0 {
             self.wrong = Some("a lock is handed over from under a section");
         }
         self.send(
-            sender,
+            Sender::Job(owner, op),
             match said {
                 ReleaseSend::Count { target, lease } => Script::Release {
                     owner,
@@ -310,29 +277,17 @@ impl State {
         );
     }
 
-    /// The release that a sender is at. `None`: it is at none, or has left.
-    pub(super) fn release_of(&self, sender: Sender) -> Option<OpId> {
-        match sender {
-            Sender::Job(_, job) => Some(job),
-            Sender::Caller(nth) => match &self.callers[nth].at {
-                At::Unlocking { unlock } => Some(unlock.op),
-                _ => None,
-            },
-            Sender::Renewal(..) | Sender::Nobody => None,
-        }
-    }
-
     pub(super) fn job_sends(&mut self, owner: ThreadId) {
         let Some(job) = self.jobs.iter().find(|(other, _)| *other == owner).copied() else {
             return;
         };
         self.jobs.remove(&job);
-        let step = self.step(owner, Input::JobSteps, |core, now, out| {
-            core.job_step(now, owner, job.1, out)
+        let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
+            core.release_step(now, owner, job.1, out)
         });
         match step {
-            JobStep::Send { .. } => self.send_release(Sender::Job(owner, job.1), owner),
-            JobStep::Done => {}
+            ReleaseStep::Send { .. } => self.send_release_as(owner, job.1, true),
+            ReleaseStep::Done => {}
         }
     }
 
@@ -351,15 +306,17 @@ impl State {
                 };
                 self.untaken(&permit, untaken);
             }
-            At::Unlocking { unlock } => self.not_unlocked(&unlock, NoReply::GoOn),
-            At::Waiting { hold, .. } => self.drop_hold(owner, hold),
             // Its call is counted already.
             At::Confirming { hold, .. } => {
                 self.drop_hold(owner, hold);
                 self.callers[nth].at = At::Ready;
                 return;
             }
-            At::Ready | At::Queued { .. } | At::Listening { .. } | At::Extending { .. } => {}
+            At::Ready
+            | At::Queued { .. }
+            | At::Listening { .. }
+            | At::Unlocking { .. }
+            | At::Extending { .. } => {}
         }
         self.nobody_waits(Sender::Caller(nth));
         self.leave(nth);

@@ -1,10 +1,4 @@
-//! Why an input cannot come while something is under way, or why no world has it.
-
-mod left_out;
-mod passes;
-
-use left_out::LEFT_OUT;
-use passes::LEFT_OUT_OF_PASSES;
+//! Why an input cannot come while something is under way.
 
 use super::coverage::{Input as I, Row as R};
 
@@ -28,18 +22,10 @@ const CANNOT_BE: &[Unreached] = &[
             R::Nothing,
             R::Held,
             R::Lost,
-            R::Unlock,
-            R::LastUnlock,
-            R::Unlocks,
-            R::LastUnlocks,
-            R::Job,
-            R::LastJob,
-            R::JobInSync,
-            R::JobRaced,
-            R::UnlockAndJob,
-            R::UnlockAndJobInSync,
+            R::Release,
+            R::LastRelease,
+            R::ReleaseInSync,
             R::Passes,
-            R::JobPasses,
         ],
         &[
             I::Taken,
@@ -78,47 +64,17 @@ const CANNOT_BE: &[Unreached] = &[
             R::NestedThenRelease,
             R::Alone,
             R::AloneThenRelease,
-            R::Job,
-            R::LastJob,
-            R::JobInSync,
-            R::JobRaced,
             R::Receives,
             R::ReceivesThenRelease,
             R::Given,
-            R::JobPasses,
         ],
         &[
-            I::UnlockDone,
-            I::UnlockGone,
-            I::UnlockGoneRepeated,
-            I::UnlockUnknown,
-            I::UnlockRefused,
+            I::ReleaseDone,
+            I::ReleaseGone,
+            I::ReleaseGoneRepeated,
+            I::ReleaseUnknown,
         ],
-        "no unlock is under way",
-    ),
-    (
-        &[
-            R::Nothing,
-            R::Held,
-            R::Lost,
-            R::Acquire,
-            R::AtOnce,
-            R::Nested,
-            R::NestedAtOnce,
-            R::NestedThenRelease,
-            R::Alone,
-            R::AloneThenRelease,
-            R::Unlock,
-            R::LastUnlock,
-            R::Unlocks,
-            R::LastUnlocks,
-            R::Receives,
-            R::ReceivesThenRelease,
-            R::Given,
-            R::Passes,
-        ],
-        &[I::JobSteps, I::JobDone, I::JobGone, I::JobGaveUp],
-        "no job is under way",
+        "no release is under way",
     ),
     (
         WITHOUT_HOLD,
@@ -160,11 +116,8 @@ const CANNOT_BE: &[Unreached] = &[
             R::Lost,
             R::Alone,
             R::AloneThenRelease,
-            R::LastUnlock,
-            R::LastUnlocks,
-            R::LastJob,
+            R::LastRelease,
             R::Passes,
-            R::JobPasses,
         ],
         &[
             I::Unlock,
@@ -184,13 +137,9 @@ const CANNOT_BE: &[Unreached] = &[
             I::Taken,
             I::TakenLate,
             I::OuterGone,
-            I::UnlockDone,
-            I::UnlockGone,
-            I::UnlockGoneRepeated,
-            I::UnlockLate,
-            I::UnlockRefused,
-            I::JobDone,
-            I::JobGone,
+            I::ReleaseDone,
+            I::ReleaseGone,
+            I::ReleaseGoneRepeated,
             I::RenewHeld,
             I::RenewLost,
             I::RenewUnknown,
@@ -228,9 +177,7 @@ const CANNOT_BE: &[Unreached] = &[
             R::Nested,
             R::NestedAtOnce,
             R::NestedThenRelease,
-            R::Unlock,
-            R::Unlocks,
-            R::Job,
+            R::Release,
         ],
         &[I::Closed],
         "close ends every hold before",
@@ -250,10 +197,14 @@ const CANNOT_BE: &[Unreached] = &[
         &[I::DropDetached],
         "close does it before its end",
     ),
-    (&[R::Gone], &[I::JobSteps], "no job runs without a runtime"),
+    (
+        &[R::Gone],
+        &[I::ReleaseSteps],
+        "no job runs without a runtime",
+    ),
     (
         &[R::Closed],
-        &[I::JobGaveUp],
+        &[I::ReleaseGaveUp],
         "a job of a closed client just ends",
     ),
     (
@@ -262,9 +213,7 @@ const CANNOT_BE: &[Unreached] = &[
             R::Nested,
             R::NestedAtOnce,
             R::NestedThenRelease,
-            R::Unlock,
-            R::Unlocks,
-            R::Job,
+            R::Release,
         ],
         &[I::ClaimLost],
         "holds that wait for a claim are lost all at once",
@@ -283,7 +232,8 @@ const CANNOT_BE: &[Unreached] = &[
 
 /// The reason for a pair, if there is one.
 pub(super) fn reason(row: R, input: I) -> Option<&'static str> {
-    let mut listed = CANNOT_BE.iter().chain(LEFT_OUT).chain(LEFT_OUT_OF_PASSES);
-    let found = listed.find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
+    let found = CANNOT_BE
+        .iter()
+        .find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
     found.map(|(.., reason)| *reason)
 }

@@ -73,10 +73,7 @@ impl State {
             let wants_a_lock = caller.at == At::Ready;
             matches!(
                 caller.at,
-                At::Attempting { .. }
-                    | At::Unlocking { .. }
-                    | At::Confirming { .. }
-                    | At::Extending { .. }
+                At::Attempting { .. } | At::Confirming { .. } | At::Extending { .. }
             ) || !wants_a_lock && self.can_run(nth, world)
         });
         !busy
@@ -90,6 +87,10 @@ impl State {
 
     /// I3, no orphaned hold, and no lost wake-up.
     fn at_rest(&self) -> Option<String> {
+        let mut callers = self.callers.iter();
+        if callers.any(|caller| matches!(caller.at, At::Unlocking { .. })) {
+            return Some("an unlock without an outcome".to_owned());
+        }
         // Behind the end of the client the leases free what is left.
         for owner in self.callers.iter().map(|caller| caller.owner) {
             if self.has_ended() {
@@ -117,14 +118,13 @@ impl State {
         let asleep = self.callers.iter().find(|caller| match caller.at {
             At::Queued { .. } => true,
             At::Listening { .. } => !self.expired && !self.robbed,
-            At::Waiting { .. } => true,
             At::Ready
             | At::Attempting { .. }
             | At::Unlocking { .. }
             | At::Confirming { .. }
             | At::Extending { .. } => false,
         });
-        let asleep = asleep.filter(|caller| free || matches!(caller.at, At::Waiting { .. }))?;
+        let asleep = asleep.filter(|_| free)?;
         if self.expired
             && self
                 .callers
