@@ -1,8 +1,8 @@
 //! What all handles of one client share, below its locks; and what a hold and its guard share.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -276,7 +276,8 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     ending: OnceLock<Ending>,
-    ended: Notify,
+    /// Made for the first who waits for the end: nearly nobody does.
+    ended: OnceLock<CancellationToken>,
 }
 
 impl HoldStatus {
@@ -284,17 +285,16 @@ impl HoldStatus {
         self.ending.get().copied()
     }
 
-    /// Waits for the end.
-    pub(crate) async fn ended(self: Arc<Self>) -> Ending {
-        loop {
-            let mut ended = pin!(self.ended.notified());
-            // Registered before it looks, so that an end in between wakes it.
-            ended.as_mut().enable();
-            if let Some(ending) = self.ending() {
-                return ending;
-            }
-            ended.await;
+    /// Cancelled after the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        let ended = self.ended.get_or_init(CancellationToken::new);
+        // Of the two who write one thing and read the other's, this one and `wake`, at least one sees
+        // what the other has written.
+        fence(Ordering::SeqCst);
+        if self.ending.get().is_some() {
+            ended.cancel();
         }
+        ended
     }
 
     /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
@@ -305,6 +305,9 @@ impl HoldStatus {
 
     /// Wakes those who wait for the end, when the mutex is free.
     pub(crate) fn wake(&self) {
-        self.ended.notify_waiters();
+        fence(Ordering::SeqCst);
+        if let Some(ended) = self.ended.get() {
+            ended.cancel();
+        }
     }
 }
