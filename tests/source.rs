@@ -236,7 +236,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "server_error",
             "owner",
             "wait",
-            "guard",
+            "renewal",
             "client_handle",
             "hold_handle",
             "measure",

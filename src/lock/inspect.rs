@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
+use super::guard::LockGuard;
 use super::waiter::Wait;
 use crate::core::Busy;
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::guard::LockGuard;
 use crate::owner::Owner;
 use crate::script::{self, Answer, Inspected};
 
