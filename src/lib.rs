@@ -90,7 +90,6 @@ mod renewal;
 mod run;
 mod runtime;
 mod script;
-mod server_error;
 mod shared;
 mod table;
 #[cfg(feature = "test-util")]
