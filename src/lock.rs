@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 mod force;
+mod guard;
 mod inspect;
 pub(crate) mod release;
 mod replicas;
@@ -18,12 +19,12 @@ use tokio::time::Instant;
 
 use crate::client_handle::ClientHandle;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::measure::Class;
 use crate::owner::Owner;
 use crate::redis::Wanted;
 use crate::wire::LockName;
 
+pub use guard::LockGuard;
 pub use inspect::Holder;
 use release::OpenHold;
 pub(crate) use waiter::{Wait, sleep_until};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::LockClient;
 use crate::core::Busy;
 use crate::error::Error;
-use crate::guard::LockGuard;
+use crate::lock::LockGuard;
 
 /// What the options of the attribute say.
 #[derive(Debug)]

@@ -17,11 +17,11 @@ use crate::client::LockClient;
 use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, ThreadId};
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
-use crate::lock::Holder;
+use crate::lock::{Holder, LockGuard};
 use crate::owner::Owner;
-use crate::script::{self, Call, RenewalKey};
+use crate::redis::Call;
+use crate::script::{self, RenewalKey};
 use crate::wire::{Announce, LockName};
 
 /// The core, for the explorer.
@@ -29,7 +29,7 @@ pub mod core {
     pub use crate::core::*;
 }
 pub use crate::redis::transport::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Role, Transport,
     TransportConnection,
 };
 

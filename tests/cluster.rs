@@ -1,5 +1,6 @@
 //! Three primaries and their replicas: locks in every slot, slots that move, failovers.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -165,6 +166,11 @@ async fn a_call_that_was_only_sent_on_was_not_executed() {
         "{refused:?}"
     );
     assert!(refused.is_retryable());
+    let source = refused.source().expect("a source").to_string();
+    assert!(
+        source.starts_with("the node was not reached in time: MOVED "),
+        "{source}"
+    );
     assert_eq!(client.stats().releasing, 0, "there is nothing to undo");
     cluster.server(new).resume();
     eventually("it is back", ms(20_000), || cluster.is_working(new)).await;

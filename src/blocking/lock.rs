@@ -369,7 +369,7 @@ impl Lock {
         self.running.wait(call)
     }
 
-    pub(super) fn guard(&self, guard: crate::guard::LockGuard) -> LockGuard {
+    pub(super) fn guard(&self, guard: crate::lock::LockGuard) -> LockGuard {
         LockGuard::new(guard, Arc::clone(&self.running))
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
+use super::guard::LockGuard;
 use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
 use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;

@@ -20,6 +20,7 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::transport::{BoxFuture, ConnectionError, Reply};
+use crate::error::RefusalKind;
 
 type Answer = Result<Reply, ConnectionError>;
 
@@ -46,8 +47,10 @@ impl Expected {
     fn misfit(&self, answer: &Answer) -> Option<Misfit> {
         let shape = match answer {
             Ok(reply) if !(self.fits)(reply) => reply.shape(),
-            Err(ConnectionError::Refused(text)) if text.starts_with(NOSCRIPT) && !self.by_hash => {
-                NOSCRIPT
+            Err(ConnectionError::Refused(refusal))
+                if refusal.kind == RefusalKind::NoScript && !self.by_hash =>
+            {
+                "an error for an unknown script"
             }
             Ok(_) | Err(_) => return None,
         };
@@ -298,9 +301,6 @@ fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError
 /// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a
 /// command timeout later, of up to ten seconds.
 const KEPT: Duration = Duration::from_secs(20);
-
-/// A refusal that only a call by hash can have.
-const NOSCRIPT: &str = "NOSCRIPT";
 
 #[cfg(test)]
 mod tests;

@@ -25,9 +25,8 @@ use super::seeds::{self, Answer};
 use super::settings::{Expected, Settings};
 use super::slots::{self, Range};
 use super::transport::{Arg, BoxFuture, ConnectionError, Role};
-use crate::error::Error;
+use crate::error::{Denied, Error, RefusalKind};
 use crate::runtime::event;
-use crate::server_error;
 use crate::wire::Announce;
 
 /// Asks for the slot map, over a connection of its own.
@@ -129,9 +128,10 @@ impl SlotMapRefresher {
         let answer = source.connection.command("PUBSUB", &words, timeout);
         match answer.await {
             Ok(_) => Ok(wanted),
-            // It knows what it names. Redis 6.2 names `pubsub` alone, whatever is behind it.
-            Err(ConnectionError::Refused(text))
-                if server_error::is_permission(&text) && text.contains("shardnumsub") =>
+            // It knows what it names. Redis 6.2 names `pubsub` alone, whatever follows it.
+            Err(ConnectionError::Refused(refusal))
+                if matches!(&refusal.kind, RefusalKind::NoPermission(Denied::Command(command))
+                    if command.contains("shardnumsub")) =>
             {
                 Ok(wanted)
             }
@@ -409,12 +409,13 @@ async fn report(
     address: &Address,
     time_limit: Duration,
 ) -> Result<(u64, Vec<Range>), ConnectionError> {
-    let refused = |text: &str| ConnectionError::Refused(text.to_owned());
     let epoch = probe::works(connection, time_limit).await?;
-    let epoch = epoch.ok_or_else(|| refused("CLUSTERDOWN The cluster is down"))?;
+    let epoch = epoch.ok_or_else(probe::not_working)?;
     let reply = connection.command("CLUSTER", &[Arg::Fixed("SLOTS")], time_limit);
     let ranges = slots::read(&reply.await?, address);
-    let ranges = ranges.ok_or_else(|| refused("ERR the node does not report its slots"))?;
+    let ranges = ranges.ok_or_else(|| {
+        ConnectionError::unusable(RefusalKind::Other, "the node does not report its slots")
+    })?;
     Ok((epoch, ranges))
 }
 

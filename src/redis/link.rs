@@ -12,13 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, Expected, Misfit, Misfits};
+use super::call::Call;
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
-use crate::error::Cause;
+use crate::error::{Cause, RefusalKind};
 use crate::runtime::event;
-use crate::script::Call;
-use crate::server_error;
 use crate::wire::Announce;
 
 /// A connection that may carry scripts.
@@ -137,7 +136,7 @@ impl Link {
         match self.send(Words::Name, call, limit, sent).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
-            Err(SendError::Refused(cause)) if cause.text.starts_with("NOSCRIPT") => {
+            Err(SendError::Refused(cause)) if cause.refusal == Some(RefusalKind::NoScript) => {
                 Box::pin(self.send(Words::Text, call, limit, sent)).await
             }
             answered => answered,
@@ -177,10 +176,6 @@ impl Link {
         // The next poll hands the command over; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |text: String| {
-            let source = self.cause(text);
-            Err(SendError::Unknown { source, sent_at })
-        };
         let reply = match words {
             Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
             Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
@@ -191,20 +186,22 @@ impl Link {
             .await
         {
             Ok(reply) => Ok((reply, sent_at)),
-            Err(ConnectionError::Refused(text)) => {
-                let fatal = server_error::may_end_the_connection(&text);
+            Err(ConnectionError::Refused(refusal)) => {
+                let fatal = refusal.kind.may_end_the_connection();
+                let is_misplaced = refusal.kind.is_misplaced();
+                let source = Cause::refused(&self.server, refusal.kind, refusal.text);
                 // A client library that ends a connection because of such an error returns the same
                 // error for every command in flight on it, executed or not. If the connection is
                 // still alive, the error was meant for this command.
                 if fatal && !self.is_alive(limit).await {
-                    return unknown(text);
+                    return Err(SendError::Unknown { source, sent_at });
                 }
-                if server_error::is_misplaced(&text) {
+                if is_misplaced {
                     self.misplaced.notify_one();
                 }
-                Err(SendError::Refused(self.cause(text)))
+                Err(SendError::Refused(source))
             }
-            Err(problem) => unknown(problem.into_text()),
+            Err(problem) => Err(self.unknown(problem, sent_at)),
         }
     }
 
@@ -353,11 +350,13 @@ impl Link {
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
         match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
-            Err(problem) => Err(SendError::Unknown {
-                source: self.cause(problem.into_text()),
-                sent_at,
-            }),
+            Err(problem) => Err(self.unknown(problem, sent_at)),
         }
+    }
+
+    fn unknown(&self, problem: ConnectionError, sent_at: Instant) -> SendError {
+        let source = problem.into_cause(&self.server);
+        SendError::Unknown { source, sent_at }
     }
 
     /// Whether the connection still answers. A refusal is an answer.

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
+use super::call::Call;
 use super::lane::Surroundings;
 use super::link::{Limit, Link};
 use super::transport::{BoxFuture, Reply};
-use crate::script::Call;
 
 /// How many replicas are to have a lock, and for how long they are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -144,7 +144,7 @@ async fn a_misfit_is_the_servers_only_for_a_while() {
 fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
     for by_hash in [true, false] {
         let answers = Answers::new(Arc::default());
-        let refused = ConnectionError::Refused("NOSCRIPT No matching script.".to_owned());
+        let refused = ConnectionError::refused("NOSCRIPT No matching script.");
         let expected = Expected {
             by_hash,
             ..Expected::of("acquire", |_| true)

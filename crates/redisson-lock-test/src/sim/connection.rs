@@ -185,7 +185,7 @@ impl Connection {
         };
         match tokio::time::timeout(timeout, patient).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(text)) => Err(ConnectionError::Refused(text)),
+            Ok(Err(text)) => Err(ConnectionError::refused(text)),
             Err(_) => Err(ConnectionError::Timeout("no answer in time".to_owned())),
         }
     }
