@@ -18,7 +18,7 @@ use crate::workers::{self, BarePair, Pass, Rslock, connect};
 use crate::{far, handoff, herd};
 
 pub const OURS: &str = "redisson-lock";
-const RSLOCK: &str = "rslock 0.10";
+pub const RSLOCK: &str = "rslock 0.10";
 pub const FRED: &str = "floor: two scripts (fred)";
 pub const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
 pub const REDIS: &str = "floor: two scripts (redis-rs)";
