@@ -376,42 +376,43 @@ fn texts() -> BTreeMap<String, String> {
     found
 }
 
-/// The lines on which a text has a phrase, which may be broken at the end of a line of a comment.
-fn lines_with(phrase: &str, text: &str) -> Vec<usize> {
-    let words: Vec<(usize, &str)> = (1..)
-        .zip(text.lines())
-        .flat_map(|(number, line)| {
-            let marks: &[char] = &['/', '!', '-', '#', '>', ' '];
-            let words = line.trim_start_matches(marks).split_whitespace();
-            words.map(move |word| (number, word))
-        })
-        .collect();
+/// The words of a text with the numbers of their lines, without the marks at the beginning of a line of a comment.
+fn words(text: &str) -> Vec<(usize, &str)> {
+    let marks: &[char] = &['/', '!', '-', '#', '>', ' '];
+    let lines = (1..).zip(text.lines());
+    let words = lines.flat_map(|(number, line)| {
+        let words = line.trim_start_matches(marks).split_whitespace();
+        words.map(move |word| (number, word))
+    });
+    words.collect()
+}
+
+/// The lines on which a phrase begins.
+fn lines_with(phrase: &str, words: &[(usize, &str)]) -> Vec<usize> {
     let phrase: Vec<&str> = phrase.split(' ').collect();
-    let is_part = |word: &str| {
-        word.chars()
-            .all(|letter| letter.is_alphanumeric() || letter == '_')
-    };
+    let sign = |letter: char| !letter.is_alphanumeric() && letter != '_';
     let same = |(nth, (_, word)): (usize, &(usize, &str))| {
-        let word = match nth {
-            0 => word.trim_start_matches(|letter: char| !letter.is_alphanumeric()),
-            _ => word,
+        let word = if nth == 0 {
+            word.trim_start_matches(sign)
+        } else {
+            word
         };
-        let word = match nth + 1 == phrase.len() {
-            true => word.trim_end_matches(|letter: char| !letter.is_alphanumeric()),
-            false => word,
+        let is_last = nth + 1 == phrase.len();
+        let word = if is_last {
+            word.trim_end_matches(sign)
+        } else {
+            word
         };
-        is_part(word) && word.eq_ignore_ascii_case(phrase[nth])
+        word.eq_ignore_ascii_case(phrase[nth])
     };
-    words
-        .windows(phrase.len())
-        .filter(|window| window.iter().enumerate().all(same))
-        .map(|window| window[0].0)
-        .collect()
+    let windows = words.windows(phrase.len());
+    let found = windows.filter(|window| window.iter().enumerate().all(same));
+    found.map(|window| window[0].0).collect()
 }
 
 #[test]
 fn a_phrase_is_found_also_across_lines_and_not_inside_of_names() {
-    let found = |text| lines_with("so long", text);
+    let found = |text| lines_with("so long", &words(text));
     assert_eq!(found("/// It waits\n/// for (so\n/// long).\n"), [2]);
     assert_eq!(found("So long, it waited: `so long`"), [1, 1]);
     assert_eq!(found("so_long so. long, so longer also long"), [0; 0]);
@@ -422,8 +423,9 @@ fn no_text_has_a_forbidden_phrase() {
     let mut slips = Vec::new();
     let texts = texts();
     for (path, text) in &texts {
+        let words = words(text);
         for (phrase, instead) in FORBIDDEN {
-            for line in lines_with(phrase, text) {
+            for line in lines_with(phrase, &words) {
                 slips.push(format!("{path}:{line}: {phrase}; write: {instead}"));
             }
         }

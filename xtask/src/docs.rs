@@ -53,7 +53,7 @@ fn make() -> Result<(), Problem> {
 
 /// Looks up each link of the Markdown files in the checkout, and each link of the guide in what `cargo doc` has made.
 fn check() -> Result<(), Problem> {
-    let made = tools::root().join("target/doc");
+    let made = tools::target().join("doc");
     let mut broken = Vec::new();
     let mut files = Vec::new();
     for folder in FOLDERS {
