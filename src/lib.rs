@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! When the [`scope`](LockClient::scope) ends, be it through `?`, the client releases what it holds. A program that ends
+//! When the [`scope`](LockClient::scope) ends, even through `?`, the client releases what it holds. A program that ends
 //! without that, or without [`close`](LockClient::close), leaves its locks to their leases.
 //!
 //! # What is promised, and what is not

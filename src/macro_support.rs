@@ -119,7 +119,7 @@ async fn acquire(
     }
 }
 
-/// Not async: each async function around a body holds its arguments once more.
+/// Not async: each async function around a body holds a second copy of its arguments.
 fn returned<R: Fallible>(ended: Result<(R, Result<(), Error>), Error>) -> R {
     match ended {
         // Why the body failed says more than what became of its lock.

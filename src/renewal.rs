@@ -4,7 +4,7 @@
 //! calls side by side. A node of a cluster takes only keys of one slot in a call: then each slot has
 //! calls of its own. Timers do not keep entries alive; a timer whose hold is gone means nothing.
 //!
-//! When another server takes over some locks, all of them are looked at at once: what was not replicated
+//! When another server takes over some locks, all of them are checked immediately: what was not replicated
 //! is lost, and its holders are told.
 
 mod batch;

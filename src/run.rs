@@ -260,7 +260,7 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// With the panic of the body, behind the close.
+    /// Resumes a panic of `body` after closing the client.
     ///
     /// # Cancel safety
     ///

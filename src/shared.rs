@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// The user of the connection lacks a permission that a pass needs and a release does not.
     pub(crate) cannot_pass: AtomicBool,
     life: AtomicU8,
-    /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
+    /// Cancelled when the client's tasks are gone, by closing or with their runtime.
     pub(crate) gone: CancellationToken,
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn check_timeouts(watchdog: Duration, command: Duration) -> Result<()
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whether so many replicas can be waited for so long.
+/// Whether `sync_replicas` takes this number and time.
 pub(crate) fn check_replicas(wanted: Wanted, command_timeout: Duration) -> Result<(), Error> {
     let Wanted { replicas, within } = wanted;
     if !(1..=REPLICAS_MAX).contains(&replicas) {

@@ -41,7 +41,7 @@ impl<T> Steps<T> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// `Some` if the future completed within so many polls.
+    /// `Some` if the future completed within this many polls.
     async fn times(&mut self, polls: usize) -> Option<T> {
         for _ in 0..polls {
             if let Poll::Ready(value) = self.poll() {
@@ -240,7 +240,7 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
     }
 }
 
-/// A future of this client, made anew for each number of polls.
+/// A future of this client, made again for each number of polls.
 type Verb = Box<dyn Fn(&LockClient) -> Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 fn verb<F, Fut>(of: F) -> Verb

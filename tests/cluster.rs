@@ -110,7 +110,7 @@ async fn a_slot_that_is_on_its_way_is_asked_for() {
     nothing_is_left(&cluster, [client, other]).await;
 }
 
-/// ASKING is used up by the next command on its connection, whoever sends that.
+/// ASKING is used up by the next command on its connection, whichever caller sends that.
 #[tokio::test]
 async fn calls_that_are_sent_on_at_once_do_not_use_up_each_others_asking() {
     const CALLS: u64 = 64;
@@ -461,7 +461,7 @@ impl Load {
         }
     }
 
-    /// Waits for so many more sections.
+    /// Waits for this many more sections.
     async fn goes_on(&self, sections: u64) {
         let goal = self.sections.load(Ordering::Relaxed) + sections;
         let reached = || self.sections.load(Ordering::Relaxed) >= goal;

@@ -940,7 +940,7 @@ async fn ids_that_start_again_with_the_server_kill_no_stranger() {
     // The fence names the address too: after a restart the old id may be somebody else's.
     let mut server = TestServer::new();
     let id = |control: &mut Control| control.number(&["CLIENT", "ID"]);
-    // So many are connected before it that a new server has not got as far when it answers for the
+    // Enough clients are connected before it that a new server has not got as far when it answers for the
     // first time.
     let mut before: Vec<_> = (0..50).map(|_| server.control()).collect();
     let proxy = Proxy::start(server.port).await;

@@ -1,4 +1,4 @@
-//! What sentinels report that are replaced, silent, at odds with themselves, or name the primary anew.
+//! What sentinels report that are replaced, silent, at odds with themselves, or name another primary.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -33,7 +33,7 @@ pub enum RefusedKind {
     ClusterDown,
     /// `MOVED`, `ASK`, `CROSSSLOT`: of a cluster's node that was connected to as one server.
     Cluster,
-    /// `ERR DB index is out of range`: the number behind the `/` of the address.
+    /// `ERR DB index is out of range`: the number after the `/` of the URL.
     NoSuchDatabase,
     /// Anything else: the source has the server's message. That of a server which is no node of a cluster, no
     /// sentinel, or a sentinel, has a sentence in the error's own text.

@@ -71,7 +71,7 @@ impl Lock {
     }
 }
 
-/// How many replicas are to have a lock, and who asks them.
+/// How many replicas are to have a lock, and the connection that asks.
 pub(crate) struct Confirming {
     wanted: Wanted,
     confirmer: Option<Confirmer>,

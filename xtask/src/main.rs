@@ -41,7 +41,7 @@ usage: cargo xtask COMMAND
   test [--long] [--busy LOOPS] [--without java] [--record]
                       everything that CI runs: formatting, lints, docs, tests, the demo's own test
                       --long holds 10,000 locks for a minute instead of 12 s
-                      --busy runs the tests beside so many busy loops
+                      --busy runs the tests beside this many busy loops
                       --record writes docs/test-times.md when everything has passed
   interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
@@ -60,8 +60,8 @@ usage: cargo xtask COMMAND
   sim [--topology cluster] --seed SEED
                       one of them again, with its history
   chaos --topology cluster|sentinel [--seconds N] [--seed S] [--log FILE]
-                      kills, stops, moves and fails over servers of its own under load, for 60 s or so
-                      many, and judges what the locks did; --log: the events of the clients
+                      kills, stops, moves and fails over servers of its own under load, for 60 s or
+                      N seconds, and judges what the locks did; --log: the events of the clients
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000

@@ -122,7 +122,7 @@ fn plant(
     }
 }
 
-/// From so many bugs on they are planted in two copies side by side. A build uses one processor for
+/// From this many bugs on they are planted in two copies side by side. A build uses one processor for
 /// most of its time.
 const MANY: usize = 8;
 const TREES: usize = 2;

@@ -176,9 +176,13 @@ pub fn root() -> PathBuf {
 
 /// Where cargo puts a program that it builds: `demo`, `examples/leader`.
 pub fn built(program: &str) -> PathBuf {
+    target().join("debug").join(program)
+}
+
+/// Cargo's target folder.
+pub fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("debug").join(program)
+    target.map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// A server of our own on a free port, ended with its handle.

@@ -59,7 +59,7 @@ impl Tree {
     }
 
     /// Makes the copy what the tree is. A file that has not changed keeps its time, so that little
-    /// is built anew.
+    /// is built again.
     pub fn sync(&self) -> Result<(), Problem> {
         for file in &self.files {
             let (from, to) = (tools::root().join(file), self.folder.join(file));

@@ -178,7 +178,7 @@ impl Connection {
                     }
                     answered
                 }
-                // Nobody is left to answer. Whoever waits is told by the end of the connection, or
+                // Nothing is left to answer. The end of the connection reaches a waiting caller of the connection, or
                 // by the clock.
                 Err(_) => std::future::pending().await,
             }

@@ -318,7 +318,7 @@ impl State {
     }
 
     /// Nothing that was on the connection arrives any more; the server has killed it before the next
-    /// one is used. A call is sent once more, a job and a renewal later.
+    /// one is used. A call is sent again, a job and a renewal later.
     pub(super) fn lose(&mut self) {
         let answers = std::mem::take(&mut self.answers)
             .into_iter()

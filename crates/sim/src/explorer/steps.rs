@@ -285,7 +285,7 @@ impl State {
     pub(super) fn send_release_as(&mut self, sender: Sender, owner: ThreadId, may_pass: bool) {
         // A part of the step before it, which was noted.
         let (rows, op) = (self.rows(), self.release_of(sender));
-        let op = op.expect("whoever sends is at it");
+        let op = op.expect("the sender is at it");
         let said = self.run_step(&rows, |core, now, out| {
             core.release_sent(now, owner, op, may_pass, out)
         });

@@ -90,7 +90,7 @@ impl State {
 
     /// I3, no orphaned hold, and no lost wake-up.
     fn at_rest(&self) -> Option<String> {
-        // Behind the end of the client the leases free what is left.
+        // After the end of the client the leases free what is left.
         for owner in self.callers.iter().map(|caller| caller.owner) {
             if self.has_ended() {
                 break;

@@ -287,7 +287,7 @@ impl Actor {
         }
     }
 
-    /// So many command timeouts, and what a busy machine adds.
+    /// This many command timeouts, and what a busy machine adds.
     fn limit(&self, timeouts: u32) -> Option<Duration> {
         Some(self.expected.command_timeout * timeouts + ms(200))
     }

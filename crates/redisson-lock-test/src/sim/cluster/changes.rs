@@ -198,5 +198,5 @@ impl Network {
     }
 }
 
-/// A primary that was taken over from is away for so long.
+/// A primary that was taken over from is away for this time.
 const GONE: Duration = Duration::from_secs(3);
