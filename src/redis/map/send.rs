@@ -184,7 +184,7 @@ impl Map {
 }
 
 /// A slot without an owner is asked for again after this.
-const NO_OWNER: Duration = Duration::from_millis(100);
+pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;
