@@ -143,15 +143,8 @@ impl Answers {
     /// Reads the replies that have arrived and that no caller has read. Returns whether there were any.
     pub(super) fn catch_up(&self) -> Result<bool, ConnectionError> {
         let mut state = self.state.lock();
-        let mut any = false;
-        while let Some((&first, _)) = state.awaited.first_key_value() {
-            match state.read(self, first) {
-                Poll::Ready(Ok(())) => any = true,
-                Poll::Ready(Err(misfit)) => return Err(ended_by(misfit, state)),
-                Poll::Pending => break,
-            }
-        }
-        Ok(any)
+        let read = state.read_before(self, u64::MAX);
+        read.map_err(|misfit| ended_by(misfit, state))
     }
 
     /// Returns the answer if it counts.
@@ -205,17 +198,27 @@ impl State {
             awaited.caller = Some(context.waker().clone());
         }
         let answer = ready!(awaited.reply.as_mut().poll(context));
-        let mut from = 0;
-        while let Some((&before, _)) = self.awaited.range(from..nth).next() {
-            from = before + 1;
-            if let Poll::Ready(Err(misfit)) = self.read(answers, before) {
-                return Poll::Ready(Err(misfit));
-            }
+        if let Err(misfit) = self.read_before(answers, nth) {
+            return Poll::Ready(Err(misfit));
         }
         let Some(Awaited { expected, .. }) = self.awaited.remove(&nth) else {
             return Poll::Ready(Ok(answer));
         };
         Poll::Ready(answers.judge(answer, &expected))
+    }
+
+    /// Reads the replies to the commands before this one, up to the first that is not there. Returns whether there
+    /// were any.
+    fn read_before(&mut self, answers: &Answers, nth: u64) -> Result<bool, Misfit> {
+        let mut any = false;
+        while let Some((&first, _)) = self.awaited.range(..nth).next() {
+            match self.read(answers, first) {
+                Poll::Ready(Ok(())) => any = true,
+                Poll::Ready(Err(misfit)) => return Err(misfit),
+                Poll::Pending => break,
+            }
+        }
+        Ok(any)
     }
 
     /// Reads the reply to a command on behalf of its caller, if it is there.

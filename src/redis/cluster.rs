@@ -250,7 +250,7 @@ impl SlotMapRefresher {
         }
         let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
-        let mut stale: Option<SlotReport> = None;
+        let mut stale: Vec<SlotReport> = Vec::new();
         let mut problems: Vec<(Address, ConnectionError)> = Vec::new();
         let mut next_at = Instant::now();
         if !asking.is_empty() {
@@ -280,15 +280,13 @@ impl SlotMapRefresher {
                     problems.push((address, ConnectionError::Lost(text)));
                 }
                 Ok(report) if report.epoch >= self.epoch => return Ok(self.believe(report)),
-                Ok(report) => {
-                    if stale.as_ref().is_none_or(|best| best.epoch < report.epoch) {
-                        stale = Some(report);
-                    }
-                }
+                Ok(report) => stale.push(report),
                 Err(problem) => problems.push((address, problem)),
             }
         }
-        match stale {
+        // Of several in the same epoch the first one: its node was asked before the others for a reason.
+        let newest = stale.into_iter().min_by_key(|report| Reverse(report.epoch));
+        match newest {
             // No node has seen more.
             Some(report) if problems.is_empty() || self.is_stale_for_long() => {
                 Ok(self.believe(report))
@@ -443,3 +441,6 @@ const STALE_ACCEPTED_AFTER: Duration = Duration::from_secs(5);
 
 /// A node that has not responded by then is left alone.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

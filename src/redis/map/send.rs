@@ -202,7 +202,7 @@ const READ_ONLY: Duration = Duration::from_millis(50);
 const DOWN: Duration = Duration::from_millis(100);
 
 /// A slot without an owner is asked for again after this.
-const NO_OWNER: Duration = Duration::from_millis(100);
+pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;
