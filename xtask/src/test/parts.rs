@@ -40,9 +40,9 @@ pub(super) const PARTS: [(&str, &[&str], &[&str]); 7] = [
         &["errors", "error_texts", "addresses", "rights"],
     ),
     (
-        "hostile: outcomes, cancellation, storms",
+        "hostile: outcomes, cancellation, hand-off",
         &[],
-        &["outcomes", "cancellation", "unpolled", "storm", "handover"],
+        &["outcomes", "cancellation", "unpolled", "handover"],
     ),
     (
         "clusters, and servers behind Sentinel",
