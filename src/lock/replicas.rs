@@ -143,6 +143,7 @@ impl Confirming {
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
         if is_confirmed {
+            entry.step(|core, now, out| core.handed_out(now, owner, hold, out));
             return Ok(guard);
         }
         let Wanted { replicas, within } = self.wanted;

@@ -217,6 +217,10 @@ impl State {
             self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
         }
         if self.core.is_confirmed(permit.owner) {
+            let rows = self.rows();
+            self.run_step(&rows, |core, now, out| {
+                core.handed_out(now, permit.owner, hold, out);
+            });
             self.callers[nth].guards.push(hold);
             return None;
         }
