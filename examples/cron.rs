@@ -1,7 +1,7 @@
 //! A job that every instance of a service starts on time, and one of them runs.
 //!
-//! The clocks of the instances differ a little, and whoever is late must not run the job once more: the lock is not
-//! released behind the job, but stays for its lease, or until its instance ends. (A real job waits for the time of day
+//! The clocks of the instances differ a little, and a late instance must not run the job again: the lock is not
+//! released after the job, but stays for its lease, or until its instance ends. (A real job waits for the time of day
 //! instead of an interval.)
 //!
 //! `cargo run --example cron -- redis://127.0.0.1:6379`, in two terminals

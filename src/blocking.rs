@@ -32,11 +32,11 @@
 //!
 //! # The end of a program
 //!
-//! A dropped guard is released in the background. Who drops the last handle of a client (the last of
+//! A dropped guard is released in the background. Dropping the last handle of a client (the last of
 //! its clients, locks and guards) waits until Redis has answered the releases that were started, so
-//! that they are done when `main` returns, be it at its end, by `?` or by a panic that unwinds. That
-//! wait ends when no release was answered for two command timeouts (6 s by default), and after the
-//! watchdog timeout (30 s by default) in any case; the leases free what is left.
+//! that they are done when `main` returns, even through `?` or a panic that unwinds. The wait ends
+//! when no release was answered for two command timeouts (6 s by default), and after the watchdog
+//! timeout (30 s by default) in any case. What is left stays locked until its lease expires.
 //!
 //! Nothing is dropped by [`std::process::exit`], in a `static`, or in a thread that still runs when
 //! `main` returns. Call [`LockGuard::unlock`] there, which answers when the lock is released, or

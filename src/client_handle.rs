@@ -76,7 +76,7 @@ fn drop_detached(locks: &Locks) -> usize {
 }
 
 /// Names the locks of which a release, or an acquire to be undone, has no answer: the report has their number, and
-/// whoever drops it has nothing.
+/// a caller that drops it has nothing.
 fn say_unconfirmed(locks: &Locks) {
     for entry in locks.all() {
         let counts = entry.peek(LockCore::counts);

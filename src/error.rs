@@ -3,6 +3,7 @@
 
 mod cause;
 mod operation;
+mod refusal;
 mod refused;
 mod tls;
 
@@ -15,8 +16,8 @@ pub use refused::RefusedKind;
 pub use tls::TlsProblem;
 
 pub(crate) use cause::Cause;
-use cause::{Source, auth, denied, no_answer, redis};
-use refused::refused;
+use cause::{Source, auth, denied, no_answer, redis, refusal, refused};
+pub(crate) use refusal::{Denied, RefusalKind, is_from_server, pattern_of};
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
@@ -307,6 +308,53 @@ impl Error {
         Self::NoAnswer {
             while_doing,
             source,
+        }
+    }
+
+    /// The error for a refusal. `permission` names what is denied.
+    pub(crate) fn refused(source: Box<Cause>, permission: impl FnOnce(&Denied) -> String) -> Self {
+        match &source.refusal {
+            Some(RefusalKind::NoPassword | RefusalKind::WrongPassword) => Self::Auth { source },
+            Some(RefusalKind::NoPermission(denied) | RefusalKind::NoPermissionInScript(denied)) => {
+                let permission = permission(denied);
+                Self::PermissionDenied { permission, source }
+            }
+            refusal => {
+                let kind = refusal
+                    .as_ref()
+                    .map_or(RefusedKind::Other, RefusalKind::shown);
+                Self::Refused { kind, source }
+            }
+        }
+    }
+
+    /// The error for a connection, or a subscription, that could not be made. `permission` is what it needs, if
+    /// the server does not name a command.
+    pub(crate) fn of_connection(
+        while_doing: Operation,
+        permission: &str,
+        mut source: Box<Cause>,
+    ) -> Self {
+        if source.refusal.is_some() {
+            return Self::refused(source, |denied| match denied {
+                Denied::Command(command) => command.clone(),
+                _ => permission.to_owned(),
+            });
+        }
+        match TlsProblem::of(&source.text) {
+            Some(problem) => {
+                source.text = TlsProblem::cause(&source.text).to_owned();
+                Self::Tls { problem, source }
+            }
+            None => Self::no_answer(while_doing, source),
+        }
+    }
+
+    /// What the server said, if it refused.
+    pub(crate) fn refusal(&self) -> Option<&RefusalKind> {
+        match self {
+            Self::Refused { source, .. } => refusal(source),
+            _ => None,
         }
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
 use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time};
 use crate::entry::Entry;
 
@@ -247,21 +249,24 @@ impl fmt::Debug for Ended {
 
 struct Watch {
     status: Arc<HoldStatus>,
-    ended: Pin<Box<dyn Future<Output = Ending> + Send + Sync>>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Watch {
     fn new(status: &Arc<HoldStatus>) -> Self {
         Self {
             status: Arc::clone(status),
-            ended: Box::pin(Arc::clone(status).ended()),
+            ended: Box::pin(status.ended().clone().cancelled_owned()),
         }
     }
 
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
-        match self.status.ending() {
-            Some(ending) => Poll::Ready(ending),
-            None => self.ended.as_mut().poll(context),
+        if let Some(ending) = self.status.ending() {
+            return Poll::Ready(ending);
+        }
+        match self.ended.as_mut().poll(context) {
+            Poll::Ready(()) => self.status.ending().map_or(Poll::Pending, Poll::Ready),
+            Poll::Pending => Poll::Pending,
         }
     }
 }

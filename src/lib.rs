@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! When the [`scope`](LockClient::scope) ends, be it through `?`, the client releases what it holds. A program that ends
+//! When the [`scope`](LockClient::scope) ends, even through `?`, the client releases what it holds. A program that ends
 //! without that, or without [`close`](LockClient::close), leaves its locks to their leases.
 //!
 //! # What is promised, and what is not
@@ -76,7 +76,6 @@ mod core;
 mod entry;
 mod error;
 mod few;
-mod guard;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod hold_handle;
@@ -91,7 +90,6 @@ mod renewal;
 mod run;
 mod runtime;
 mod script;
-mod server_error;
 mod shared;
 mod table;
 #[cfg(feature = "test-util")]
@@ -109,9 +107,8 @@ pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{Busy, HandOver, LossReason};
 pub use error::{Error, Operation, RefusedKind, TlsProblem};
-pub use guard::LockGuard;
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
-pub use lock::{Holder, Lock};
+pub use lock::{Holder, Lock, LockGuard};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]

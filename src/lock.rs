@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 mod force;
+mod guard;
 mod inspect;
 pub(crate) mod release;
 mod replicas;
@@ -18,12 +19,12 @@ use tokio::time::Instant;
 
 use crate::client_handle::ClientHandle;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::measure::Class;
 use crate::owner::Owner;
 use crate::redis::Wanted;
 use crate::wire::LockName;
 
+pub use guard::LockGuard;
 pub use inspect::Holder;
 use release::OpenHold;
 pub(crate) use waiter::{Wait, sleep_until};
@@ -157,12 +158,12 @@ impl Lock {
         }
     }
 
-    /// The same lock, of which [`lock`](Self::lock) tries again for so long after an attempt that Redis
-    /// did not answer, or refused for a reason that passes ([`Error::is_retryable`]); default: the
-    /// client's [`retry_for`](crate::LockClientBuilder::retry_for).
+    /// Returns this lock with a retry limit: after an attempt that Redis did not answer, or refused temporarily
+    /// ([`Error::is_retryable`]), [`lock`](Self::lock) tries again for up to `retry_for`. Default: the client's
+    /// [`retry_for`](crate::LockClientBuilder::retry_for).
     ///
-    /// Whatever an attempt without an answer has left is undone before the next; the pauses grow to 1 s. So it is
-    /// with a lock that too few replicas had ([`sync_replicas`](Self::sync_replicas)).
+    /// Before the next attempt the client undoes what an attempt without an answer has left, or a lock that too few
+    /// replicas had ([`sync_replicas`](Self::sync_replicas)). The pauses grow to 1 s.
     ///
     /// # Examples
     ///

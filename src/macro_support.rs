@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::LockClient;
 use crate::core::Busy;
 use crate::error::Error;
-use crate::guard::LockGuard;
+use crate::lock::LockGuard;
 
 /// What the options of the attribute say.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ async fn acquire(
     }
 }
 
-/// Not async: each async function around a body holds its arguments once more.
+/// Not async: each async function around a body holds a second copy of its arguments.
 fn returned<R: Fallible>(ended: Result<(R, Result<(), Error>), Error>) -> R {
     match ended {
         // Why the body failed says more than what became of its lock.

@@ -11,6 +11,7 @@
 mod address;
 mod answers;
 mod backoff;
+mod call;
 mod cluster;
 mod confirmer;
 mod connection;
@@ -22,7 +23,6 @@ mod map;
 mod node;
 mod permissions;
 mod probe;
-mod redirect;
 mod replicas;
 mod seeds;
 mod sentinel;
@@ -43,11 +43,11 @@ use tokio::time::Instant;
 
 use crate::error::{Cause, Error, Operation};
 use crate::runtime::Runtime;
-use crate::script::Call;
 use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
+pub(crate) use call::{Args, Call, Script};
 pub(crate) use confirmer::{Confirmer, Site};
 pub use fence::ConnectionFence;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};

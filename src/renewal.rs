@@ -4,7 +4,7 @@
 //! calls side by side. A node of a cluster takes only keys of one slot in a call: then each slot has
 //! calls of its own. Timers do not keep entries alive; a timer whose hold is gone means nothing.
 //!
-//! When another server takes over some locks, all of them are looked at at once: what was not replicated
+//! When another server takes over some locks, all of them are checked immediately: what was not replicated
 //! is lost, and its holders are told.
 
 mod batch;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::entry::{Entry, Locks};
-use crate::error::{Error, Operation, RefusedKind};
+use crate::error::{Error, Operation, RefusalKind, RefusedKind};
 use crate::redis::{Bulk, Confirmer, Switches, slot_of};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
@@ -199,7 +199,9 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
             return batches(items, true, limit);
         }
         // Of the keys of a slot that is on its way, some are at one node and some at the other.
-        Err(failed) if is_split(&failed.error) && items.len() > 1 => {
+        Err(failed)
+            if failed.error.refusal() == Some(&RefusalKind::TryAgain) && items.len() > 1 =>
+        {
             let items = cut(items, 1);
             return items.map(|items| Batch { items, limit }).collect();
         }
@@ -306,14 +308,6 @@ fn is_about_slots(error: &Error) -> bool {
             ..
         }
     )
-}
-
-/// Whether the keys of a slot are at two nodes at the moment.
-fn is_split(error: &Error) -> bool {
-    match error {
-        Error::Refused { source, .. } => source.to_string().starts_with("TRYAGAIN"),
-        _ => false,
-    }
 }
 
 fn has_many_slots(items: &[BatchItem]) -> bool {

@@ -9,9 +9,8 @@ use std::time::Duration;
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
-use crate::lock::{Lock, Wait, sleep_until};
+use crate::lock::{Lock, LockGuard, Wait, sleep_until};
 use crate::runtime::{in_span, span};
 
 impl Lock {
@@ -261,7 +260,7 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// With the panic of the body, behind the close.
+    /// Resumes a panic of `body` after closing the client.
     ///
     /// # Cancel safety
     ///

@@ -7,33 +7,22 @@
 
 mod args;
 mod call;
+mod refused;
 
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::core::{LossReason, RenewalAsk};
-use crate::redis::{Arg, Reply};
+use crate::redis::{Arg, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
 
-use args::{Args, announced_by, duration, millis, sharded, text};
+use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, unsent};
-
-/// A script and its SHA-1, which is its name in Redis.
-#[derive(Debug)]
-pub(crate) struct Script {
-    pub(crate) name: &'static str,
-    pub(crate) source: &'static str,
-    sha: LazyLock<String>,
-}
-
-impl Script {
-    pub(crate) fn sha(&'static self) -> &'static str {
-        &self.sha
-    }
-}
+#[cfg(test)]
+pub(crate) use refused::commands;
 
 macro_rules! scripts {
     ($($const:ident = $name:literal;)*) => {
@@ -55,18 +44,6 @@ scripts! {
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
     TOUCH = "touch";
-}
-
-/// One script call, not yet sent.
-pub(crate) struct Call<T> {
-    pub(crate) script: &'static Script,
-    /// In place for all calls but those of many keys.
-    pub(crate) keys: SmallVec<[Arc<str>; 1]>,
-    pub(crate) args: Args,
-    /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
-    pub(crate) announced: Option<(Arc<str>, Announce)>,
-    /// What a reply says to a call of so many keys; `None`: the script cannot have given it.
-    pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }
 
 /// What `acquire.lua` returns.

@@ -1,8 +1,8 @@
 //! What all handles of one client share, below its locks; and what a hold and its guard share.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// The user of the connection lacks a permission that a pass needs and a release does not.
     pub(crate) cannot_pass: AtomicBool,
     life: AtomicU8,
-    /// Cancelled when the client's tasks are gone, be it by closing or with their runtime.
+    /// Cancelled when the client's tasks are gone, by closing or with their runtime.
     pub(crate) gone: CancellationToken,
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn check_timeouts(watchdog: Duration, command: Duration) -> Result<()
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whether so many replicas can be waited for so long.
+/// Whether `sync_replicas` takes this number and time.
 pub(crate) fn check_replicas(wanted: Wanted, command_timeout: Duration) -> Result<(), Error> {
     let Wanted { replicas, within } = wanted;
     if !(1..=REPLICAS_MAX).contains(&replicas) {
@@ -276,7 +276,8 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     ending: OnceLock<Ending>,
-    ended: Notify,
+    /// Made for the first who waits for the end: nearly nobody does.
+    ended: OnceLock<CancellationToken>,
 }
 
 impl HoldStatus {
@@ -284,17 +285,16 @@ impl HoldStatus {
         self.ending.get().copied()
     }
 
-    /// Waits for the end.
-    pub(crate) async fn ended(self: Arc<Self>) -> Ending {
-        loop {
-            let mut ended = pin!(self.ended.notified());
-            // Registered before it looks, so that an end in between wakes it.
-            ended.as_mut().enable();
-            if let Some(ending) = self.ending() {
-                return ending;
-            }
-            ended.await;
+    /// Cancelled after the hold has ended, in whichever way.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        let ended = self.ended.get_or_init(CancellationToken::new);
+        // Of the two who write one thing and read the other's, this one and `wake`, at least one sees
+        // what the other has written.
+        fence(Ordering::SeqCst);
+        if self.ending.get().is_some() {
+            ended.cancel();
         }
+        ended
     }
 
     /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
@@ -305,6 +305,9 @@ impl HoldStatus {
 
     /// Wakes those who wait for the end, when the mutex is free.
     pub(crate) fn wake(&self) {
-        self.ended.notify_waiters();
+        fence(Ordering::SeqCst);
+        if let Some(ended) = self.ended.get() {
+            ended.cancel();
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! What the tests of this repository and the crate `redisson-lock-test` need of the inside of a
-//! client, behind the feature `test-util`. Hidden, and outside of semantic versioning.
+//! client, with the feature `test-util`. Hidden, and outside of semantic versioning.
 //!
 //! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
 //! has in its books, and bring about what no network can.
@@ -17,11 +17,11 @@ use crate::client::LockClient;
 use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, ThreadId};
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
-use crate::lock::Holder;
+use crate::lock::{Holder, LockGuard};
 use crate::owner::Owner;
-use crate::script::{self, Call, RenewalKey};
+use crate::redis::Call;
+use crate::script::{self, RenewalKey};
 use crate::wire::{Announce, LockName};
 
 /// The core, for the explorer.
@@ -29,7 +29,7 @@ pub mod core {
     pub use crate::core::*;
 }
 pub use crate::redis::transport::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Role, Transport,
     TransportConnection,
 };
 
@@ -162,7 +162,7 @@ pub fn is_timer_right(hold: &HoldHandle) -> bool {
     hold.entry.is_timer_right(hold.owner.id())
 }
 
-/// Has every step wait at random before its effects are applied, for up to so many microseconds.
+/// Has every step wait at random before its effects are applied, for up to this number of microseconds.
 pub fn delay_effects(micros: u64) {
     EFFECT_DELAY_MICROS.store(micros, Ordering::Relaxed);
 }

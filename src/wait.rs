@@ -60,7 +60,7 @@ struct Signal {
     hearer: Mutex<Option<Weak<dyn Hears>>>,
 }
 
-/// What is behind the calls that listen to a channel.
+/// What the calls that listen to a channel share.
 pub(crate) trait Hears: Send + Sync {
     fn note_change(self: Arc<Self>);
 }
@@ -293,7 +293,7 @@ pub(crate) const UNCONFIRMED: &str = "the subscription was not confirmed";
 /// How long a subscription outlives its last waiter.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What one waiter has who listens to this kind alone.
+/// The subscription of one waiter to this kind alone.
 #[cfg(test)]
 fn subscribe(subscriptions: &Arc<Subscriptions>, name: &Arc<str>) -> Subscription {
     subscriptions.subscribe(name).into()

@@ -63,7 +63,7 @@ impl LockName {
     }
 }
 
-/// How the clients of a cluster tell each other that a lock is free. Elsewhere than in a cluster it is always
+/// How the clients of a cluster tell each other that a lock is free. Outside a cluster it is always
 /// [`Classic`](Self::Classic).
 ///
 /// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones,

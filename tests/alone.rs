@@ -177,7 +177,7 @@ async fn healthy_holding_under_two_busy_cores_signals_no_loss() {
     server.finish([client]).await;
 }
 
-/// Takes so many locks, each as an owner of its own and with a lease that outlasts the test.
+/// Acquires this number of locks, each as an owner of its own and with a lease that outlasts the test.
 async fn take(client: &LockClient, locks: std::ops::Range<usize>) -> Vec<LockGuard> {
     let mut guards = Vec::with_capacity(locks.len());
     let mut calls = tokio::task::JoinSet::new();
@@ -256,7 +256,7 @@ async fn closing_waits_for_background_releases_for_as_long_as_they_progress() {
     }
 }
 
-/// How often a caller that queues gets the lock beside so many tasks that poll for it with
+/// How often a caller that queues gets the lock beside this number of tasks that poll for it with
 /// `try_lock`.
 async fn taken_beside_pollers(queued: &LockClient, polling: &LockClient) -> u32 {
     const POLLERS: usize = 128;
@@ -304,7 +304,7 @@ async fn a_queued_caller_gets_as_much_beside_pollers_of_its_own_client_as_beside
     server.finish([ours, theirs]).await;
 }
 
-/// What so many pairs cost here and at the server, 64 at a time, each of a name that has not been used.
+/// What this number of lock/unlock cycles costs here and on the server, 64 at a time, each of a name that has not been used.
 async fn pairs(client: &LockClient, names: std::ops::Range<usize>) -> Duration {
     let before = processor_time();
     let each = names.len() / 64;

@@ -287,7 +287,7 @@ fn run_returns_the_value_reports_a_loss_and_releases_when_the_body_panics() {
     assert_eq!(nested.expect("answered"), 2);
     assert_eq!(control.hash("a"), "");
 
-    // The body goes on behind the loss, which it sees, and its value is discarded.
+    // The body continues after the loss, which it sees, and its value is discarded.
     let finished = AtomicBool::new(false);
     let lost = lock.lease(ms(200)).run(|held| {
         until("lost", || held.is_lost());

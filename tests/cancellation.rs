@@ -41,7 +41,7 @@ impl<T> Steps<T> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// `Some` if the future completed within so many polls.
+    /// `Some` if the future completed within this many polls.
     async fn times(&mut self, polls: usize) -> Option<T> {
         for _ in 0..polls {
             if let Poll::Ready(value) = self.poll() {
@@ -240,7 +240,7 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
     }
 }
 
-/// A future of this client, made anew for each number of polls.
+/// A future of this client, made again for each number of polls.
 type Verb = Box<dyn Fn(&LockClient) -> Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 fn verb<F, Fut>(of: F) -> Verb
@@ -256,9 +256,9 @@ where
     })
 }
 
+/// One of each kind. The simulator drops all of them, in `crates/sim/tests/sim/cancellation.rs`.
 fn verbs() -> Vec<(&'static str, Verb)> {
     vec![
-        ("lock", verb(|lock| async move { drop(lock.lock().await) })),
         (
             "lock and unlock",
             verb(|lock| async move {
@@ -281,16 +281,8 @@ fn verbs() -> Vec<(&'static str, Verb)> {
             }),
         ),
         (
-            "try_lock",
-            verb(|lock| async move { drop(lock.try_lock().await) }),
-        ),
-        (
             "try_lock_for",
             verb(|lock| async move { drop(lock.try_lock_for(ms(100)).await) }),
-        ),
-        (
-            "try_lock_until",
-            verb(|lock| async move { drop(lock.try_lock_until(Instant::now() + ms(100)).await) }),
         ),
         (
             "run",
@@ -305,26 +297,6 @@ fn verbs() -> Vec<(&'static str, Verb)> {
             }),
         ),
         (
-            "extend",
-            verb(|lock| async move {
-                if let Ok(guard) = lock.lease(Duration::from_secs(20)).lock().await {
-                    let _ = guard.extend(Duration::from_secs(40)).await;
-                    let _ = guard.unlock().await;
-                }
-            }),
-        ),
-        (
-            "detached unlock",
-            verb(|lock| async move {
-                // Dropped between detach and unlock the hold stays, as documented; so both are in
-                // one poll.
-                if let Ok(guard) = lock.lock().await {
-                    guard.detach();
-                    let _ = lock.unlock().await;
-                }
-            }),
-        ),
-        (
             "nested beside an unlock and a dropped guard",
             verb(|lock| async move {
                 let (outer, inner) = (lock.lock().await, lock.lock().await);
@@ -336,82 +308,44 @@ fn verbs() -> Vec<(&'static str, Verb)> {
                 }
             }),
         ),
-        (
-            "a forced unlock while held",
-            verb(|lock| async move {
-                let held = lock.lock().await;
-                let (forced, nested) = tokio::join!(lock.force_unlock(), lock.lock());
-                drop((forced, nested, held));
-            }),
-        ),
-        (
-            "force_unlock",
-            verb(|lock| async move { drop(lock.force_unlock().await) }),
-        ),
-        (
-            "inspect",
-            verb(|lock| async move { drop(lock.inspect().await) }),
-        ),
-        (
-            "hold_count",
-            verb(|lock| async move { drop(lock.hold_count().await) }),
-        ),
     ]
 }
 
 #[tokio::test]
-async fn every_verb_dropped_after_each_number_of_polls_on_a_free_lock() {
+async fn five_verbs_dropped_after_each_number_of_polls_on_a_lock_that_is_free_and_one_that_is_held()
+{
     let pair = ProxiedPair::new().await;
     for (name, verb) in verbs() {
-        let mut polls = 0;
-        loop {
-            let mut steps = Steps {
-                future: verb(&pair.ours),
-                woken: Arc::new(Flag(AtomicBool::new(true))),
-            };
-            let completed = steps.times(polls).await.is_some();
-            drop(steps);
-            free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
-            if completed {
-                break;
+        for is_held in [false, true] {
+            let mut polls = 0;
+            loop {
+                let held = match is_held {
+                    true => Some(pair.theirs.lock("a").lock().await.expect("free")),
+                    false => None,
+                };
+                let mut steps = Steps {
+                    future: verb(&pair.ours),
+                    woken: Arc::new(Flag(AtomicBool::new(true))),
+                };
+                // Released when the waiter is asleep, so that the wake-up and what follows is cut
+                // as well.
+                let before = if is_held { polls.min(6) } else { polls };
+                let mut completed = steps.times(before).await.is_some();
+                if let Some(held) = held {
+                    held.unlock().await.expect("held");
+                }
+                if !completed {
+                    completed = steps.times(polls - before).await.is_some();
+                }
+                drop(steps);
+                free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
+                if completed {
+                    break;
+                }
+                polls += 1;
+                assert!(polls < 64, "{name} does not end");
             }
-            polls += 1;
-            assert!(polls < 64, "{name} does not end");
-        }
-        assert!(polls >= 1, "{name} has at least one stage");
-    }
-    pair.finish().await;
-}
-
-#[tokio::test]
-async fn every_waiting_verb_dropped_after_each_number_of_polls_on_a_lock_that_is_held() {
-    let pair = ProxiedPair::new().await;
-    for (name, verb) in verbs()
-        .into_iter()
-        .filter(|(name, _)| !name.contains("force"))
-    {
-        let mut polls = 0;
-        loop {
-            let held = pair.theirs.lock("a").lock().await.expect("free");
-            let mut steps = Steps {
-                future: verb(&pair.ours),
-                woken: Arc::new(Flag(AtomicBool::new(true))),
-            };
-            // Released when the waiter is asleep, so that the wake-up and what follows is cut as
-            // well.
-            let before = polls.min(6);
-            let mut completed = steps.times(before).await.is_some();
-            held.unlock().await.expect("held");
-            if !completed {
-                completed = steps.times(polls - before).await.is_some();
-            }
-            drop(steps);
-            free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
-            if completed {
-                break;
-            }
-            polls += 1;
-            assert!(polls < 64, "{name} does not end");
+            assert!(polls >= 1, "{name} has at least one stage");
         }
     }
     pair.finish().await;

@@ -1,5 +1,6 @@
 //! Three primaries and their replicas: locks in every slot, slots that move, failovers.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ async fn a_slot_that_is_on_its_way_is_asked_for() {
     nothing_is_left(&cluster, [client, other]).await;
 }
 
-/// ASKING is used up by the next command on its connection, whoever sends that.
+/// ASKING is used up by the next command on its connection, whichever caller sends that.
 #[tokio::test]
 async fn calls_that_are_sent_on_at_once_do_not_use_up_each_others_asking() {
     const CALLS: u64 = 64;
@@ -165,6 +166,11 @@ async fn a_call_that_was_only_sent_on_was_not_executed() {
         "{refused:?}"
     );
     assert!(refused.is_retryable());
+    let source = refused.source().expect("a source").to_string();
+    assert!(
+        source.starts_with("the node was not reached in time: MOVED "),
+        "{source}"
+    );
     assert_eq!(client.stats().releasing, 0, "there is nothing to undo");
     cluster.server(new).resume();
     eventually("it is back", ms(20_000), || cluster.is_working(new)).await;
@@ -455,7 +461,7 @@ impl Load {
         }
     }
 
-    /// Waits for so many more sections.
+    /// Waits for this many more sections.
     async fn goes_on(&self, sections: u64) {
         let goal = self.sections.load(Ordering::Relaxed) + sections;
         let reached = || self.sections.load(Ordering::Relaxed) >= goal;

@@ -133,7 +133,7 @@ async fn many_slots_do_not_mean_as_many_calls_at_once() {
     const AT_ONCE: usize = 64;
     let server = node().await;
     let proxy = Proxy::start(server.port).await;
-    // So long that the renewals that are held back come in time, however busy the machine is.
+    // Long enough for the delayed renewals to come in time, however busy the machine is.
     let client = LockClient::builder()
         .watchdog_timeout(4 * ms(WATCHDOG))
         .command_timeout(ms(1_500))

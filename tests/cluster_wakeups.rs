@@ -1,4 +1,4 @@
-//! Waiters in a cluster: woken over classic and sharded channels, whoever releases, and wherever the slot goes.
+//! Waiters in a cluster: woken over classic and sharded channels, whichever client releases, and wherever the slot goes.
 
 use std::time::{Duration, Instant};
 

@@ -389,7 +389,7 @@ async fn who_waits_for_less_does_not_wait_for_more() {
     assert!(fewer < ms(150), "{fewer:?}");
     assert!(shorter < ms(250), "{shorter:?}");
     guard.unlock().await.expect("held");
-    // And who waits for more is not told too early.
+    // And a call that needs more does not return too early.
     replicas[0].resume();
     for taker in takers {
         let guard = ended(taker).await.expect("both have it");

@@ -451,7 +451,7 @@ fn whichever_right_is_missing_the_state_is_unchanged_or_complete() {
                 let after = seen(admin);
                 runs += 1;
                 refused += usize::from(answer.is_err());
-                // A lease of our own that is set anew without the count changing harms nobody.
+                // Setting our own lease again without changing the count is harmless.
                 let only_lease = before.rsplit_once(' ').map(|pair| pair.0)
                     == after.rsplit_once(' ').map(|pair| pair.0)
                     && matches!(state, State::Ours(_));

@@ -127,7 +127,7 @@ async fn what_a_former_primary_answers_is_not_believed() {
     nothing_is_left(&sentinels, primary, vec![client, other]).await;
 }
 
-/// One sentinel was made anew with the address of the former primary, which goes on taking writes.
+/// One sentinel was set up again with the address of the demoted primary, which keeps accepting writes.
 #[tokio::test]
 async fn a_sentinel_that_lies_behind_leads_nobody_to_the_former_primary() {
     let mut sentinels = Sentinels::start().await;

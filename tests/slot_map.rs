@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Announce, ConnectionFence, Error, HoldState, LockClient, LockClientBuilder, LossReason,
+    Announce, ConnectionFence, Error, HoldState, LockClient, LockClientBuilder, LockGuard,
+    LossReason, RefusedKind,
 };
 use test_support::{
     ACQUIRE, Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot,
@@ -241,8 +242,9 @@ async fn a_stale_node_does_not_take_a_slot_back() {
     assert!(sections > 100, "{sections}");
     let stats = client.stats();
     assert!(stats.redirects_total <= 2, "{stats:?}");
-    let lines = events.count(Level::INFO, CHANGED) - before;
-    assert!(lines <= 1, "{lines} lines");
+    let lines = || events.count(Level::INFO, CHANGED) - before;
+    assert!(lines() <= 1, "{} lines", lines());
+    eventually("it is logged", ms(15_000), || lines() > 0).await;
     client.close(Duration::ZERO).await;
 }
 
@@ -327,6 +329,37 @@ async fn a_lock_whose_slot_is_being_imported_is_tried_every_second_and_each_ask_
     client.close(Duration::ZERO).await;
 }
 
+/// Whether a call failed because its cluster did not serve the lock.
+fn is_down(failed: &Result<Option<LockGuard>, Error>) -> bool {
+    let kind = RefusedKind::ClusterDown;
+    matches!(failed, Err(Error::Refused { kind: refused, .. }) if *refused == kind)
+}
+
+#[tokio::test]
+async fn a_node_that_takes_no_commands_for_a_while_is_asked_again_after_a_pause() {
+    const REFUSALS: usize = 3;
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    let key = cluster.key_at(0, "a");
+    let refuse = |times| {
+        let is_call = |words: &[String]| words[0].starts_with("EVAL");
+        let answer = Fate::Instead("-CLUSTERDOWN The cluster is down");
+        cluster.proxy(0).rule(answer, times, is_call);
+    };
+    refuse(REFUSALS);
+    let start = Instant::now();
+    let guard = client.lock(&*key).lock().await.expect("it responds again");
+    let took = start.elapsed();
+    assert!(took >= ms(100) * REFUSALS as u32, "{took:?}");
+    guard.unlock().await.expect("held");
+    refuse(usize::MAX);
+    let failed = client.lock(&*key).try_lock().await;
+    let failed = failed.expect_err("it does not respond");
+    let text = format!("{failed:?}");
+    assert!(text.contains("CLUSTERDOWN"), "what it said last: {text}");
+    client.close(Duration::ZERO).await;
+}
+
 /// Two nodes that send each other's clients back, for a while: neither a flood of messages nor of commands.
 #[tokio::test]
 async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
@@ -336,13 +369,25 @@ async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
     let key = cluster.key_at(0, "circle");
     cluster.change_at(0, |view| view.moved.push((slot(&key), 1)));
     let before = events.count(Level::INFO, CHANGED);
+    let start = Instant::now();
     let failed = client.lock(&*key).try_lock().await;
-    assert!(matches!(failed, Err(Error::Refused { .. })), "{failed:?}");
+    let took = start.elapsed();
+    assert!(is_down(&failed), "{failed:?}");
     let redirects = client.stats().redirects_total;
     assert!((2..=9).contains(&redirects), "{redirects} redirections");
+    assert!(took >= ms(300), "{redirects} redirections in {took:?}");
     let lines = events.count(Level::INFO, CHANGED) - before;
     assert!(lines <= 1, "{lines} lines");
     cluster.change_at(0, |view| view.moved.clear());
+    // Each says that the slot is on its way to the other.
+    cluster.change_at(0, |view| view.ask.push((slot(&key), 1)));
+    cluster.change_at(1, |view| view.ask.push((slot(&key), 0)));
+    let before = client.stats().redirects_total;
+    let failed = client.lock(&*key).try_lock().await;
+    assert!(is_down(&failed), "{failed:?}");
+    let redirects = client.stats().redirects_total - before;
+    assert!((2..=9).contains(&redirects), "{redirects} redirections");
+    cluster.change(|view| view.ask.clear());
     let guard = client.lock(&*key).lock().await.expect("free");
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
@@ -367,7 +412,17 @@ async fn a_client_connects_while_two_of_three_nodes_hang() {
 
 #[tokio::test]
 async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
+    served_while_others_hang(&FakeCluster::start().await).await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_within_a_second_while_one_of_two_nodes_hangs() {
     let cluster = FakeCluster::start().await;
+    cluster.change(|view| view.owners = vec![(0, 0), (10_923, 2)]);
+    served_while_others_hang(&cluster).await;
+}
+
+async fn served_while_others_hang(cluster: &FakeCluster) {
     let client = LockClient::builder()
         .announce(Announce::Classic)
         .connect(&cluster.url_from(0))

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Item, UseTree};
 use test_support::test;
@@ -14,20 +13,29 @@ fn root() -> PathBuf {
 
 /// All Rust files below a folder, by their path from the root.
 fn files(folder: &str) -> BTreeMap<String, String> {
+    files_with(folder, "rs", true)
+}
+
+/// The files with an extension in a folder, and those below it if wanted.
+fn files_with(folder: &str, wanted: &str, below: bool) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("readable").path();
             if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path
+                folders.extend(below.then_some(path));
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == wanted)
+            {
+                let name: PathBuf = path
                     .strip_prefix(root())
                     .expect("inside")
-                    .display()
-                    .to_string();
-                found.insert(name, std::fs::read_to_string(&path).expect("readable"));
+                    .components()
+                    .collect();
+                let text = std::fs::read_to_string(&path).expect("readable");
+                found.insert(name.display().to_string(), text);
             }
         }
     }
@@ -196,9 +204,8 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
     imports
 }
 
-#[test]
-fn no_two_files_import_each_other_in_a_circle() {
-    let mut left = imports();
+/// Asserts that no two of these import each other, through whichever others.
+fn has_no_circle(mut left: BTreeMap<String, BTreeSet<String>>) {
     // Takes away what imports nothing that is left, until nothing can be taken away.
     loop {
         let names: BTreeSet<String> = left.keys().cloned().collect();
@@ -211,14 +218,28 @@ fn no_two_files_import_each_other_in_a_circle() {
     assert!(left.is_empty(), "in a circle, or above one: {left:#?}");
 }
 
+/// The file or folder of `src` that a module belongs to.
+fn layer(module: &str) -> String {
+    module.split("::").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn no_two_files_and_no_two_layers_import_each_other_in_a_circle() {
+    let mut layers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, imports) in imports() {
+        let (own, imports) = (layer(&module), imports.iter().map(|import| layer(import)));
+        let others = imports.filter(|import| *import != own).collect::<Vec<_>>();
+        layers.entry(own).or_default().extend(others);
+    }
+    has_no_circle(imports());
+    has_no_circle(layers);
+}
+
 /// Each layer with what it may import besides itself and the values of `error`, `wire`.
 const LAYERS: [(&str, &[&str]); 7] = [
     ("core", &["few"]),
-    (
-        "redis",
-        &["core", "script", "server_error", "runtime", "wait"],
-    ),
-    ("script", &["core", "redis", "server_error"]),
+    ("redis", &["runtime", "wait"]),
+    ("script", &["core", "redis"]),
     (
         "entry",
         &[
@@ -233,10 +254,9 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "redis",
             "shared",
             "script",
-            "server_error",
+            "renewal",
             "owner",
             "wait",
-            "guard",
             "client_handle",
             "hold_handle",
             "measure",
@@ -254,7 +274,6 @@ const LAYERS: [(&str, &[&str]); 7] = [
 
 #[test]
 fn every_layer_imports_only_what_lies_below_it() {
-    let layer = |module: &str| module.split("::").next().unwrap_or_default().to_owned();
     for (module, imports) in imports() {
         let Some((own, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer(&module)) else {
             continue;
@@ -265,6 +284,46 @@ fn every_layer_imports_only_what_lies_below_it() {
             let fine = import == *own || is_value || allowed.contains(&import.as_str());
             assert!(fine, "{module} imports {import}");
         }
+    }
+}
+
+/// How Redis' errors begin is written in one file: no other searches a message for it, or imitates one.
+#[test]
+fn errors_of_servers_are_read_in_one_place() {
+    let words = [
+        "NOSCRIPT",
+        "MOVED",
+        "ASK ",
+        "TRYAGAIN",
+        "CROSSSLOT",
+        "CLUSTERDOWN",
+        "READONLY",
+        "LOADING",
+        "MASTERDOWN",
+        "BUSY ",
+        "OOM",
+        "MISCONF",
+        "NOREPLICAS",
+        "NOAUTH",
+        "WRONGPASS",
+        "NOPERM",
+        "WRONGTYPE",
+        "ERR ",
+    ];
+    for (module, text) in library() {
+        let code = text
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        let found = words
+            .iter()
+            .find(|word| code.contains(&format!("\"{word}")));
+        let module = module.join("::");
+        assert_eq!(
+            found.is_some(),
+            module == "error::refusal",
+            "{module}: {found:?}"
+        );
     }
 }
 
@@ -332,142 +391,102 @@ impl<'a> Visit<'a> for Lengths {
     }
 }
 
-/// Words that were given up for the field's own, and are not to come back as identifiers.
-const RETIRED: [&str; 58] = [
-    "FenceState",
-    "Mode",
-    "lane_of",
-    "Ticket",
-    "ticket",
-    "Place",
-    "place",
-    "Turn",
-    "turn",
-    "Caller_",
-    "Look",
-    "look",
-    "looking",
-    "looked_at",
-    "Begun",
-    "View",
-    "Due",
-    "DueRenewal",
-    "Item_",
-    "RenewalOutcome",
-    "Renewed",
-    "Patience",
-    "patience",
-    "copies",
-    "Unanswered",
-    "perhaps",
-    "Trouble",
-    "trouble",
-    "Failure",
-    "settled",
-    "Census",
-    "census",
-    "quiet",
-    "quieter",
-    "tell",
-    "tell_all",
-    "tidy",
-    "told",
-    "say_lost",
-    "say_long",
-    "Waits",
-    "heard",
-    "heard_since",
-    "worth_trying",
-    "taken_",
-    "ghost",
-    "refusal",
-    "explain",
-    "explain_plain",
-    "local_end",
-    "covering",
-    "drive",
-    "Desk",
-    "LastWord",
-    "farewell",
-    "give_back",
-    "Bed",
-    "Ground",
+/// Phrases that are almost always slips, with what to write instead. CONTRIBUTING.md, "How we write", has the rules.
+const FORBIDDEN: [(&str, &str); 7] = [
+    ("so long", "a time by its name: for up to `wait`"),
+    ("elsewhere than", "outside"),
+    ("looked at at", "checked"),
+    ("who asks", "the caller"),
+    ("who drops", "the caller, or dropping"),
+    ("who unlocks", "the caller of `unlock`"),
+    ("of anybody", "another client's"),
 ];
 
-/// Where a word means something else, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 13] = [
-    ("crates/chaos/", "slot", "a hash slot of a cluster"),
-    ("crates/chaos/", "slots", "hash slots of a cluster"),
-    ("src/redis.rs", "slot", "a hash slot of a cluster"),
-    ("src/redis/cluster.rs", "slots", "hash slots of a cluster"),
-    (
-        "crates/test-support/src/cluster.rs",
-        "slot",
-        "a hash slot of a cluster",
-    ),
-    (
-        "crates/test-support/src/lib.rs",
-        "slot",
-        "a hash slot of a cluster",
-    ),
-    (
-        "crates/redisson-lock-test/src/sim/cluster",
-        "slot",
-        "a hash slot of a cluster",
-    ),
-    (
-        "crates/redisson-lock-test/src/sim/cluster",
-        "slots",
-        "hash slots of a cluster",
-    ),
-    ("src/renewal.rs", "slot", "a hash slot of a cluster"),
-    ("src/renewal.rs", "slots", "hash slots of a cluster"),
-    (
-        "crates/interop/src/several.rs",
-        "slot",
-        "a hash slot of a cluster",
-    ),
-    (
-        "crates/interop/src/servers.rs",
-        "slot",
-        "a hash slot of a cluster",
-    ),
-    (
-        "crates/interop/src/servers.rs",
-        "slots",
-        "hash slots of a cluster",
-    ),
-];
+/// The prose and the code of the repository, by path.
+fn texts() -> BTreeMap<String, String> {
+    let folders = [
+        ".",
+        "docs",
+        "crates",
+        "src",
+        "tests",
+        "examples",
+        "xtask/src",
+        "lua",
+        ".github",
+    ];
+    let mut found = BTreeMap::new();
+    for folder in folders {
+        let below = !matches!(folder, "." | "docs");
+        for extension in ["rs", "md", "lua", "yml"] {
+            found.extend(files_with(folder, extension, below));
+        }
+    }
+    // These two quote the phrases.
+    found.retain(|path, _| !["CONTRIBUTING.md", "tests/source.rs"].contains(&path.as_str()));
+    found
+}
+
+/// The words of a text with the numbers of their lines, without the marks at the beginning of a line of a comment.
+fn words(text: &str) -> Vec<(usize, &str)> {
+    let marks: &[char] = &['/', '!', '-', '#', '>', ' '];
+    let lines = (1..).zip(text.lines());
+    let words = lines.flat_map(|(number, line)| {
+        let words = line.trim_start_matches(marks).split_whitespace();
+        words.map(move |word| (number, word))
+    });
+    words.collect()
+}
+
+/// The lines on which a phrase begins.
+fn lines_with(phrase: &str, words: &[(usize, &str)]) -> Vec<usize> {
+    let phrase: Vec<&str> = phrase.split(' ').collect();
+    let sign = |letter: char| !letter.is_alphanumeric() && letter != '_';
+    let same = |(nth, (_, word)): (usize, &(usize, &str))| {
+        let word = if nth == 0 {
+            word.trim_start_matches(sign)
+        } else {
+            word
+        };
+        let is_last = nth + 1 == phrase.len();
+        let word = if is_last {
+            word.trim_end_matches(sign)
+        } else {
+            word
+        };
+        word.eq_ignore_ascii_case(phrase[nth])
+    };
+    let windows = words.windows(phrase.len());
+    let found = windows.filter(|window| window.iter().enumerate().all(same));
+    found.map(|window| window[0].0).collect()
+}
 
 #[test]
-fn retired_words_do_not_come_back() {
-    fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
-        for token in tokens {
-            match token {
-                TokenTree::Ident(ident) => {
-                    found.insert(ident.to_string());
-                }
-                TokenTree::Group(group) => words(group.stream(), found),
-                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+fn a_phrase_is_found_also_across_lines_and_not_inside_of_names() {
+    let found = |text| lines_with("so long", &words(text));
+    assert_eq!(found("/// It waits\n/// for (so\n/// long).\n"), [2]);
+    assert_eq!(found("So long, it waited: `so long`"), [1, 1]);
+    assert_eq!(found("so_long so. long, so longer also long"), [0; 0]);
+}
+
+#[test]
+fn no_text_has_a_forbidden_phrase() {
+    let mut slips = Vec::new();
+    let texts = texts();
+    for (path, text) in &texts {
+        let words = words(text);
+        for (phrase, instead) in FORBIDDEN {
+            for line in lines_with(phrase, &words) {
+                slips.push(format!("{path}:{line}: {phrase}; write: {instead}"));
             }
         }
     }
-    let mut came_back = Vec::new();
-    for folder in ["src", "crates", "xtask/src"] {
-        for (path, text) in files(folder) {
-            let mut found = BTreeSet::new();
-            words(text.parse().expect("it compiles"), &mut found);
-            for word in RETIRED.iter().filter(|word| found.contains(**word)) {
-                let excused = |(file, excused, _): &(&str, &str, &str)| {
-                    path.starts_with(file) && excused == word
-                };
-                if !EXCEPTIONS.iter().any(excused) {
-                    came_back.push(format!("{path}: {word}"));
-                }
-            }
-        }
-    }
-    assert!(came_back.is_empty(), "{came_back:#?}");
+    assert!(
+        texts.contains_key("README.md") && texts.len() > 300,
+        "{}",
+        texts.len()
+    );
+    assert!(slips.is_empty(), "{slips:#?}");
 }
 
 #[test]

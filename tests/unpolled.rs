@@ -52,7 +52,7 @@ async fn the_next_is_served_behind_a_head_at(stage: Stage) {
             let mut control = server.control();
             poll_until(&mut head, || has_listener(&mut control, "a")).await;
             let before = attempts();
-            // The attempt behind the subscription is answered, and nothing else is to be done.
+            // The attempt after the subscription is answered, and nothing else is to be done.
             poll_until(&mut head, || attempts() > before).await;
             for _ in 0..50 {
                 poll_once(&mut head);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::own_runtime::Running;
 use crate::core::LossReason;
 use crate::error::Error;
-use crate::guard::LockGuard as AsyncGuard;
 use crate::hold_handle::{HoldHandle, HoldState};
+use crate::lock::LockGuard as AsyncGuard;
 use crate::owner::Owner;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the

@@ -121,7 +121,7 @@ impl Lock {
         }
     }
 
-    /// The same lock, of which [`lock`](Self::lock) tries again for so long after an attempt that Redis did not answer;
+    /// Returns this lock with a retry limit: [`lock`](Self::lock) tries again for up to `retry_for`;
     /// see the async [`retry_for`](crate::Lock::retry_for).
     ///
     /// # Examples
@@ -369,7 +369,7 @@ impl Lock {
         self.running.wait(call)
     }
 
-    pub(super) fn guard(&self, guard: crate::guard::LockGuard) -> LockGuard {
+    pub(super) fn guard(&self, guard: crate::lock::LockGuard) -> LockGuard {
         LockGuard::new(guard, Arc::clone(&self.running))
     }
 }

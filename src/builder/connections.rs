@@ -57,8 +57,8 @@ impl LockClientBuilder {
         }
     }
 
-    /// How the clients of a cluster tell each other that a lock is free. Default [`Announce::Auto`]; elsewhere than
-    /// in a cluster it means nothing.
+    /// How the clients of a cluster tell each other that a lock is free. Default [`Announce::Auto`]; ignored
+    /// outside a cluster.
     ///
     /// # Examples
     ///

@@ -147,6 +147,13 @@ impl LockCore {
         confirmed.unwrap_or(false)
     }
 
+    /// A call returns a hold to its caller without asking replicas: they have confirmed an outer one.
+    pub fn handed_out(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.tenure.hand_out(hold));
+        });
+    }
+
     /// Whether as many replicas as the holds of this owner need have confirmed them.
     pub fn is_confirmed(&self, owner: ThreadId) -> bool {
         let own = self.owners.get(owner);

@@ -37,8 +37,10 @@ pub(super) struct Tenure {
     /// How many replicas must confirm a lease: what the first of these holds asked for. The others share its
     /// lease.
     replicas: u32,
-    /// They have confirmed the deadline. Until then the first hold is not handed out.
+    /// They have confirmed the deadline.
     confirmed: bool,
+    /// The first hold, while its call still waits for them: its caller does not have it.
+    pending: Option<HoldId>,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -60,6 +62,7 @@ impl Tenure {
             deadline: now,
             replicas: 0,
             confirmed: true,
+            pending: None,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,
@@ -144,6 +147,7 @@ impl Tenure {
             // Its caller gets it only if they confirm this lease.
             self.confirm(sent_at, lease, replicas, rules);
             self.confirmed = replicas == 0;
+            self.pending = Some(id).filter(|_| replicas > 0);
         } else {
             self.confirm(sent_at, lease, 0, rules);
         }
@@ -214,11 +218,23 @@ impl Tenure {
         if !self.has(id) || !self.confirm(sent_at, lease, acknowledged, rules) {
             return false;
         }
+        self.hand_out(id);
         self.holds.change(id, |hold| {
             if let LeasePolicy::Fixed { until, .. } = &mut hold.policy {
                 *until = (*until).max(local_deadline(sent_at, lease));
             }
         })
+    }
+
+    /// The call that has taken this hold returns it to its caller.
+    pub(super) fn hand_out(&mut self, id: HoldId) {
+        self.pending.take_if(|pending| *pending == id);
+    }
+
+    /// Nothing is held but what a call waits with for replicas. It may not be polled any more, so its hold is
+    /// not kept beyond its lease.
+    fn only_pending(&self) -> bool {
+        self.count() == 1 && self.pending.is_some_and(|pending| self.has(pending))
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::operation::Operation;
+use super::refusal::RefusalKind;
+use super::refused::RefusedKind;
 
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
@@ -15,6 +17,8 @@ pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 pub(crate) struct Cause {
     /// Host and port, or the path of a socket. `None`: no server was chosen yet.
     server: Option<Arc<str>>,
+    /// What the text means, if it is a refusal.
+    pub(crate) refusal: Option<RefusalKind>,
     pub(crate) text: String,
     /// There was an answer, but it came too late.
     is_late: bool,
@@ -35,16 +39,16 @@ impl Cause {
         Self::new(Some(Arc::clone(server)), text)
     }
 
-    /// What is said of one server when others were tried as well.
-    pub(crate) fn among(
-        server: Arc<str>,
-        text: String,
-        others: Vec<(Arc<str>, String)>,
-    ) -> Box<Self> {
+    pub(crate) fn refused(server: &Arc<str>, kind: RefusalKind, text: String) -> Box<Self> {
         Box::new(Self {
-            others,
-            ..*Self::new(Some(server), text)
+            refusal: Some(kind),
+            ..*Self::at(server, text)
         })
+    }
+
+    /// Adds the other servers that were tried.
+    pub(crate) fn among(self, others: Vec<(Arc<str>, String)>) -> Box<Self> {
+        Box::new(Self { others, ..self })
     }
 
     /// The answer came, but too late.
@@ -68,13 +72,6 @@ impl fmt::Display for Cause {
 }
 
 impl StdError for Cause {}
-
-/// What happened before any server was chosen.
-impl From<&str> for Box<Cause> {
-    fn from(text: &str) -> Self {
-        Cause::new(None, text)
-    }
-}
 
 /// The server of an error as its sentence names it.
 pub(super) fn redis(source: &Source) -> String {
@@ -110,7 +107,7 @@ pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
 
 pub(super) fn auth(source: &Source) -> String {
     let redis = redis(source);
-    match message(source).starts_with("NOAUTH") {
+    match refusal(source) == Some(&RefusalKind::NoPassword) {
         true => format!(
             "{redis} asks for a password: put it before the host in the address; for sentinels use `sentinelPassword`"
         ),
@@ -120,14 +117,39 @@ pub(super) fn auth(source: &Source) -> String {
     }
 }
 
+/// Why the server refused, and what to do about it. A server of a different kind than the address says has a
+/// sentence of its own.
+pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
+    let sentence = match refusal(source) {
+        Some(RefusalKind::UnknownCommand(command)) => match &**command {
+            "CLUSTER" => {
+                "it is not a node of a cluster; if it is a sentinel, connect with redis-sentinel://"
+            }
+            "SENTINEL" => {
+                "it is not a sentinel; give the port of one, usually 26379, or connect with redis:// or redis-cluster://"
+            }
+            "EVALSHA" | "EVAL" => {
+                "it runs no scripts; if it is a sentinel, connect with redis-sentinel://"
+            }
+            _ => return kind.to_string(),
+        },
+        Some(RefusalKind::NoClusterNode) => "it is not a node of a cluster; connect with redis://",
+        Some(RefusalKind::ProtectedMode) => {
+            "it is in protected mode; set a password there, or connect from its own machine"
+        }
+        _ => return kind.to_string(),
+    };
+    sentence.to_owned()
+}
+
 pub(super) fn denied(permission: &str, source: &Source) -> String {
     let at = at(source);
     format!("the Redis user lacks permission `{permission}`{at}: grant it with ACL SETUSER")
 }
 
 /// What the server said.
-pub(super) fn message(source: &Source) -> &str {
-    cause(source).map_or("", |cause| &cause.text)
+pub(super) fn refusal(source: &Source) -> Option<&RefusalKind> {
+    cause(source)?.refusal.as_ref()
 }
 
 fn cause(source: &Source) -> Option<&Cause> {

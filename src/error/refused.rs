@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::cause::{Source, message};
-
 /// Why the server refused a command.
 ///
 /// # Examples
@@ -35,7 +33,7 @@ pub enum RefusedKind {
     ClusterDown,
     /// `MOVED`, `ASK`, `CROSSSLOT`: of a cluster's node that was connected to as one server.
     Cluster,
-    /// `ERR DB index is out of range`: the number behind the `/` of the address.
+    /// `ERR DB index is out of range`: the number after the `/` of the URL.
     NoSuchDatabase,
     /// Anything else: the source has the server's message. That of a server which is no node of a cluster, no
     /// sentinel, or a sentinel, has a sentence in the error's own text.
@@ -62,54 +60,6 @@ impl fmt::Display for RefusedKind {
         })
     }
 }
-
-/// Why the server refused, and what to do about it.
-pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
-    let message = message(source);
-    let is_meant = |start: &&str| match start.strip_prefix("unknown ") {
-        Some(command) => unknown_command(message) == Some(command),
-        None => message.starts_with(*start),
-    };
-    let known = REASONS.iter().find(|(start, _)| is_meant(start));
-    match known.filter(|_| kind == RefusedKind::Other) {
-        Some((_, sentence)) => (*sentence).to_owned(),
-        None => kind.to_string(),
-    }
-}
-
-/// The command that the server does not know. Up to Redis 6.2 its name is in backticks.
-fn unknown_command(message: &str) -> Option<&str> {
-    let rest = message.strip_prefix("ERR unknown command ")?;
-    rest.split(['\'', '`']).nth(1)
-}
-
-/// What a server of another kind than the address says answers, and what that means.
-const REASONS: [(&str, &str); 6] = [
-    (
-        "ERR This instance has cluster support disabled",
-        "it is not a node of a cluster; connect with redis://",
-    ),
-    (
-        "unknown CLUSTER",
-        "it is not a node of a cluster; if it is a sentinel, connect with redis-sentinel://",
-    ),
-    (
-        "unknown SENTINEL",
-        "it is not a sentinel; give the port of one, usually 26379, or connect with redis:// or redis-cluster://",
-    ),
-    (
-        "unknown EVALSHA",
-        "it runs no scripts; if it is a sentinel, connect with redis-sentinel://",
-    ),
-    (
-        "unknown EVAL",
-        "it runs no scripts; if it is a sentinel, connect with redis-sentinel://",
-    ),
-    (
-        "DENIED",
-        "it is in protected mode; set a password there, or connect from its own machine",
-    ),
-];
 
 /// What became of a lock that too few replicas had, and what to do.
 pub(super) fn said(released: bool) -> &'static str {

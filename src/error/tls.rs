@@ -53,7 +53,7 @@ impl TlsProblem {
 
 /// The first that occurs in a text counts.
 const TEXTS: [(&str, TlsProblem); 16] = [
-    // An authority that was made anew under its old name signs with another key.
+    // A CA that was replaced under its old name signs with another key.
     (
         "InvalidCertificate(BadSignature",
         TlsProblem::UnknownAuthority,

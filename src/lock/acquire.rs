@@ -11,7 +11,6 @@ use super::Lock;
 use crate::core::{Busy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::guard::LockGuard;
 use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::runtime::{event, in_span, span};
@@ -19,6 +18,7 @@ use crate::script::{self, Acquired, CallError};
 use crate::shared::{Taken, check_lease};
 use crate::wait::Subscription;
 
+use super::guard::LockGuard;
 use super::replicas::Confirming;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::{Subscribed, subscribe};

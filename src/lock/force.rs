@@ -111,7 +111,7 @@ impl Lock {
                 match limit {
                     _ if !maybe_executed => {}
                     Some(_) => tokio::time::sleep_until(over).await,
-                    // Once this is answered, by the same connection or by one behind the fence, the
+                    // Once this is answered, by the same connection or by one after the fence, the
                     // send without a reply can no longer be executed.
                     None => _ = self.inspect_with(entry, false).await,
                 }

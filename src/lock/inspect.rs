@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
+use super::guard::LockGuard;
 use super::waiter::Wait;
 use crate::core::Busy;
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::guard::LockGuard;
 use crate::owner::Owner;
 use crate::script::{self, Answer, Inspected};
 
@@ -191,8 +191,9 @@ impl Lock {
             // The field of a new owner is no name that exists.
             let absent = Owner::fresh(&shared.client_id);
             let (route, asks_replicas) = (entry.route(), self.replicas.is_some());
+            let script = script::inspect(&entry.name, false).script;
             route
-                .missing_permissions(&entry.name, absent.field(), asks_replicas)
+                .missing_permissions(script, &entry.name, absent.field(), asks_replicas)
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
+use super::guard::LockGuard;
 use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::guard::LockGuard;
 use crate::hold_handle::HoldHandle;
 use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;
@@ -71,7 +71,7 @@ impl Lock {
     }
 }
 
-/// How many replicas are to have a lock, and who asks them.
+/// How many replicas are to have a lock, and the connection that asks.
 pub(crate) struct Confirming {
     wanted: Wanted,
     confirmer: Option<Confirmer>,
@@ -143,6 +143,7 @@ impl Confirming {
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
         if is_confirmed {
+            entry.step(|core, now, out| core.handed_out(now, owner, hold, out));
             return Ok(guard);
         }
         let Wanted { replicas, within } = self.wanted;

@@ -6,8 +6,7 @@ use tokio::time::Instant;
 
 use super::waiter::{Waiter, sleep_until};
 use crate::entry::Entry;
-use crate::error::{Cause, Error, Operation};
-use crate::server_error::{self, pattern_of};
+use crate::error::{Cause, Error, Operation, pattern_of};
 use crate::wait::{Hears, Subscription, UNCONFIRMED};
 
 pub(super) enum Subscribed {
@@ -67,5 +66,5 @@ fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
 
 fn not_subscribed(entry: &Entry, cause: Box<Cause>) -> Error {
     let permission = format!("&{}", pattern_of(entry.name.channel()));
-    server_error::of_connection(Operation::Subscribing, &permission, cause)
+    Error::of_connection(Operation::Subscribing, &permission, cause)
 }

@@ -20,6 +20,7 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::transport::{BoxFuture, ConnectionError, Reply};
+use crate::error::RefusalKind;
 
 type Answer = Result<Reply, ConnectionError>;
 
@@ -46,8 +47,10 @@ impl Expected {
     fn misfit(&self, answer: &Answer) -> Option<Misfit> {
         let shape = match answer {
             Ok(reply) if !(self.fits)(reply) => reply.shape(),
-            Err(ConnectionError::Refused(text)) if text.starts_with(NOSCRIPT) && !self.by_hash => {
-                NOSCRIPT
+            Err(ConnectionError::Refused(refusal))
+                if refusal.kind == RefusalKind::NoScript && !self.by_hash =>
+            {
+                "an error for an unknown script"
             }
             Ok(_) | Err(_) => return None,
         };
@@ -140,15 +143,8 @@ impl Answers {
     /// Reads the replies that have arrived and that no caller has read. Returns whether there were any.
     pub(super) fn catch_up(&self) -> Result<bool, ConnectionError> {
         let mut state = self.state.lock();
-        let mut any = false;
-        while let Some((&first, _)) = state.awaited.first_key_value() {
-            match state.read(self, first) {
-                Poll::Ready(Ok(())) => any = true,
-                Poll::Ready(Err(misfit)) => return Err(ended_by(misfit, state)),
-                Poll::Pending => break,
-            }
-        }
-        Ok(any)
+        let read = state.read_before(self, u64::MAX);
+        read.map_err(|misfit| ended_by(misfit, state))
     }
 
     /// Returns the answer if it counts.
@@ -202,17 +198,27 @@ impl State {
             awaited.caller = Some(context.waker().clone());
         }
         let answer = ready!(awaited.reply.as_mut().poll(context));
-        let mut from = 0;
-        while let Some((&before, _)) = self.awaited.range(from..nth).next() {
-            from = before + 1;
-            if let Poll::Ready(Err(misfit)) = self.read(answers, before) {
-                return Poll::Ready(Err(misfit));
-            }
+        if let Err(misfit) = self.read_before(answers, nth) {
+            return Poll::Ready(Err(misfit));
         }
         let Some(Awaited { expected, .. }) = self.awaited.remove(&nth) else {
             return Poll::Ready(Ok(answer));
         };
         Poll::Ready(answers.judge(answer, &expected))
+    }
+
+    /// Reads the replies to the commands before this one, up to the first that is not there. Returns whether there
+    /// were any.
+    fn read_before(&mut self, answers: &Answers, nth: u64) -> Result<bool, Misfit> {
+        let mut any = false;
+        while let Some((&first, _)) = self.awaited.range(..nth).next() {
+            match self.read(answers, first) {
+                Poll::Ready(Ok(())) => any = true,
+                Poll::Ready(Err(misfit)) => return Err(misfit),
+                Poll::Pending => break,
+            }
+        }
+        Ok(any)
     }
 
     /// Reads the reply to a command on behalf of its caller, if it is there.
@@ -298,9 +304,6 @@ fn ended_by(misfit: Misfit, mut state: MutexGuard<'_, State>) -> ConnectionError
 /// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a
 /// command timeout later, of up to ten seconds.
 const KEPT: Duration = Duration::from_secs(20);
-
-/// A refusal that only a call by hash can have.
-const NOSCRIPT: &str = "NOSCRIPT";
 
 #[cfg(test)]
 mod tests;

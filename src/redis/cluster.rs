@@ -25,9 +25,8 @@ use super::seeds::{self, Answer};
 use super::settings::{Expected, Settings};
 use super::slots::{self, Range};
 use super::transport::{Arg, BoxFuture, ConnectionError, Role};
-use crate::error::Error;
+use crate::error::{Denied, Error, RefusalKind};
 use crate::runtime::event;
-use crate::server_error;
 use crate::wire::Announce;
 
 /// Asks for the slot map, over a connection of its own.
@@ -129,9 +128,10 @@ impl SlotMapRefresher {
         let answer = source.connection.command("PUBSUB", &words, timeout);
         match answer.await {
             Ok(_) => Ok(wanted),
-            // It knows what it names. Redis 6.2 names `pubsub` alone, whatever is behind it.
-            Err(ConnectionError::Refused(text))
-                if server_error::is_permission(&text) && text.contains("shardnumsub") =>
+            // It knows what it names. Redis 6.2 names `pubsub` alone, whatever follows it.
+            Err(ConnectionError::Refused(refusal))
+                if matches!(&refusal.kind, RefusalKind::NoPermission(Denied::Command(command))
+                    if command.contains("shardnumsub")) =>
             {
                 Ok(wanted)
             }
@@ -250,7 +250,7 @@ impl SlotMapRefresher {
         }
         let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
-        let mut stale: Option<SlotReport> = None;
+        let mut stale: Vec<SlotReport> = Vec::new();
         let mut problems: Vec<(Address, ConnectionError)> = Vec::new();
         let mut next_at = Instant::now();
         if !asking.is_empty() {
@@ -280,15 +280,13 @@ impl SlotMapRefresher {
                     problems.push((address, ConnectionError::Lost(text)));
                 }
                 Ok(report) if report.epoch >= self.epoch => return Ok(self.believe(report)),
-                Ok(report) => {
-                    if stale.as_ref().is_none_or(|best| best.epoch < report.epoch) {
-                        stale = Some(report);
-                    }
-                }
+                Ok(report) => stale.push(report),
                 Err(problem) => problems.push((address, problem)),
             }
         }
-        match stale {
+        // Of several in the same epoch the first one: its node was asked before the others for a reason.
+        let newest = stale.into_iter().min_by_key(|report| Reverse(report.epoch));
+        match newest {
             // No node has seen more.
             Some(report) if problems.is_empty() || self.is_stale_for_long() => {
                 Ok(self.believe(report))
@@ -409,12 +407,13 @@ async fn report(
     address: &Address,
     time_limit: Duration,
 ) -> Result<(u64, Vec<Range>), ConnectionError> {
-    let refused = |text: &str| ConnectionError::Refused(text.to_owned());
     let epoch = probe::works(connection, time_limit).await?;
-    let epoch = epoch.ok_or_else(|| refused("CLUSTERDOWN The cluster is down"))?;
+    let epoch = epoch.ok_or_else(probe::not_working)?;
     let reply = connection.command("CLUSTER", &[Arg::Fixed("SLOTS")], time_limit);
     let ranges = slots::read(&reply.await?, address);
-    let ranges = ranges.ok_or_else(|| refused("ERR the node does not report its slots"))?;
+    let ranges = ranges.ok_or_else(|| {
+        ConnectionError::unusable(RefusalKind::Other, "the node does not report its slots")
+    })?;
     Ok((epoch, ranges))
 }
 
@@ -442,3 +441,6 @@ const STALE_ACCEPTED_AFTER: Duration = Duration::from_secs(5);
 
 /// A node that has not responded by then is left alone.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::call::Call;
 use super::lane::Surroundings;
 use super::link::{Link, SendError};
 use super::map::RoutedLink;
 use super::node::Node;
 use super::replicas::Replicas;
 use super::topology::Topology;
-use crate::script::Call;
 
 /// Where so many replicas are waited for, for one lock.
 #[derive(Clone, Copy)]

@@ -29,7 +29,7 @@ use super::transport::TransportConnection;
 use super::transport::{
     Arg, BoxFuture, Change, ConnectionError, NO_LIMIT, PubSubEvent, Reply, Role,
 };
-use crate::server_error;
+use crate::error::is_from_server;
 
 pub(super) use failed::{Failed, connect_error};
 
@@ -168,7 +168,7 @@ impl From<fred::error::Error> for ConnectionError {
             .unwrap_or((text, ""));
         let text = text.to_owned();
         match error.kind() {
-            _ if server_error::is_from_server(&text) => Self::Refused(text),
+            _ if is_from_server(&text) => Self::refused(text),
             ErrorKind::Timeout => Self::Timeout(text),
             _ => Self::Lost(text),
         }

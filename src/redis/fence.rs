@@ -5,8 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::transport::{Arg, ConnectionError, Reply};
-use crate::server_error;
+use super::transport::{Arg, ConnectionError, Reply, permitted};
 
 /// Whether lost connections are killed at the server before their replacements are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,24 +97,12 @@ pub(super) async fn kill(
     who: &Identity,
     timeout: Duration,
 ) -> Result<ConnectionFence, ConnectionError> {
-    match connection
-        .command("CLIENT", &kill_words(who), timeout)
-        .await
-    {
-        Ok(Reply::Number(_)) => Ok(ConnectionFence::Active),
-        Ok(_) => Err(ConnectionError::out_of_step()),
-        Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => {
-            Ok(ConnectionFence::NotPermitted)
-        }
-        Err(problem) => Err(problem),
+    let killed = connection.command("CLIENT", &kill_words(who), timeout);
+    match permitted(killed.await)? {
+        Some(Reply::Number(_)) => Ok(ConnectionFence::Active),
+        Some(_) => Err(ConnectionError::out_of_step()),
+        None => Ok(ConnectionFence::NotPermitted),
     }
-}
-
-/// Whether the server has no such command, or no permission for it. Of any other error the command may not
-/// even have arrived: what ends a connection is the answer to everything in flight on it. Taken for a
-/// missing permission, it would let the next connection be used beside what is left of the previous one.
-fn is_about_the_command(text: &str) -> bool {
-    !server_error::may_end_the_connection(text)
 }
 
 fn kill_words(who: &Identity) -> Vec<Arg> {
@@ -141,13 +128,10 @@ pub(super) async fn identify(
     connection: &Connection,
     timeout: Duration,
 ) -> Result<Option<Identity>, ConnectionError> {
-    let text = match connection
-        .command("CLIENT", &[Arg::Fixed("INFO")], timeout)
-        .await
-    {
-        Ok(reply) => reply.into_text()?,
-        Err(ConnectionError::Refused(text)) if is_about_the_command(&text) => return Ok(None),
-        Err(problem) => return Err(problem),
+    let reported = connection.command("CLIENT", &[Arg::Fixed("INFO")], timeout);
+    let text = match permitted(reported.await)? {
+        Some(reply) => reply.into_text()?,
+        None => None,
     };
     Ok(text.and_then(|text| Identity::read(&text)))
 }
@@ -162,30 +146,7 @@ pub(super) async fn may_kill(
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, is_about_the_command};
-
-    /// What ends a connection is said to everything in flight on it.
-    #[test]
-    fn what_ends_the_connection_is_no_missing_permission() {
-        for (text, about) in [
-            (
-                "NOPERM User u has no permissions to run the 'client|kill' command",
-                true,
-            ),
-            (
-                "ERR unknown command 'CLIENT', with args beginning with: 'KILL'",
-                true,
-            ),
-            (
-                "ERR Unknown subcommand or wrong number of arguments for 'INFO'",
-                true,
-            ),
-            ("CLUSTERDOWN The cluster is down", false),
-            ("LOADING Redis is loading the dataset in memory", false),
-        ] {
-            assert_eq!(is_about_the_command(text), about, "{text}");
-        }
-    }
+    use super::Identity;
 
     #[test]
     fn a_connection_is_named_by_its_whole_address() {

@@ -182,12 +182,12 @@ impl Lane {
         Box::pin(tokio::time::timeout_at(limit, self.current.wait()))
             .await
             .unwrap_or_else(|_| {
-                let server = &self.endpoint.settings().address;
                 Err(match &*self.current.state.lock() {
-                    State::Down(Some(text)) => {
-                        SendError::NotAccepted(Cause::at(server, text.as_str()))
+                    State::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
+                    _ => {
+                        let server = &self.endpoint.settings().address;
+                        SendError::NotSent(Cause::at(server, "not connected"))
                     }
-                    _ => SendError::NotSent(Cause::at(server, "not connected")),
                 })
             })
     }

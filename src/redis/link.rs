@@ -12,13 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, Expected, Misfit, Misfits};
+use super::call::Call;
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
-use crate::error::Cause;
+use crate::error::{Cause, RefusalKind};
 use crate::runtime::event;
-use crate::script::Call;
-use crate::server_error;
 use crate::wire::Announce;
 
 /// A connection that may carry scripts.
@@ -134,7 +133,7 @@ impl Link {
         match self.send(Words::Name, call, limit, sent).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
-            Err(SendError::Refused(cause)) if cause.text.starts_with("NOSCRIPT") => {
+            Err(SendError::Refused(cause)) if cause.refusal == Some(RefusalKind::NoScript) => {
                 Box::pin(self.send(Words::Text, call, limit, sent)).await
             }
             answered => answered,
@@ -174,7 +173,6 @@ impl Link {
         // The next poll hands the command over; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
-        let unknown = |text: String| Err(SendError::Unknown(self.cause(text)));
         let reply = match words {
             Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
             Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
@@ -185,20 +183,22 @@ impl Link {
             .await
         {
             Ok(reply) => Ok((reply, sent_at)),
-            Err(ConnectionError::Refused(text)) => {
-                let fatal = server_error::may_end_the_connection(&text);
+            Err(ConnectionError::Refused(refusal)) => {
+                let fatal = refusal.kind.may_end_the_connection();
+                let is_misplaced = refusal.kind.is_misplaced();
+                let source = Cause::refused(&self.server, refusal.kind, refusal.text);
                 // A client library that ends a connection because of such an error returns the same
                 // error for every command in flight on it, executed or not. If the connection is
                 // still alive, the error was meant for this command.
                 if fatal && !self.is_alive(limit).await {
-                    return unknown(text);
+                    return Err(SendError::Unknown(source));
                 }
-                if server_error::is_misplaced(&text) {
+                if is_misplaced {
                     self.misplaced.notify_one();
                 }
-                Err(SendError::Refused(self.cause(text)))
+                Err(SendError::Refused(source))
             }
-            Err(problem) => unknown(problem.into_text()),
+            Err(problem) => Err(self.unknown(problem)),
         }
     }
 
@@ -347,8 +347,12 @@ impl Link {
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
         match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
-            Err(problem) => Err(SendError::Unknown(self.cause(problem.into_text()))),
+            Err(problem) => Err(self.unknown(problem)),
         }
+    }
+
+    fn unknown(&self, problem: ConnectionError) -> SendError {
+        SendError::Unknown(problem.into_cause(&self.server))
     }
 
     /// Whether the connection still answers. A refusal is an answer.

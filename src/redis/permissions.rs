@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::Route;
+use super::call::Script;
 use super::connection::{Connection, Task};
 use super::fence;
 use super::settings::Settings;
 use super::topology::Topology;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
-use crate::error::{Cause, Error, Operation};
-use crate::script;
-use crate::server_error::{self, Denied, pattern_of};
+use crate::error::{Denied, Error, Operation, RefusalKind, pattern_of};
 use crate::wire::{Announce, LockName};
 
 /// A permission, and a command that needs it.
@@ -37,9 +36,10 @@ fn needs(permission: &'static str, name: &'static str, args: impl Into<Vec<Arg>>
 
 impl Route<'_> {
     /// Returns the permissions that the server of this lock refuses, as `ACL SETUSER` takes them. `absent` is the name
-    /// of no key, field or channel.
+    /// of no key, field or channel, and `script` one that changes nothing.
     pub(crate) async fn missing_permissions(
         self,
+        script: &'static Script,
         lock: &LockName,
         absent: &Arc<str>,
         asks_replicas: bool,
@@ -49,7 +49,7 @@ impl Route<'_> {
             || self.no_answer(doing, "no server of the cluster has the slot of this lock");
         let settings = self.settings().ok_or_else(nowhere)?;
         let announce = self.redis.announce();
-        let mut questions = for_every_lock(lock, absent);
+        let mut questions = for_every_lock(script, lock, absent);
         if announce.hears_classic() {
             questions.push(needs(
                 "+publish",
@@ -126,21 +126,20 @@ impl Route<'_> {
 }
 
 /// What the scripts call, what runs them, and what each connection sends.
-fn for_every_lock(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
-    let inspect = script::inspect(lock, false).script;
     let number = || Arg::Fixed("x");
     vec![
         needs(
             "+evalsha",
             "EVALSHA",
-            [Arg::Fixed(inspect.sha()), Arg::Number(1), key()],
+            [Arg::Fixed(script.sha()), Arg::Number(1), key()],
         ),
         needs(
             "+eval",
             "EVAL",
-            [Arg::Fixed(inspect.source), Arg::Number(1), key()],
+            [Arg::Fixed(script.source), Arg::Number(1), key()],
         ),
         needs("+hget", "HGET", field()),
         // What is no number is refused after the permissions, and before anything changes.
@@ -225,13 +224,10 @@ impl Asked<'_> {
         permission: &'static str,
         answer: Result<Reply, ConnectionError>,
     ) -> Result<(), Error> {
-        let command = match &answer {
-            Err(ConnectionError::Refused(text)) => server_error::quoted_command(text),
-            _ => None,
-        };
-        match command.as_deref() {
-            Some("+ping") => Ok(()),
-            _ => self.note(permission, answer),
+        let ping = RefusalKind::NoPermission(Denied::Command("+ping".to_owned()));
+        match answer {
+            Err(ConnectionError::Refused(refusal)) if refusal.kind == ping => Ok(()),
+            answer => self.note(permission, answer),
         }
     }
 
@@ -240,24 +236,24 @@ impl Asked<'_> {
         permission: &'static str,
         answer: Result<Reply, ConnectionError>,
     ) -> Result<(), Error> {
-        let text = match answer {
+        let refusal = match answer {
             Ok(_) => return Ok(()),
-            Err(ConnectionError::Refused(text)) => text,
+            Err(ConnectionError::Refused(refusal)) if !refusal.kind.may_end_the_connection() => {
+                refusal
+            }
+            // What ends the connection was said to everything on it.
             Err(problem) => return Err(self.failed(problem)),
         };
-        if !server_error::is_permission(&text) {
-            // Any other refusal comes after the permissions. What ends the connection was said to everything on it.
-            return match server_error::may_end_the_connection(&text) {
-                true => Err(self.failed(ConnectionError::Refused(text))),
-                false => Ok(()),
-            };
-        }
-        match (server_error::denied(&text), permission) {
+        // Any other refusal comes after the permissions.
+        let RefusalKind::NoPermission(denied) = refusal.kind else {
+            return Ok(());
+        };
+        match (denied, permission) {
             // Not those of the lock.
-            (Some(Denied::Key), "+del") | (Some(Denied::Channel), "+publish" | "+spublish") => {}
-            (Some(Denied::Key), _) => self.key = true,
-            (Some(Denied::Channel), _) => self.channel = true,
-            (Some(Denied::Command) | None, permission) => {
+            (Denied::Key, "+del") | (Denied::Channel, "+publish" | "+spublish") => {}
+            (Denied::Key, _) => self.key = true,
+            (Denied::Channel, _) => self.channel = true,
+            (_, permission) => {
                 if !self.commands.contains(&permission) {
                     self.commands.push(permission);
                 }
@@ -270,8 +266,8 @@ impl Asked<'_> {
         if matches!(problem, ConnectionError::NoSockets) {
             return Error::NoRuntime;
         }
-        let cause = Cause::at(&self.settings.address, problem.into_text());
-        server_error::of_connection(Operation::Inspecting, "+@connection", cause)
+        let cause = problem.into_cause(&self.settings.address);
+        Error::of_connection(Operation::Inspecting, "+@connection", cause)
     }
 
     fn missing(self) -> Vec<String> {
@@ -311,7 +307,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::script::ALL;
+    use crate::script::{ALL, commands};
 
     /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
     const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
@@ -319,13 +315,13 @@ mod tests {
     #[test]
     fn every_command_of_every_script_is_asked_for() {
         let lock = LockName::new("", "a").expect("a name");
-        let questions = for_every_lock(&lock, &"absent".into());
+        let questions = for_every_lock(ALL[0], &lock, &"absent".into());
         let asked: BTreeSet<String> = questions
             .iter()
             .map(|question| question.permission.to_owned())
             .collect();
         for script in ALL {
-            let called = server_error::commands(script.source);
+            let called = commands(script.source);
             let mut called = called.filter(|command| !BY_CHANNELS.contains(&command.as_str()));
             assert!(
                 called.all(|command| asked.contains(&command)),

@@ -7,26 +7,31 @@ use super::connection::Connection;
 use super::endpoint::{Endpoint, ServerId};
 use super::settings::Expected;
 use super::slots;
-use super::transport::{Arg, ConnectionError, Reply};
-use crate::server_error;
+use super::transport::{Arg, ConnectionError, Reply, permitted};
+use crate::error::{RefusalKind, RefusedKind};
 
-/// Refuses a server that is not what is expected, in the words that it would use itself. Answers with the identity
-/// that it reports, if it may, where there are several servers.
+/// Refuses a server that is not what is expected. Returns the identity that it reports, if it may, where there are
+/// several servers.
 pub(super) async fn check(
     connection: &Connection,
     endpoint: &Endpoint,
 ) -> Result<Option<ServerId>, ConnectionError> {
     let settings = endpoint.settings();
     let timeout = settings.command_timeout;
-    let refused = |text: &str| Err(ConnectionError::Refused(text.to_owned()));
     match settings.expected {
         Expected::Nothing => Ok(None),
         Expected::WorkingCluster => match works(connection, timeout).await? {
-            None => refused("CLUSTERDOWN The cluster is down"),
+            None => Err(not_working()),
             Some(_) => node_id(connection, &endpoint.address(), timeout).await,
         },
         Expected::Primary => match is_primary(connection, timeout).await? {
-            false => refused("READONLY it is a replica now"),
+            false => {
+                let kind = RefusalKind::Known(RefusedKind::ReadOnly);
+                Err(ConnectionError::unusable(
+                    kind,
+                    "it reports that it is a replica",
+                ))
+            }
             true => run_id(connection, timeout).await,
         },
     }
@@ -68,17 +73,6 @@ async fn run_id(
     Ok(field(&text, "run_id").map(Into::into))
 }
 
-/// The answer; `None` if the server has no such command, or no permission for it.
-fn permitted(answer: Result<Reply, ConnectionError>) -> Result<Option<Reply>, ConnectionError> {
-    match answer {
-        Ok(reply) => Ok(Some(reply)),
-        Err(ConnectionError::Refused(text)) if !server_error::may_end_the_connection(&text) => {
-            Ok(None)
-        }
-        Err(problem) => Err(problem),
-    }
-}
-
 /// The value of a line `name:value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = text.lines();
@@ -105,4 +99,10 @@ async fn is_primary(connection: &Connection, timeout: Duration) -> Result<bool, 
         }
         _ => Err(ConnectionError::out_of_step()),
     }
+}
+
+/// The node sees its cluster down.
+pub(super) fn not_working() -> ConnectionError {
+    let kind = RefusalKind::Known(RefusedKind::ClusterDown);
+    ConnectionError::unusable(kind, "it reports that its cluster is down")
 }

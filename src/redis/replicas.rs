@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
+use super::call::Call;
 use super::lane::Surroundings;
 use super::link::{Limit, Link};
 use super::transport::{BoxFuture, Reply};
-use crate::script::Call;
 
 /// How many replicas are to have a lock, and for how long they are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +48,6 @@ struct Pending {
     questions: Vec<Question>,
     /// A task asks them.
     is_served: bool,
-    /// How many tasks have begun so far.
-    begun: u64,
 }
 
 /// How many replicas have a lock that was taken, or the locks that a call has renewed.
@@ -73,7 +71,7 @@ impl Replicas {
         (link, touch, until): (Arc<Link>, Call<bool>, Instant),
     ) -> u32 {
         let (answer, mut answered) = oneshot::channel();
-        let begun = {
+        let is_served = {
             let mut pending = self.pending.lock();
             pending.questions.push(Question {
                 link,
@@ -81,17 +79,15 @@ impl Replicas {
                 until,
                 answer,
             });
-            let is_served = std::mem::replace(&mut pending.is_served, true);
-            pending.begun += u64::from(!is_served);
-            (!is_served).then_some(pending.begun)
+            std::mem::replace(&mut pending.is_served, true)
         };
-        if let Some(nth) = begun {
+        if !is_served {
             // Made here: a task that the end of the client keeps from its first poll is dropped too.
             let serving = Serving {
                 replicas: Arc::clone(self),
-                nth,
+                is_done: false,
             };
-            around.spawn(async move { serving.replicas.serve(replicas).await });
+            around.spawn(serving.serve(replicas));
         }
         let answer = match tokio::time::timeout_at(until, &mut answered).await {
             Ok(answer) => Ok(answer),
@@ -103,15 +99,6 @@ impl Replicas {
             }
         };
         answer.ok().and_then(Result::ok).unwrap_or(0)
-    }
-
-    /// Asks until there are no questions left: those over one connection together, and then those that have
-    /// come meanwhile.
-    async fn serve(&self, replicas: u32) {
-        while let Some(questions) = self.next() {
-            // A poll that tokio cuts short, behind many answers, would hand WAIT over before the writes.
-            unconstrained(answer(questions, replicas)).await;
-        }
     }
 
     /// Those over one connection that somebody still waits for.
@@ -132,17 +119,30 @@ impl Replicas {
     }
 }
 
-/// The task that asks. Without it nobody answers: those who wait are told, and the next one starts another.
+/// The task that asks. Dropped before its end, it answers what was not asked: no replica has the lock. The next
+/// question starts another task.
 struct Serving {
     replicas: Arc<Replicas>,
-    nth: u64,
+    /// There was nothing left to ask. What there is now, another task asks.
+    is_done: bool,
+}
+
+impl Serving {
+    /// Asks until there are no questions left: those over one connection together, and then those that have
+    /// come meanwhile.
+    async fn serve(mut self, replicas: u32) {
+        while let Some(questions) = self.replicas.next() {
+            // A poll that tokio cuts short, after many answers, would hand WAIT over before the writes.
+            unconstrained(answer(questions, replicas)).await;
+        }
+        self.is_done = true;
+    }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut pending = self.replicas.pending.lock();
-        // Served to the end there are none; or there are, and another task.
-        if pending.is_served && pending.begun == self.nth {
+        if !self.is_done {
+            let mut pending = self.replicas.pending.lock();
             pending.questions.clear();
             pending.is_served = false;
         }
@@ -254,3 +254,6 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// WAIT is up to 100 ms late, and there is the way there and back.
 const LATE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ use super::map::{Map, Table};
 use super::seeds::{self, Answer};
 use super::settings::Settings;
 use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
-use crate::error::Error;
+use crate::error::{Error, RefusalKind};
 use crate::runtime::event;
 
 use reports::{Report, Reports};
@@ -65,7 +65,7 @@ impl Sentinels {
             map.apply(&table(primary));
             return Ok(());
         }
-        if failed.has_refusal("ERR No such master") {
+        if failed.has_refusal(&RefusalKind::NoSuchPrimary) {
             let known: Vec<String> = addresses.iter().map(Address::to_string).collect();
             return Err(Error::InvalidConfig {
                 what: "address",
@@ -166,7 +166,10 @@ impl Sentinels {
         connection: &Connection,
         address: &Address,
     ) -> Result<Report, ConnectionError> {
-        let unclear = || ConnectionError::Refused("ERR the sentinel does not report".to_owned());
+        let unclear = || {
+            let text = "the sentinel does not report its primary";
+            ConnectionError::unusable(RefusalKind::Other, text)
+        };
         for _ in 0..TRIES {
             // The sentinel that leads a failover shows the new epoch beside the old address until it is
             // over; the new address is what it answers to a question for the address alone.

@@ -161,7 +161,12 @@ mod tests {
         }
         // Nodes before Redis 4.0, and some proxies, leave the identity out.
         let bare = Reply::List(vec![text("h"), Reply::Number(1)]);
-        let found = read(&Reply::List(vec![range(0, 1, bare)]), &Address::default());
-        assert_eq!(found.expect("valid")[0].primary.id, None);
+        for unnamed in [bare, node(text("h"), 1, "")] {
+            let found = read(
+                &Reply::List(vec![range(0, 1, unnamed)]),
+                &Address::default(),
+            );
+            assert_eq!(found.expect("valid")[0].primary.id, None);
+        }
     }
 }

@@ -25,9 +25,8 @@ use super::lane::Surroundings;
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
-use crate::error::{Cause, Error};
+use crate::error::{Cause, Error, RefusalKind};
 use crate::runtime::event;
-use crate::server_error;
 use crate::wait::Subscriptions;
 
 /// Where to subscribe.
@@ -343,7 +342,7 @@ impl ChannelWorker<'_> {
             if let Some(cause) = out_of_step
                 .0
                 .as_ref()
-                .filter(|cause| server_error::is_permission(&cause.text))
+                .filter(|cause| matches!(cause.refusal, Some(RefusalKind::NoPermission(_))))
             {
                 for channel in &channels {
                     subscriptions.refused(channel, cause);
@@ -412,9 +411,11 @@ impl ChannelWorker<'_> {
                 actor.subscriptions.set_problem(None);
                 Ok(Barrier::Passed)
             }
-            Ok(Err(ConnectionError::Refused(text))) => {
-                Ok(Barrier::Refused(Cause::at(self.server, text)))
-            }
+            Ok(Err(ConnectionError::Refused(refusal))) => Ok(Barrier::Refused(Cause::refused(
+                self.server,
+                refusal.kind,
+                refusal.text,
+            ))),
             Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
             // If it was slow rather than dead, its successor gets more time.
             Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error;
+use crate::error::{self, Cause, RefusalKind};
 
 /// A word of a command.
 #[derive(Debug, Clone)]
@@ -132,11 +132,19 @@ pub enum PubSubEvent {
     End,
 }
 
+/// An error that a server returned; or what this client found out about a server that it cannot use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub(crate) kind: RefusalKind,
+    /// The server's message, or a sentence of this client.
+    pub(crate) text: String,
+}
+
 /// Why a command has no reply.
 #[derive(Debug, Clone)]
 pub enum ConnectionError {
-    /// The server said no, in these words.
-    Refused(String),
+    /// The server refused.
+    Refused(Box<Refusal>),
     /// No answer in time.
     Timeout(String),
     /// The connection is gone, or was never there.
@@ -151,10 +159,23 @@ impl ConnectionError {
         Self::Lost("replies are out of step with their commands".to_owned())
     }
 
-    pub(crate) fn into_text(self) -> String {
+    /// Reads an error message of a server.
+    pub fn refused(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self::unusable(RefusalKind::read(&text), text)
+    }
+
+    /// A server that this client cannot use, although it answers.
+    pub(crate) fn unusable(kind: RefusalKind, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self::Refused(Box::new(Refusal { kind, text }))
+    }
+
+    pub(crate) fn into_cause(self, server: &Arc<str>) -> Box<Cause> {
         match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
-            Self::NoSockets => self.to_string(),
+            Self::Refused(refusal) => Cause::refused(server, refusal.kind, refusal.text),
+            Self::Timeout(text) | Self::Lost(text) => Cause::at(server, text),
+            Self::NoSockets => Cause::at(server, self.to_string()),
         }
     }
 }
@@ -162,9 +183,25 @@ impl ConnectionError {
 impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Refused(text) | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::Refused(refusal) => &refusal.text,
+            Self::Timeout(text) | Self::Lost(text) => text,
             Self::NoSockets => "the runtime has no sockets",
         })
+    }
+}
+
+/// The answer; `None` if the server has no such command, or no permission for it. After any other error the command
+/// may not even have arrived: one that ends a connection is the reply to every command in flight on it. Taken for a
+/// missing permission, it would let the next connection be used beside what is left of the previous one.
+pub(super) fn permitted(
+    answer: Result<Reply, ConnectionError>,
+) -> Result<Option<Reply>, ConnectionError> {
+    match answer {
+        Ok(reply) => Ok(Some(reply)),
+        Err(ConnectionError::Refused(refusal)) if !refusal.kind.may_end_the_connection() => {
+            Ok(None)
+        }
+        Err(problem) => Err(problem),
     }
 }
 
@@ -226,5 +263,34 @@ mod custom {
         /// Ready when the connection has ended. Dropping the future ends the connection. Asked for
         /// once, before anything else.
         fn closed(&self) -> BoxFuture<'static, ()>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConnectionError, permitted};
+
+    /// Such an error is the reply to every command in flight.
+    #[test]
+    fn what_ends_the_connection_is_no_missing_permission() {
+        for (text, about) in [
+            (
+                "NOPERM User u has no permissions to run the 'client|kill' command",
+                true,
+            ),
+            (
+                "ERR unknown command 'CLIENT', with args beginning with: 'KILL'",
+                true,
+            ),
+            (
+                "ERR Unknown subcommand or wrong number of arguments for 'INFO'",
+                true,
+            ),
+            ("CLUSTERDOWN The cluster is down", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+        ] {
+            let answer = permitted(Err(ConnectionError::refused(text)));
+            assert_eq!(answer.is_ok(), about, "{text}");
+        }
     }
 }

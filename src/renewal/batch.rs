@@ -206,7 +206,7 @@ impl Recheck {
     }
 }
 
-/// So many holds are looked at in a row.
+/// How many holds are checked without yielding.
 const PART: usize = 200;
 
 #[cfg(test)]

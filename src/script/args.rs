@@ -3,13 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use crate::redis::Arg;
+use crate::redis::{Arg, Args};
 use crate::wire::{Announce, LockName};
-
-/// In place, but for renewals, and for releases in a cluster.
-pub(super) type Args = SmallVec<[Arg; 4]>;
 
 pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
     announce

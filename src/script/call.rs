@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Call;
-use crate::error::{Cause, Error, Operation};
-use crate::redis::{Limit, Received, Route, RoutedLink, SendError};
-use crate::server_error;
+use super::refused::refused;
+use crate::error::{Error, Operation, RefusalKind, RefusedKind};
+use crate::redis::{Call, Limit, Received, Route, RoutedLink, SendError};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct Answer<T> {
@@ -104,7 +103,7 @@ async fn repeat<T: 'static>(
         };
         // No send is spent on a cluster that is about to change.
         let again = Instant::now() + CLUSTER_IS_DOWN;
-        let is_down = again < limit.until && is_cluster_down(&source);
+        let is_down = source.refusal == Some(CLUSTER_DOWN) && again < limit.until;
         if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
             return Err(CallError {
                 error: Error::no_answer(while_doing, source),
@@ -160,9 +159,7 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallErro
     }
 }
 
-fn is_cluster_down(source: &Cause) -> bool {
-    source.text.starts_with("CLUSTERDOWN")
-}
+const CLUSTER_DOWN: RefusalKind = RefusalKind::Known(RefusedKind::ClusterDown);
 
 /// Between two sends to a cluster that does not serve a slot at the moment. The client library ends a
 /// connection with that answer, so it may have been meant for another command.
@@ -179,9 +176,7 @@ fn not_repeated<T>(
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
             let key = call.keys.first().map_or("", |key| &**key);
-            let error = server_error::of_script(call.script, key, source);
-            let executed = !server_error::is_certain(&error);
-            (error, executed)
+            refused(call.script, key, source)
         }
         // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
         SendError::NotAccepted(source) if earlier && while_doing != Operation::Acquiring => {
@@ -202,7 +197,7 @@ fn not_repeated<T>(
 pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
     match error {
         SendError::NotAccepted(source) => {
-            server_error::of_connection(Operation::Connecting, "+@connection", source)
+            Error::of_connection(Operation::Connecting, "+@connection", source)
         }
         SendError::Closed => Error::Closed,
         SendError::NoRuntime => Error::NoRuntime,
@@ -215,12 +210,15 @@ pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Cause;
 
     /// A connection that is not accepted says nothing about what was sent on the one before it.
     #[test]
     fn what_may_have_been_executed_is_not_said_to_have_changed_nothing() {
         let refused = |earlier| {
-            let error = SendError::NotAccepted("WRONGPASS invalid username-password pair".into());
+            let text = "WRONGPASS invalid username-password pair".to_owned();
+            let cause = Cause::refused(&"server".into(), RefusalKind::read(&text), text);
+            let error = SendError::NotAccepted(cause);
             not_repeated(None::<&Call<()>>, Operation::Releasing, error, earlier)
         };
         let first = refused(false);

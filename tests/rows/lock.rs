@@ -152,7 +152,7 @@ async fn a_dropped_guard_gives_the_lock_back_and_its_owners_next_call_comes_afte
     let lock = client.lock("a");
     for _ in 0..50 {
         drop(lock.lock().await.expect("free"));
-        let guard = lock.lock().await.expect("ordered behind the release");
+        let guard = lock.lock().await.expect("ordered after the release");
         assert_eq!(
             control.count("a"),
             1,

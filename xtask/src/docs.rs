@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{Problem, cargo, tools};
 
-/// Where the documentation of a published version stands. A README leads there, from wherever it is read.
-const PUBLISHED: &str = "https://docs.rs/";
+/// The published documentation of this workspace, as it is built here.
+const PUBLISHED: &str = "https://docs.rs/redisson-lock";
 
-/// What the README may link to besides.
-const ELSEWHERE: [&str; 2] = [
-    "https://github.com/redisson/redisson",
-    "https://docs.rs/metrics",
+/// Folders whose Markdown files have their links checked.
+const FOLDERS: [&str; 5] = [
+    ".",
+    "docs",
+    "crates/redisson-lock-cli",
+    "crates/redisson-lock-macros",
+    "crates/redisson-lock-test",
 ];
 
 const USAGE: &str = "usage: cargo xtask docs";
@@ -48,14 +51,19 @@ fn make() -> Result<(), Problem> {
     }
 }
 
-/// Looks each link of the README up in what `cargo doc` has made, and each link inside the guide.
+/// Looks up each link of the Markdown files in the checkout, and each link of the guide in what `cargo doc` has made.
 fn check() -> Result<(), Problem> {
-    let made = tools::root().join("target/doc");
+    let made = tools::target().join("doc");
     let mut broken = Vec::new();
-    let readme = read(&tools::root().join("README.md"))?;
-    for link in markdown_links(&readme) {
-        if !readme_link_leads_somewhere(&link, &readme, &made) {
-            broken.push(format!("README.md: {link}"));
+    let mut files = Vec::new();
+    for folder in FOLDERS {
+        files_in(&tools::root().join(folder), "md", &mut files)?;
+    }
+    for file in &files {
+        for link in markdown_links(&read(file)?) {
+            if !markdown_link_leads_somewhere(&link, file, &made) {
+                broken.push(format!("{}: {link}", file.display()));
+            }
         }
     }
     let crate_root = made.join("redisson_lock");
@@ -69,7 +77,7 @@ fn check() -> Result<(), Problem> {
             }
         }
     }
-    println!("{} pages and the README", pages.len());
+    println!("{} files and {} pages", files.len(), pages.len());
     if broken.is_empty() {
         Ok(())
     } else {
@@ -80,26 +88,31 @@ fn check() -> Result<(), Problem> {
     }
 }
 
-fn readme_link_leads_somewhere(link: &str, readme: &str, made: &Path) -> bool {
-    if let Some(anchor) = link.strip_prefix('#') {
-        return headings(readme).contains(anchor);
+/// Whether a link of a Markdown file leads to a file of the checkout, a heading, or a published page. Other sites are
+/// not asked.
+fn markdown_link_leads_somewhere(link: &str, file: &Path, made: &Path) -> bool {
+    // `/latest/redisson_lock/struct.Lock.html`, `-test`, or nothing.
+    if let Some(rest) = link.strip_prefix(PUBLISHED) {
+        let page = match rest.split_once("/latest/") {
+            Some((_, page)) => page.to_owned(),
+            None => format!(
+                "redisson_lock{}/index.html",
+                rest.trim_end_matches('/').replace('-', "_")
+            ),
+        };
+        return page_link_leads_somewhere(&page, &made.join("index.html"));
     }
-    let is_picture = link.ends_with(".svg") && tools::root().join(link).is_file();
-    if is_picture || ELSEWHERE.contains(&link) {
+    if link.contains("://") {
         return true;
     }
-    // `redisson-lock/latest/redisson_lock/guide/…`, or `redisson-lock-test` alone.
-    let Some(rest) = link.strip_prefix(PUBLISHED) else {
-        return false;
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = match path {
+        "" => file.to_owned(),
+        path => file.parent().unwrap_or(file).join(path),
     };
-    let page = match rest.split_once("/latest/") {
-        Some((_, page)) => page.to_owned(),
-        None => format!(
-            "{}/index.html",
-            rest.trim_end_matches('/').replace('-', "_")
-        ),
-    };
-    page_link_leads_somewhere(&page, &made.join("index.html"))
+    let has_anchor =
+        || fs::read_to_string(&target).is_ok_and(|text| headings(&text).contains(anchor));
+    target.exists() && (anchor.is_empty() || has_anchor())
 }
 
 /// Links to other sites, and to std's documentation, are rustdoc's own.
@@ -168,19 +181,28 @@ fn html_links(html: &str) -> Vec<String> {
 }
 
 fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<(), Problem> {
-    let failed = |error: std::io::Error| Problem::failed(format!("{}: {error}", folder.display()));
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_dir() {
-            pages_below(&path, pages)?;
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "html")
-        {
-            pages.push(path);
+    files_in(folder, "html", pages)?;
+    for entry in entries(folder)? {
+        if entry.is_dir() {
+            pages_below(&entry, pages)?;
         }
     }
     Ok(())
+}
+
+/// The files directly inside a folder.
+fn files_in(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<(), Problem> {
+    let entries = entries(folder)?.into_iter();
+    files.extend(entries.filter(|path| path.extension().is_some_and(|found| found == extension)));
+    Ok(())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let failed = |error: std::io::Error| Problem::failed(format!("{}: {error}", folder.display()));
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    entries
+        .map(|entry| Ok(entry.map_err(failed)?.path()))
+        .collect()
 }
 
 fn read(file: &Path) -> Result<String, Problem> {
@@ -205,30 +227,49 @@ mod tests {
 
     #[test]
     fn a_link_to_a_page_or_an_anchor_that_is_not_there_is_found() {
-        let made = std::env::temp_dir().join(format!("links-{}", std::process::id()));
-        let page = made.join("a_b/index.html");
-        fs::create_dir_all(made.join("a_b")).expect("a temporary folder");
-        fs::write(&page, "<h1 id=\"there\">").expect("written");
-        let readme = "# One two\n## `Three`, four\n";
-        let leads = |link: &str| readme_link_leads_somewhere(link, readme, &made);
+        let root = std::env::temp_dir().join(format!("links-{}", std::process::id()));
+        let (made, docs) = (root.join("made"), root.join("docs"));
+        for folder in [
+            &made.join("redisson_lock"),
+            &made.join("redisson_lock_a"),
+            &docs,
+        ] {
+            fs::create_dir_all(folder).expect("a temporary folder");
+        }
+        for page in ["redisson_lock/index.html", "redisson_lock_a/index.html"] {
+            fs::write(made.join(page), "<h1 id=\"there\">").expect("written");
+        }
+        let readme = root.join("README.md");
+        fs::write(&readme, "# One two\n## `Three`, four\n").expect("written");
+        fs::write(docs.join("page.md"), "# There\n").expect("written");
+        let leads = |link: &str| markdown_link_leads_somewhere(link, &readme, &made);
         for link in [
             "#one-two",
             "#three-four",
-            "https://docs.rs/a-b",
-            "https://docs.rs/a-b/latest/a_b/index.html#there",
-            "https://docs.rs/a-b/latest/a_b/",
+            "docs",
+            "docs/page.md",
+            "docs/page.md#there",
+            "https://example.com",
+            "https://docs.rs/redisson-lock",
+            "https://docs.rs/redisson-lock-a",
+            "https://docs.rs/redisson-lock-a/latest/redisson_lock_a/index.html#there",
+            "https://docs.rs/redisson-lock/latest/redisson_lock/",
         ] {
             assert!(leads(link), "{link}");
         }
         for link in [
             "#three",
-            "docs/page.md",
-            "https://example.com",
-            "https://docs.rs/c",
-            "https://docs.rs/a-b/latest/a_b/index.html#gone",
+            "page.md",
+            "docs/page.md#gone",
+            "docs/gone.md",
+            "https://docs.rs/redisson-lock-b",
+            "https://docs.rs/redisson-lock/latest/redisson_lock/index.html#gone",
         ] {
             assert!(!leads(link), "{link}");
         }
-        fs::remove_dir_all(&made).expect("removed");
+        let from_docs =
+            |link: &str| markdown_link_leads_somewhere(link, &docs.join("page.md"), &made);
+        assert!(from_docs("../README.md#one-two") && !from_docs("README.md"));
+        fs::remove_dir_all(&root).expect("removed");
     }
 }

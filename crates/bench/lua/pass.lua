@@ -1,7 +1,7 @@
 -- pass.lua: give the lock to the next owner, with one call. Only the benchmarks use it, as a floor.
 --
 -- KEYS[1]  lock   hash: owner -> hold count
--- ARGV[1]  from   "clientId:threadId" of the holder, or of whoever takes a free lock
+-- ARGV[1]  from   "clientId:threadId" of the holder, or of the owner that takes a free lock
 -- ARGV[2]  to     "clientId:threadId" of the next holder
 -- ARGV[3]  lease  milliseconds
 --

@@ -55,7 +55,7 @@ impl Form {
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     pub time: Duration,
-    /// So many acquisitions, even if it takes longer than that.
+    /// This many acquisitions, even if it takes longer than that.
     pub at_least: u64,
 }
 
@@ -107,7 +107,7 @@ impl Context {
         self.java.is_some()
     }
 
-    /// A JVM as its users run it, or a small one, with so many clients named `1`, `2`, …
+    /// A JVM as its users run it, or a small one, with this many clients, named `1`, `2`, …
     pub async fn jvm(&self, clients: usize, watchdog: Duration) -> Option<Peer> {
         let build = Build {
             version: REDISSON.to_owned(),
@@ -155,7 +155,7 @@ impl Context {
         [client.since(before[0]), server.since(before[1])]
     }
 
-    /// Waits until no key is left: whoever took a lock has given it back.
+    /// Waits until no key is left: every lock has been released.
     pub async fn empty(&self, who: &str) {
         let left = || self.with_control(|control| control.number(&["DBSIZE"]));
         let what = format!("all keys of {who} are gone");

@@ -175,7 +175,7 @@ impl System for InJvm {
     }
 }
 
-/// All systems with so many waiters.
+/// All systems with this many waiters.
 pub async fn systems(context: &Context, waiters: usize) -> Vec<Box<dyn System>> {
     let mut systems = vec![Ours::open(context, waiters).await];
     if let Some(peer) = context.jvm(1, ms(30_000)).await {

@@ -170,7 +170,7 @@ pub async fn child(port: u16, plan: Plan) {
     println!("{answer}");
 }
 
-/// Takes locks until there are so many, 200 in flight.
+/// Acquires locks until there are this many, 200 in flight.
 async fn take(client: &LockClient, owner: &Owner, guards: &mut Vec<LockGuard>, count: usize) {
     let next = Arc::new(AtomicUsize::new(guards.len()));
     let tasks: Vec<_> = (0..IN_FLIGHT)

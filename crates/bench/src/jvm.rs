@@ -34,7 +34,7 @@ pub async fn call(peer: &Peer, values: &[(&str, String)]) -> Value {
 }
 
 impl Redisson {
-    /// Work with one lock or with locks apart, by so many threads of each client.
+    /// Work with one lock or with locks apart, by this many threads of each client.
     pub fn looping(peer: Peer, name: &str, clients: usize, threads: usize, own: bool) -> Self {
         let clients: Vec<String> = (1..=clients).map(|client| client.to_string()).collect();
         let mut values = vec![

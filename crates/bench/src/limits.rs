@@ -7,7 +7,7 @@ use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
 use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
 
-/// The text behind the results; a paragraph whose scenario was not played is left out.
+/// The text after the results; a paragraph whose scenario was not played is left out.
 pub fn text(outcomes: &[Outcome]) -> String {
     let run = Run(outcomes);
     let paragraphs = [

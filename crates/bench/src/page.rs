@@ -5,15 +5,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::context::{Context, Form, REDISSON};
-use crate::handoff;
-use crate::herd::PASS_FRED;
+use crate::context::{Context, Form};
 use crate::jvm;
 use crate::limits;
 use crate::plots;
-use crate::results::{self, Outcome, number};
+use crate::results::{self, Outcome};
 use crate::sample::{self, Spread};
-use crate::scenarios::{FRED, FRED_DEFAULT, OURS, SCENARIOS};
+use crate::scenarios::{RSLOCK, SCENARIOS};
 use crate::sweeps::{self, Sweep};
 use crate::targets;
 
@@ -67,97 +65,34 @@ fn with_part(text: &str, new: &str) -> String {
 const BEGIN: &str = "<!-- Written by `cargo xtask bench`: do not edit this part. -->";
 const END: &str = "<!-- End of the part. -->";
 
-/// A scenario in one line: how it is called, its figure, and the floor that it is compared with.
-type Line = (
-    &'static str,
-    &'static str,
-    &'static str,
-    Option<&'static str>,
-);
-
-const SHORT: [Line; 8] = [
-    (
-        "solo",
-        "one task, one lock: pairs per second",
-        sample::PER_SECOND,
-        Some(FRED),
-    ),
-    (
-        "spread64",
-        "64 tasks, a lock each (`spread64`): pairs per second",
-        sample::PER_SECOND,
-        Some(FRED_DEFAULT),
-    ),
-    (
-        "contend16",
-        "16 tasks, one lock: acquisitions per second",
-        sample::PER_SECOND,
-        Some(PASS_FRED),
-    ),
-    (
-        "contend4x4",
-        "4 clients with 4 tasks each, one lock: acquisitions per second",
-        sample::PER_SECOND,
-        None,
-    ),
-    (
-        "handoff",
-        "from unlock in one client to lock in another: p50 in µs",
-        sample::P50,
-        Some(handoff::BARE),
-    ),
-    (
-        "herd1000",
-        "1,000 waiters of one lock: acquisitions per second",
-        sample::PER_SECOND,
-        Some(PASS_FRED),
-    ),
-    (
-        "hold10k",
-        "10,000 locks held: ms of CPU per second",
-        sample::CPU,
-        None,
-    ),
-    (
-        "hold10k",
-        "the same: bytes of heap per lock",
-        sample::HEAP,
-        None,
-    ),
-];
-
-const SHORT_HEAD: &str = "\
-## How fast it is
-
-Rates and times of one run on one machine, client and server together; the ratios are medians of five rounds in which all
-took turns. A *floor* is what a bare client does with the same number of script calls and no lock around them; for
-`spread64` with the client's own socket settings, which gather small writes. For times, CPU and heap less is better.
-[`benchmarks`][benchmarks] has all systems, spreads, plots, the targets that are missed, and what limits the
-rates; `cargo xtask bench` makes it anew.
-
-";
-
-/// The part of the README.
+/// The part of the README: rates and CPU compared with Redisson and rslock.
 fn short(outcomes: &[Outcome]) -> String {
-    let mut table = format!(
-        "{SHORT_HEAD}| | ours | ours / Redisson {REDISSON} | ours / floor |\n|---|---:|---:|---:|\n"
-    );
-    for (scenario, text, figure, floor) in SHORT {
-        let Some(outcome) = outcomes.iter().find(|one| one.scenario.name == scenario) else {
-            continue;
-        };
-        let ours = outcome.row(OURS).and_then(|row| row.spread(figure));
-        let Some(ours) = ours else { continue };
-        let ratio = |other: Option<&str>| {
-            let ratios = outcome.ratios(outcome.row(other?)?, figure);
+    let ratio = |scenario: &str, system: &str, figure: &str| {
+        let median = || {
+            let outcome = outcomes.iter().find(|one| one.scenario.name == scenario)?;
+            let ratios = outcome.ratios(outcome.row(system)?, figure);
             Some(format!("{:.2}", Spread::of(ratios)?.median))
         };
-        let [redisson, floor] =
-            [ratio(Some(jvm::NAME)), ratio(floor)].map(Option::unwrap_or_default);
-        let ours = number(ours.median, 0);
-        let _ = writeln!(table, "| {text} | {ours} | {redisson} | {floor} |");
-    }
-    table
+        median().unwrap_or_else(|| "(not measured)".to_owned())
+    };
+    let rate = |scenario, system| ratio(scenario, system, sample::PER_SECOND);
+    let cpu = |scenario| ratio(scenario, jvm::NAME, sample::CPU);
+    format!(
+        "\
+Compared with {redisson} on one machine, this crate locks {} times as often per second with one task, {} times
+with 64 tasks and a lock each, and {} times with 16 tasks and one lock; holding locks takes {} times the CPU for
+10,000 locks, and {} times for 50,000. Compared with {RSLOCK}, which does less for each lock, it locks {} times
+as often with one task, and {} times with 64 tasks and a lock each.
+",
+        rate("solo", jvm::NAME),
+        rate("spread64", jvm::NAME),
+        rate("contend16", jvm::NAME),
+        cpu("hold10k"),
+        cpu("hold50k"),
+        rate("solo", RSLOCK),
+        rate("spread64", RSLOCK),
+        redisson = jvm::NAME,
+    )
 }
 
 fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {

@@ -18,7 +18,7 @@ use crate::workers::{self, BarePair, Pass, Rslock, connect};
 use crate::{far, handoff, herd};
 
 pub const OURS: &str = "redisson-lock";
-const RSLOCK: &str = "rslock 0.10";
+pub const RSLOCK: &str = "rslock 0.10";
 pub const FRED: &str = "floor: two scripts (fred)";
 pub const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
 pub const REDIS: &str = "floor: two scripts (redis-rs)";
@@ -32,7 +32,7 @@ pub struct Scenario {
 }
 
 const RATES: &[&str] = &[sample::PER_SECOND, sample::P50];
-/// At one lock the middle says little: whoever keeps the lock does not wait.
+/// At one lock the middle says little: a task that keeps the lock does not wait.
 const SHARED: &[&str] = &[sample::PER_SECOND, sample::P99];
 
 pub const SCENARIOS: [Scenario; 10] = [
@@ -112,7 +112,7 @@ fn amount(scenario: &str, form: Form) -> Amount {
 
 fn held(count: usize, form: Form) -> Plan {
     let count = form.pick(count, count, count / 50);
-    // For its counts: so long that a lock that is not renewed is lost.
+    // For its counts: long enough for a lock that is not renewed to be lost.
     let moment = hold::WATCHDOG + ms(1_000);
     Plan::of(count, form.pick(ms(10_000), hold::WATCHDOG, moment))
 }
@@ -146,7 +146,7 @@ async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
     }
 }
 
-/// Locks of their own for so many tasks.
+/// A lock of its own for each of this many tasks.
 pub async fn spread(context: &Context, name: &'static str, tasks: usize) -> Vec<Box<dyn System>> {
     let key = |task: usize| format!("{name}:{task}");
     let client = connect(&context.server.url()).await;
@@ -276,7 +276,7 @@ pub async fn play(scenario: &Scenario, context: &Context) -> Outcome {
     }
 }
 
-/// So many rounds in which each system plays once, so that whatever else the machine does meets all
+/// The rounds in which each system plays once, so that whatever else the machine does meets all
 /// of them.
 pub async fn rounds(
     context: &Context,

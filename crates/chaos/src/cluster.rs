@@ -273,7 +273,7 @@ impl Nodes {
         set(source, "MIGRATING", &to.id)?;
         let step = by_key.unwrap_or_default() / 40;
         sleep(step * 4);
-        // What is released and taken anew meanwhile is made at the target.
+        // A lock that is released and acquired again in the meantime is created on the target.
         let port = target.to_string();
         loop {
             let keys = order(source, &["CLUSTER", "GETKEYSINSLOT", &number, "1000"])?;
@@ -385,5 +385,5 @@ impl Servers for Nodes {
     }
 }
 
-/// A cluster that has nobody for so long after a failure will not have anybody.
+/// A cluster without a primary for this time after a failure will not have one.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);

@@ -60,7 +60,7 @@ impl Load {
         let mut rng = Rng::with_seed(seed);
         for (nth, judged) in plan.locks.iter().enumerate() {
             let is_contended = nth < plan.contended;
-            // Of those that are held for long every fifth has somebody who waits for it.
+            // Of those that are held for long every fifth has a waiter.
             let takers = match (is_contended, nth % 5) {
                 (true, _) => WORKERS,
                 (false, 0) => 2,

@@ -200,7 +200,7 @@ fn line(oracle: &Oracle, seed: u64, took: Duration, redirections: u64) -> String
     format!(
         "{:.0} s, seed {seed}, {} sections, {} compared with the servers, overlaps {} allowed ({} with a loss, \
          {} released at the former primary) and {} not, {redirections} redirections, {} failovers, \
-         {} holds lost and told (at most {:.2} s behind the switch), \
+         {} holds lost and reported (at most {:.2} s after the switch), \
          {} at their deadline, calls failed in outages: {} without an answer, {} refused, {} for their replicas \
          (at most {:.2} s behind one), {:.2} s credited at most, {} violations",
         took.as_secs_f64(),
@@ -299,7 +299,7 @@ const TAGS: usize = 6;
 /// Locks that are held for long.
 const HELD: usize = 240;
 
-/// `docs/guarantees.md`: a loss is reported so long behind the switch.
+/// `docs/guarantees.md`: how long after the switch a loss is reported.
 const REPORTED_WITHIN: Duration = Duration::from_secs(2);
 
 const NAP: Duration = Duration::from_millis(5);

@@ -286,7 +286,7 @@ impl Oracle {
     }
 }
 
-/// For so long after its end a section is kept.
+/// How long a section is kept after its end.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// From a deadline until the task that waits for it has run.

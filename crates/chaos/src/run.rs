@@ -180,7 +180,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whoever has not been informed of a loss in time, behind a switch or now, is the holder.
+    /// A hold that was not reported as lost in time, after a switch or now, is the holder's.
     fn compare(&self, switched: Option<Instant>) {
         let since = switched.unwrap_or_else(Instant::now);
         if switched.is_some() {
@@ -281,7 +281,7 @@ impl Run {
 /// What is not whole by then will not be.
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
 
-/// So long before it takes over a server has noticed that the primary does not answer, at most.
+/// How long before its promotion a server has noticed that the primary does not answer, at most.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 
 const TRIES: usize = 5;

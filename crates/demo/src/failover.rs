@@ -225,7 +225,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Answers how long nobody sold behind the kill, and what became of the slow sale.
+    /// Answers how long nothing was sold after the kill, and what became of the slow sale.
     async fn kill_under_a_slow_sale(
         self: Arc<Self>,
         servers: &mut Servers,
@@ -282,7 +282,7 @@ impl Shop {
                 return Ok(());
             }
             self.inside.fetch_add(1, Ordering::SeqCst);
-            // Closed since: whoever is counted behind that does not sell.
+            // Closed since: what is counted after that is not sold.
             if !*gate.borrow() {
                 self.inside.fetch_sub(1, Ordering::SeqCst);
                 continue;

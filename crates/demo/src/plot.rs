@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{Row, STOCK};
 
-/// Writes a bar for each strategy: what was sold of the stock, what beyond it, and how long nothing was sold behind the
+/// Writes a bar for each strategy: what was sold of the stock, what beyond it, and how long nothing was sold after the
 /// kill.
 pub fn draw(rows: &[Row]) -> String {
     let height = TOP + ROW * rows.len() as i64 + 16;

@@ -171,7 +171,7 @@ async fn many_clients(fixture: &Fixture, clients: usize, total: i64) {
     }
 }
 
-/// Runs so many sections in all. In each only one worker is inside, and a counter in Redis is read,
+/// Runs this many sections in all. In each only one worker is inside, and a counter in Redis is read,
 /// and written later: a second worker inside would be seen, and its update would be lost.
 async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
     let inside = Arc::new(AtomicI64::new(0));

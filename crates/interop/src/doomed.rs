@@ -9,7 +9,7 @@ use crate::worker::Worker;
 use test_support::peer::Peer;
 
 pub enum Doomed {
-    /// This program, once more.
+    /// This program, again.
     Rust(Child),
     Java {
         jvm: Peer,
@@ -18,7 +18,7 @@ pub enum Doomed {
 }
 
 impl Doomed {
-    /// Starts a process of the first party's side that takes the lock of the fixture so many times,
+    /// Starts a process of the first party's side that acquires the fixture's lock this many times,
     /// waiting for it if it has to, with a watchdog timeout of [`QUICK`].
     pub async fn start(fixture: &Fixture, holds: usize) -> Self {
         let (url, name) = (fixture.url(), fixture.name.clone());

@@ -194,7 +194,7 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         }
     }
     if let Some(fault) = fault {
-        // Whoever stands still now cannot be asked to close; its input ends with this process.
+        // A process that is stopped now cannot be asked to close; its input ends with this process.
         fault.abort();
         sides.end_trouble();
         return Played { results, left_out };

@@ -1,4 +1,4 @@
-//! One side of a scenario: our client, or Redisson, behind the same verbs.
+//! One side of a scenario: our client, or Redisson, with the same methods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::worker::{Side, Worker};
 /// What went wrong, in words that both sides share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fail {
-    /// Not held by whoever asks: IllegalMonitorStateException in Java.
+    /// Not held by the caller: IllegalMonitorStateException in Java.
     NotHeld,
     /// Held before, and lost. Java does not tell the two apart.
     Lost(LossReason),

@@ -109,7 +109,7 @@ async fn lk17(fixture: Fixture) {
     second.close().await;
 }
 
-/// Whoever listens to Redis' own events about keys, as Redisson's listeners do, hears of each end
+/// A subscriber to Redis' own key events, such as Redisson's listeners, receives each end
 /// of a hold once: of a key that was deleted, or of one that has expired.
 async fn lk26(fixture: Fixture) {
     let server = Server::start_with(&["--notify-keyspace-events", "Egx"]);

@@ -13,7 +13,7 @@ use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms, slot}
 /// them.
 const OLD: &[&str] = &["3.6.5", "3.12.5"];
 
-/// They cannot wait for a lock whose slot moves: since 3.24 none subscribes again at the new owner, whoever
+/// They cannot wait for a lock whose slot moves: since 3.24 none subscribes again on the new owner, whichever side
 /// releases, and those before listen at the old one, where a release by `Announce::Auto` does not find them.
 const STAYING: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
 

@@ -38,7 +38,7 @@ pub fn begin(worker: &Worker, name: &str) -> Waiting {
     })
 }
 
-/// Whoever waits has the lock soon after it was freed.
+/// A waiter has the lock soon after it was freed.
 pub async fn is_woken_by<T>(waiting: Waiting, freeing: impl Future<Output = Result<T, Fail>>) {
     freeing.await.expect("held");
     let freed = Instant::now();

@@ -26,7 +26,7 @@ enum Act {
     Wait(usize),
     /// It has the lock.
     Served,
-    /// Nothing, for so long.
+    /// Nothing, for this time.
     Pause(u64),
 }
 
@@ -34,10 +34,10 @@ enum Act {
 #[derive(Debug, Clone, Copy)]
 enum Differs {
     Nothing,
-    /// About so many milliseconds are left.
+    /// About this many milliseconds are left.
     Lease(i64, i64),
     Listeners(i64, i64),
-    /// So many messages.
+    /// This many messages.
     Messages(usize, usize),
 }
 
@@ -237,7 +237,7 @@ fn compare_leases(step: &str, differs: Differs, [ours, theirs]: [i64; 2], stalls
     );
 }
 
-/// Whoever was served leaves the channel a moment later.
+/// A waiter that was served leaves the channel a moment later.
 async fn compare_listeners(step: &str, differs: Differs, mut pair: impl FnMut() -> [i64; 2]) {
     let agree = || match (differs, pair()) {
         (Listeners(ours, theirs), pair) => pair == [ours, theirs],

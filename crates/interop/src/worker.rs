@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Frees the lock, whoever holds it. The answer is whether anybody did; the oldest Redisson
+    /// Force-unlocks the lock. The answer is whether anybody did; the oldest Redisson
     /// does not say.
     pub async fn force_unlock(&self, name: &str) -> Result<Option<bool>, Fail> {
         match &self.side {

@@ -1,4 +1,4 @@
-//! What `#[locked]` refuses, with its messages. `TRYBUILD=overwrite` writes them anew.
+//! What `#[locked]` refuses, with its messages. `TRYBUILD=overwrite` writes them again.
 
 use std::process::Command;
 use std::time::Duration;

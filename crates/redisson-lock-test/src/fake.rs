@@ -255,7 +255,7 @@ impl FakeRedis {
     /// Has another client take the lock, as a JVM would: with a field `<uuid>:1`, and a lease of 30
     /// s that is renewed until the returned [`OtherHolder`] is released or dropped.
     ///
-    /// A hold of anybody else ends at once: its lease has run out, and the other client was faster.
+    /// Any other hold ends immediately, as if its lease had expired and the other client were faster.
     /// The former holder finds out at its next renewal, with
     /// [`LossReason::Taken`](redisson_lock::LossReason).
     ///

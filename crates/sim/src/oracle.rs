@@ -50,7 +50,7 @@ struct State {
     holds: BTreeMap<u64, Seen>,
     calls: BTreeMap<u64, Call>,
     serials: u64,
-    /// When a field was taken away by anything but its owner's own release, until it is taken anew.
+    /// When a field was taken away by anything but its owner's own release, until it is acquired again.
     robbed: BTreeMap<(String, String), Instant>,
     /// The same, for good.
     ever_robbed: BTreeMap<(String, String), Instant>,
@@ -198,7 +198,7 @@ impl Oracle {
         self.state.lock().calm_since
     }
 
-    /// Nobody is polled for so long from now on.
+    /// No task is polled for this time from now on.
     pub fn stood_still(&self, time: Duration) {
         let mut state = self.state.lock();
         state.stood_still += time;

@@ -9,7 +9,7 @@ use sim::explorer::{self, World};
 use stateright::{Checker, Model};
 use test_support::{Limited, may_take, test};
 
-/// Where the counts are written down. `UPDATE_EXPLORED=1` writes them anew.
+/// Where the counts are written down. `UPDATE_EXPLORED=1` writes them again.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/explored.txt");
 
 /// The same of the larger worlds.

@@ -13,7 +13,7 @@ use test_support::test;
 
 const THREADS: usize = 4;
 
-/// `delay`: at most so many microseconds between a step and its effects.
+/// `delay`: at most this many microseconds between a step and its effects.
 fn on_threads(delay: u64, test: impl Future<Output = ()>) {
     test_util::delay_effects(delay);
     let runtime = tokio::runtime::Builder::new_multi_thread()

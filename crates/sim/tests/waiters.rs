@@ -42,7 +42,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Waits until so many wait. `false`: not until then.
+/// Waits until this many wait. `false`: not until then.
 async fn all_wait(client: &LockClient, waiters: usize, until: Instant) -> bool {
     while client.stats().waiting < waiters && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -148,7 +148,7 @@ async fn give_up_together(wait: Duration) -> Option<GivenUp> {
     })
 }
 
-/// A lock with so many waiters. Each that gets it hands its guard over.
+/// A lock with this many waiters. Each that gets it hands its guard over.
 struct Queue {
     client: LockClient,
     guard: Option<LockGuard>,
@@ -224,7 +224,7 @@ fn a_hand_over_costs_the_same_however_many_wait() {
     });
 }
 
-/// How long so many tasks of one owner take that lock, nest once, and unlock both.
+/// How long this many tasks of one owner take to acquire that lock, nest once, and unlock both.
 async fn nest(tasks: usize) -> Duration {
     let client = FakeRedis::start().client().await;
     let owner = client.owner();

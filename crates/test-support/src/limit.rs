@@ -122,7 +122,7 @@ mod tests {
     /// What the test is to do in the process that it starts.
     const WAY: &str = "HANGS";
 
-    /// Runs the calling test once more, in a process of its own.
+    /// Runs the calling test again, in a process of its own.
     fn again(test: &str, way: &str) -> std::process::Output {
         let program = std::env::current_exe().expect("this binary");
         let mut program = Command::new(program);

@@ -9,7 +9,7 @@ use crate::{Control, Proxy, TestServer, eventually, is_script, ms};
 pub struct ProxiedPair {
     pub server: TestServer,
     pub proxy: Proxy,
-    /// Behind the proxy.
+    /// On the server's side of the proxy.
     pub ours: LockClient,
     pub theirs: LockClient,
     pub control: Control,

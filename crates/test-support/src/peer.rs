@@ -93,7 +93,7 @@ impl Peer {
                     let _ = call.send(result);
                 }
             }
-            // The JVM is gone: whoever waits is told.
+            // The JVM is gone: the waiting callers get an error.
             let mut pending = answers.lock().expect("unpoisoned");
             pending.ended = true;
             pending.calls.clear();

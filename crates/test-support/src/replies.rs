@@ -67,7 +67,7 @@ impl Replies {
         [answering(MARKS[0]), raw, answering(MARKS[1])].concat()
     }
 
-    /// Sends a command so many times, and waits until a reply to it was swallowed.
+    /// Sends a command this many times, and waits until a reply to it was swallowed.
     pub(crate) async fn lose(&self, to_server: &mut OwnedWriteHalf, raw: &[u8], sends: usize) {
         self.losing.store(true, Ordering::SeqCst);
         for _ in 0..sends {

@@ -283,7 +283,7 @@ impl Monitor {
         }
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // It ends with the server, or with whoever reads.
+            // It ends with the server, or with its reader.
             while let Some(Ok(line)) = answers.next() {
                 if sender.send(line).is_err() {
                     return;

@@ -52,7 +52,7 @@ impl TestServer {
         assert!(leaks.is_empty(), "left behind: {leaks:?}");
     }
 
-    /// What is still there after so long.
+    /// What is still there after this time.
     pub async fn leaks(
         self,
         clients: impl IntoIterator<Item = LockClient>,
@@ -63,7 +63,7 @@ impl TestServer {
     }
 }
 
-/// What is still at these servers, in these clients and in the runtime after so long.
+/// What is still at these servers, in these clients and in the runtime after this time.
 pub(crate) async fn leaks(
     mut servers: Vec<Control>,
     clients: Vec<LockClient>,

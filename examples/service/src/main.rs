@@ -1,7 +1,7 @@
 //! A service that sells: several instances share one stock, and Java instances with Redisson may be among them.
 //!
 //! `POST /sell/42` sells one, `GET /report` is written by one instance at a time, `GET /ready` is for a load balancer,
-//! `GET /metrics` for Prometheus. It ends on Ctrl-C and on SIGTERM, behind the requests that are under way.
+//! `GET /metrics` for Prometheus. It ends on Ctrl-C and on SIGTERM, after the requests in progress.
 //!
 //! `cargo run --package service -- redis://127.0.0.1:6379 127.0.0.1:8080`
 

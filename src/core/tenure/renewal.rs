@@ -22,8 +22,7 @@ impl Tenure {
     pub(super) fn due_at(&self, rules: &Rules) -> Time {
         match self.renewal {
             RenewalState::RetryAt(at) => at,
-            // Its caller has not confirmed it yet, and may not be polled any more.
-            RenewalState::Waiting if !self.confirmed => self.deadline,
+            RenewalState::Waiting if self.only_pending() => self.deadline,
             RenewalState::Waiting | RenewalState::InFlight => {
                 let period = rules.watchdog_timeout / 3;
                 let due = self.renewed_at + period;
@@ -84,6 +83,9 @@ impl Tenure {
             return None;
         }
         self.renewal = RenewalState::InFlight;
+        if self.only_pending() {
+            return Some(RenewalAsk::Check);
+        }
         let lease = match self.behind {
             // What a fixed lease was extended to may be lost as the hold itself may be.
             true => Some(self.promised(now, rules)),

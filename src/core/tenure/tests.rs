@@ -192,6 +192,45 @@ fn a_hold_that_its_call_has_not_confirmed_is_not_renewed() {
     assert_eq!(reasons(&tenure.expire(end)), [LossReason::NotRenewed]);
 }
 
+/// Another server takes over during that: it is only asked whether the hold is there.
+#[test]
+fn nor_after_a_failover() {
+    let mut tenure = Tenure::new(NOW);
+    let hold = crate::core::values::Ids::default().hold();
+    tenure.add(hold, WATCHDOG, NOW, LEASE, 1, &RULES);
+    let (end, mut at) = (tenure.deadline, NOW + secs(1));
+    let mut asked = tenure.recheck(at, &RULES);
+    while let Some(ask) = asked.take() {
+        assert_eq!(ask, RenewalAsk::Check);
+        match at < NOW + secs(5) {
+            true => tenure.not_renewed(at, &RULES),
+            false => tenure.renewed(at, at, ask, 1, &RULES),
+        }
+        at = at + secs(2);
+        asked = tenure.begin_renewal(at, &RULES);
+    }
+    assert_eq!(tenure.deadline, end);
+    assert_eq!(reasons(&tenure.expire(end)), [LossReason::NotRenewed]);
+}
+
+/// Its guard is in the hands of a caller, whatever becomes of the call that was first.
+#[test]
+fn a_nested_hold_is_renewed_beside_one_that_is_not_confirmed_and_after_it() {
+    let (mut tenure, mut ids) = (Tenure::new(NOW), crate::core::values::Ids::default());
+    let outer = ids.hold();
+    tenure.add(outer, WATCHDOG, NOW, LEASE, 1, &RULES);
+    tenure.add(ids.hold(), WATCHDOG, NOW + secs(1), LEASE, 0, &RULES);
+    let asked = tenure.begin_renewal(NOW + secs(11), &RULES);
+    assert!(matches!(asked, Some(RenewalAsk::Extend(_))), "{asked:?}");
+    tenure.not_renewed(NOW + secs(11), &RULES);
+    assert!(tenure.take_out(outer));
+    let at = NOW + secs(13);
+    let asked = tenure.begin_renewal(at, &RULES).expect("due");
+    tenure.renewed(at, at, asked, 1, &RULES);
+    assert_eq!(tenure.deadline, local_deadline(at, LEASE));
+    assert_eq!(tenure.due_at(&RULES), at + secs(10));
+}
+
 /// At first only the primary has what a nested hold asked for. Replicas are asked about it before the short lease
 /// of the outer one is over, and then as rarely as ever.
 #[test]

@@ -34,9 +34,13 @@ fn poll_with(answering: &mut Answering<'_>, waker: &Waker) -> Option<Answer> {
 
 /// What the only command of a connection is answered.
 fn only(misfits: &Arc<Misfits>, command: &'static str, reply: Reply) -> (Answer, bool) {
+    only_with(misfits, command, Ok(reply))
+}
+
+fn only_with(misfits: &Arc<Misfits>, command: &'static str, answer: Answer) -> (Answer, bool) {
     let answers = Answers::new(Arc::clone(misfits));
     let (reading, mut answering) = send(&answers, command);
-    reading.send(Ok(reply)).expect("awaited");
+    reading.send(answer).expect("awaited");
     let answer = poll(&mut answering).expect("answered");
     (answer, answers.misfit().is_some())
 }
@@ -95,6 +99,20 @@ fn an_answer_that_another_caller_has_judged_is_there_for_its_own() {
     assert!(state.awaited.is_empty() && state.judged.is_empty());
 }
 
+/// As at the end of the connection, which reaches their callers in any order.
+#[test]
+fn an_answer_before_those_to_earlier_commands_is_returned() {
+    let answers = Answers::new(Arc::default());
+    let (first_reading, mut first) = send(&answers, "first");
+    let (second_reading, mut second) = send(&answers, "second");
+    let lost = ConnectionError::Lost("connection lost".to_owned());
+    second_reading.send(Err(lost)).expect("awaited");
+    assert!(is_lost(&poll(&mut second)));
+    assert!(poll(&mut first).is_none());
+    first_reading.send(Ok(Reply::Number(1))).expect("awaited");
+    assert!(matches!(poll(&mut first), Some(Ok(Reply::Number(1)))));
+}
+
 #[test]
 fn nothing_is_kept_for_a_caller_that_has_gone() {
     let answers = Answers::new(Arc::default());
@@ -113,8 +131,10 @@ fn what_a_fresh_connection_answers_too_is_the_servers_answer() {
     let misfits = Arc::default();
     let (answer, is_replaced) = only(&misfits, "acquire", list());
     assert!(answer.is_err() && is_replaced);
-    // The same on the next one, as long as it goes on.
+    // The same on the next one, as long as it goes on, and whatever has no reply meanwhile.
     for _ in 0..2 {
+        let lost = Err(ConnectionError::Lost("connection lost".to_owned()));
+        assert!(!only_with(&misfits, "acquire", lost).1);
         let (answer, is_replaced) = only(&misfits, "acquire", list());
         assert!(matches!(answer, Ok(Reply::List(_))) && !is_replaced);
     }
@@ -144,7 +164,7 @@ async fn a_misfit_is_the_servers_only_for_a_while() {
 fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
     for by_hash in [true, false] {
         let answers = Answers::new(Arc::default());
-        let refused = ConnectionError::Refused("NOSCRIPT No matching script.".to_owned());
+        let refused = ConnectionError::refused("NOSCRIPT No matching script.");
         let expected = Expected {
             by_hash,
             ..Expected::of("acquire", |_| true)

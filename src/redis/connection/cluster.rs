@@ -7,6 +7,7 @@ use fred::interfaces::{ClientLike, PubsubInterface};
 use fred::types::{CustomCommand, Value};
 
 use super::{Connection, options, words};
+use crate::error::RefusalKind;
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
 
 impl Connection {
@@ -34,14 +35,16 @@ impl Connection {
                         .await?;
                     let mut answers = pipeline.try_all::<Value>().await.into_iter();
                     let (asked, answer) = (answers.next(), answers.next());
+                    let answer: Option<Result<_, ConnectionError>> =
+                        answer.map(|answer| Ok(answer?.into()));
                     match (asked, answer) {
-                        // Sent back to where the call came from: why is said of ASKING.
-                        (Some(Err(refused)), Some(Err(back)))
-                            if back.details().starts_with("MOVED") =>
+                        // Sent back to where the call came from: the reply to ASKING says why.
+                        (Some(Err(refused)), Some(Err(ConnectionError::Refused(back))))
+                            if matches!(back.kind, RefusalKind::Moved { .. }) =>
                         {
                             Err(refused.into())
                         }
-                        (_, Some(answer)) => Ok(answer?.into()),
+                        (_, Some(answer)) => answer,
                         (Some(Err(problem)), None) => Err(problem.into()),
                         (_, None) => Err(ConnectionError::Lost("no answer".to_owned())),
                     }

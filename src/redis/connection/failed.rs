@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::TOO_LONG;
-use crate::error::{Cause, Error, Operation, TlsProblem};
+use crate::error::{Cause, Error, Operation, RefusalKind, TlsProblem};
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
-use crate::server_error;
 
 /// Attempts that failed, each with its server, in the order in which the servers were given.
 #[derive(Debug, Default)]
@@ -18,10 +17,10 @@ impl Failed {
         self.0.push((server, problem));
     }
 
-    /// Whether a server answered with a text that begins like this.
-    pub(in crate::redis) fn has_refusal(&self, start: &str) -> bool {
+    /// Whether a server refused for this reason.
+    pub(in crate::redis) fn has_refusal(&self, kind: &RefusalKind) -> bool {
         let mut problems = self.0.iter();
-        problems.any(|(_, problem)| matches!(problem, ConnectionError::Refused(text) if text.starts_with(start)))
+        problems.any(|(_, problem)| matches!(problem, ConnectionError::Refused(refusal) if refusal.kind == *kind))
     }
 
     /// The error about the first server that answered, or else about the first: an answer says more than none.
@@ -31,7 +30,7 @@ impl Failed {
             return Error::NoRuntime;
         }
         let cause = self.into_cause(settings);
-        server_error::of_connection(Operation::Connecting, "+@connection", cause)
+        Error::of_connection(Operation::Connecting, "+@connection", cause)
     }
 
     /// The same, for an error that is made later.
@@ -47,9 +46,9 @@ impl Failed {
         let tls = settings.uses_tls();
         let others = self.0.into_iter();
         let others = others
-            .map(|(server, problem)| (server, text(problem, tls)))
+            .map(|(server, problem)| (server, explained(problem, tls).to_string()))
             .collect();
-        Cause::among(server, text(problem, tls), others)
+        explained(problem, tls).into_cause(&server).among(others)
     }
 }
 
@@ -68,16 +67,15 @@ pub(in crate::redis) fn connect_error(settings: &Settings, problem: ConnectionEr
     Failed(vec![(Arc::clone(&settings.address), problem)]).into_error(settings)
 }
 
-/// The words of the server, or what is known of a connection without any.
-fn text(problem: ConnectionError, tls: bool) -> String {
+/// What is known of a connection without a message of the server, as a sentence.
+fn explained(problem: ConnectionError, tls: bool) -> ConnectionError {
     match problem {
-        ConnectionError::Refused(text) => text,
-        ConnectionError::NoSockets => problem.to_string(),
-        ConnectionError::Timeout(text) | ConnectionError::Lost(text) => match TlsProblem::of(&text)
+        ConnectionError::Timeout(text) | ConnectionError::Lost(text)
+            if TlsProblem::of(&text).is_none() =>
         {
-            Some(_) => text,
-            None => sentence(&text, tls),
-        },
+            ConnectionError::Lost(sentence(&text, tls))
+        }
+        problem => problem,
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::error::Cause;
 use crate::redis::answers::Misfits;
 use crate::redis::fence::ConnectionFence;
 use crate::redis::link::{Link, SendError};
@@ -67,8 +68,8 @@ pub(super) struct Figures {
 
 pub(super) enum State {
     Up(Arc<Link>),
-    /// There is no connection; with the server's message if it refused one.
-    Down(Option<String>),
+    /// There is no connection; with the reason if the server refused one.
+    Down(Option<Box<Cause>>),
     Stopped,
     Gone,
 }

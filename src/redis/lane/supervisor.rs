@@ -230,15 +230,13 @@ impl Supervisor {
                         "reconnect failed"
                     );
                     // Callers waiting for a connection get the server's reason for refusing it.
-                    current.set(State::Down(match problem {
-                        ConnectionError::Refused(text) => Some(text),
-                        ConnectionError::Lost(text) if TlsProblem::of(&text).is_some() => {
-                            Some(text)
-                        }
-                        ConnectionError::Timeout(_)
-                        | ConnectionError::Lost(_)
-                        | ConnectionError::NoSockets => None,
-                    }));
+                    let is_refused = match &problem {
+                        ConnectionError::Refused(_) => true,
+                        ConnectionError::Lost(text) => TlsProblem::of(text).is_some(),
+                        ConnectionError::Timeout(_) | ConnectionError::NoSockets => false,
+                    };
+                    let server = &self.endpoint.settings().address;
+                    current.set(State::Down(is_refused.then(|| problem.into_cause(server))));
                     self.outdated.notify_one();
                     backoff.wait().await;
                 }

@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::Map;
 use super::values::{Received, RoutedLink, not_reached};
-use crate::error::Cause;
+use crate::error::RefusalKind::{Ask, Known, Moved};
+use crate::error::{Cause, RefusedKind};
+use crate::redis::address::Address;
+use crate::redis::call::Call;
 use crate::redis::link::{Limit, SendError};
 use crate::redis::node::Node;
-use crate::redis::redirect::Redirect;
-use crate::script::Call;
 
 impl Map {
     /// Waits until `limit` for a connection to the server of a route.
@@ -79,28 +80,38 @@ impl Map {
                 Err(SendError::Refused(cause)) => cause,
                 answered => return answered,
             };
-            let asked = self.node(number);
-            let Some(redirect) = Redirect::read(&cause.text, &asked.endpoint.address()) else {
-                return Err(SendError::Refused(cause));
+            // None of these was executed. Any other refusal is about the command.
+            let pause = match &cause.refusal {
+                Some(Moved { .. } | Ask { .. }) => Duration::ZERO,
+                Some(Known(RefusedKind::ReadOnly)) => READ_ONLY,
+                Some(Known(
+                    RefusedKind::Loading | RefusedKind::MasterDown | RefusedKind::ClusterDown,
+                )) => DOWN,
+                _ => return Err(SendError::Refused(cause)),
             };
             self.around.outdated.notify_one();
-            let next = match redirect {
-                Redirect::Moved(_) | Redirect::Ask(_) if redirections == REDIRECTIONS_MAX => {
+            let named = |host, port| {
+                let asked = self.node(number).endpoint.address();
+                Address::named(host, port, &asked)
+            };
+            let next = match &cause.refusal {
+                Some(Moved { .. } | Ask { .. }) if redirections == REDIRECTIONS_MAX => {
                     return Err(not_reached(cause));
                 }
-                Redirect::Moved(address) => {
+                Some(Moved { host, port }) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
-                    self.moved(route, number, address);
+                    self.moved(route, number, named(host, *port));
                     if redirections > 2 {
                         // Two nodes that send each other's clients back are about to hear of each other.
                         tokio::time::sleep_until(limit.until.min(Instant::now() + CIRCLE)).await;
                     }
                     self.ready(route, nth, limit.until).await
                 }
-                Redirect::Ask(address) => {
+                Some(Ask { host, port }) => {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
+                    let address = named(host, *port);
                     let target = || self.taking_over(&address);
                     let found = self.reach(nth, limit.until, target).await;
                     found.map(|to| RoutedLink {
@@ -108,7 +119,8 @@ impl Map {
                         ..to
                     })
                 }
-                Redirect::Later(pause) => {
+                // The server does not take it at the moment, and the map may be about to change.
+                _ => {
                     tokio::time::sleep_until((Instant::now() + pause).min(limit.until)).await;
                     self.ready(route, nth, limit.until).await
                 }
@@ -132,7 +144,6 @@ impl Map {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<Received, SendError> {
-        let sent_at = Instant::now();
         let answer = async {
             match way.taken_over_from {
                 None => way.link.run(call, limit, sent).await,
@@ -183,8 +194,14 @@ impl Map {
     }
 }
 
+/// The pause for a replica that is about to be the primary, or a primary that has become a replica.
+const READ_ONLY: Duration = Duration::from_millis(50);
+
+/// The pause for a server that is loading, or sees its cluster or its primary down.
+const DOWN: Duration = Duration::from_millis(100);
+
 /// A slot without an owner is asked for again after this.
-const NO_OWNER: Duration = Duration::from_millis(100);
+pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
 
 /// One more is a circle.
 const REDIRECTIONS_MAX: u32 = 8;

@@ -2,11 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use futures_util::FutureExt;
 use test_support::tokio;
 
+use super::send::NO_OWNER;
 use super::values::NODES_MAX;
 use super::*;
 use crate::redis::lane::Lane;
+use crate::redis::link::SendError;
 use crate::runtime::Runtime;
 
 fn map() -> Arc<Map> {
@@ -129,6 +132,8 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
     // It is the first one.
     assert_eq!(map.identify(1, id("a").as_ref()), Identified::Other);
     assert_eq!(owner(&map), 0);
+    let at = map.node(0).endpoint.address();
+    assert_eq!(at, address(2), "where it has just been seen to work");
     let agrees = map.apply(&named(1, ("a", 1), &[]));
     assert!(agrees, "the owner meant the same server");
     // One that takes over a slot, and has none yet.
@@ -148,6 +153,31 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
         Identified::Other,
         "only the table says so"
     );
+    map.around.end();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_to_take_over_a_slot_keeps_its_connections_for_a_while() {
+    let map = map();
+    let mut epoch = 0;
+    // Each time the slots have another owner.
+    let mut change = || {
+        epoch += 1;
+        let owner = [("a", 1), ("b", 2)][epoch as usize % 2];
+        map.apply(&named(epoch, owner, &["a", "b"]));
+    };
+    change();
+    let (_, node) = map.taking_over(&address(7)).expect("a number is left");
+    node.lane(0, &map.around);
+    let is_wanted = || node.lanes().any(Lane::is_wanted);
+    change();
+    assert!(is_wanted(), "from the first moment on");
+    tokio::time::advance(TAKING_OVER - Duration::from_millis(1)).await;
+    change();
+    assert!(is_wanted());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    change();
+    assert!(!is_wanted(), "it has taken over nothing");
     map.around.end();
 }
 
@@ -192,6 +222,35 @@ async fn the_owner_of_a_route_knows_who_is_next_and_others_may_have_heard_of_it_
     };
     assert!(map.apply(&from_it));
     assert_eq!(here(&map), (0, 0));
+    map.around.end();
+}
+
+#[tokio::test]
+async fn only_a_server_that_routes_had_before_was_taken_over_from() {
+    let map = map();
+    let reported = || {
+        let routes = map.switches.next().now_or_never();
+        let is_server_gone = map.around.moved.notified().now_or_never().is_some();
+        (routes.is_some(), is_server_gone)
+    };
+    map.apply(&named(1, ("a", 1), &["b"]));
+    assert_eq!(reported(), (false, false), "nothing was known before");
+    map.moved(5, 0, address(2));
+    assert_eq!(reported(), (true, false), "it has other routes");
+    map.apply(&named(2, ("b", 2), &["a"]));
+    assert_eq!(reported(), (true, true));
+    map.around.end();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_without_a_server_is_waited_for_until_the_limit() {
+    let map = map();
+    let (start, limit) = (Instant::now(), NO_OWNER * 9 / 2);
+    let missing = map.ready(5, 0, start + limit).await;
+    assert!(matches!(missing, Err(SendError::NotSent(_))));
+    assert_eq!(start.elapsed().as_millis(), limit.as_millis());
+    let is_asked_for = map.around.outdated.notified().now_or_never();
+    assert!(is_asked_for.is_some());
     map.around.end();
 }
 

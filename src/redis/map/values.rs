@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::error::Cause;
+use crate::error::{Cause, RefusalKind};
 use crate::redis::endpoint::ServerId;
 use crate::redis::link::{Link, SendError};
 use crate::redis::slots::Named;
@@ -103,8 +103,9 @@ impl Nodes {
 /// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
 /// address leads to the wrong server.
 pub(super) fn not_reached(mut cause: Box<Cause>) -> SendError {
-    if cause.text.starts_with("MOVED") || cause.text.starts_with("ASK ") {
-        cause.text = format!("CLUSTERDOWN not reached in time: {}", cause.text);
+    if let Some(RefusalKind::Moved { .. } | RefusalKind::Ask { .. }) = cause.refusal {
+        cause.refusal = Some(RefusalKind::NotReached);
+        cause.text = format!("the node was not reached in time: {}", cause.text);
     }
     SendError::Refused(cause)
 }

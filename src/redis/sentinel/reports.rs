@@ -82,9 +82,12 @@ impl Reports {
         self.sentinels.keys().cloned().collect()
     }
 
-    /// The sentinel at this address has reported who it is.
+    /// The sentinel at this address has reported who it is. If it did not, what another one has reported of it
+    /// stays.
     pub(super) fn identified(&mut self, address: &Address, id: Option<ServerId>) {
-        if let Some(seen) = self.sentinels.get_mut(address) {
+        if let Some(seen) = self.sentinels.get_mut(address)
+            && id.is_some()
+        {
             seen.id = id;
         }
     }
@@ -344,6 +347,9 @@ mod tests {
         let renamed = Address::new("sentinel.example", 0);
         assert!(!scene.reports.learn(&renamed, id("a"), now), "the same");
         assert!(scene.reports.learn(&sentinel(1), id("b"), now));
+        scene.reports.identified(&sentinel(1), None);
+        let renamed = Address::new("sentinel.example", 1);
+        assert!(!scene.reports.learn(&renamed, id("b"), now), "the same");
         assert!(!scene.reports.learn(&sentinel(1), id("b"), now), "known");
         scene.reports(1, 1, report(1, 1));
         assert!(scene.silent(1, 2) && scene.silent(1, 61));

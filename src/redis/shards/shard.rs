@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::error::Cause;
+use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Messages, Task};
 use crate::redis::map::Map;
@@ -150,19 +150,18 @@ impl ShardTask {
                     self.lose_all();
                 }
                 Err(problem) => {
-                    let text = problem.into_text();
-                    event!(DEBUG, server = %self.node.endpoint.address(), error = text, "no connection for sharded channels");
+                    event!(DEBUG, server = %self.node.endpoint.address(), error = %problem, "no connection for sharded channels");
                     self.common
                         .subscriptions
-                        .set_problem(Some(self.cause(text)));
+                        .set_problem(Some(self.cause(problem)));
                 }
             }
             backoff.wait().await;
         }
     }
 
-    fn cause(&self, text: String) -> Box<Cause> {
-        Cause::at(&self.node.settings().address, text)
+    fn cause(&self, problem: ConnectionError) -> Box<Cause> {
+        problem.into_cause(&self.node.settings().address)
     }
 
     async fn connect(&self) -> Result<(Connection, Messages, Task), ConnectionError> {
@@ -243,12 +242,13 @@ impl ShardTask {
                     // A former owner may have confirmed it meanwhile, and missed what came then.
                     self.common.subscriptions.message(name);
                 }
-                Err(ConnectionError::Refused(text)) if is_elsewhere(&text) => {
+                Err(ConnectionError::Refused(refusal)) if is_elsewhere(&refusal.kind) => {
                     refused.push(Arc::clone(name))
                 }
-                Err(ConnectionError::Refused(text)) => {
+                Err(problem @ ConnectionError::Refused(_)) => {
                     self.subscribed.remove(name);
-                    self.common.subscriptions.refused(name, &self.cause(text));
+                    let cause = self.cause(problem);
+                    self.common.subscriptions.refused(name, &cause);
                 }
                 Err(_) => usable = false,
             }
@@ -297,10 +297,12 @@ impl ShardTask {
 }
 
 /// Whether another node has the slot, or nobody has it at the moment.
-fn is_elsewhere(text: &str) -> bool {
-    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"]
-        .iter()
-        .any(|start| text.starts_with(start))
+fn is_elsewhere(refusal: &RefusalKind) -> bool {
+    use RefusalKind::{Ask, Known, Moved, TryAgain};
+    matches!(
+        refusal,
+        Moved { .. } | Ask { .. } | TryAgain | Known(RefusedKind::ClusterDown)
+    )
 }
 
 /// Names in one pipeline.

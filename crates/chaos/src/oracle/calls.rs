@@ -193,5 +193,5 @@ impl Oracle {
     }
 }
 
-/// `docs/guarantees.md`: who is not woken at once when a slot moves is woken by then, and its round trips.
+/// `docs/guarantees.md`: a waiter that is not woken immediately when its slot moves is woken by then, and its round trips.
 const WOKEN_BY_THE_MAP: Duration = Duration::from_secs(6);

@@ -109,5 +109,5 @@ fn covered(mut spans: Vec<(Instant, Option<Instant>)>, from: Instant, until: Ins
 /// A shorter nap is what a busy machine does all the time.
 const STALL_MIN: Duration = Duration::from_millis(20);
 
-/// Whoever is later than that is late, however the machine stood still.
+/// A report after that is late, however long the machine stood still.
 const STALLS_MAX: Duration = Duration::from_secs(1);

@@ -92,11 +92,11 @@ impl Oracle {
     ) -> Result<Allowed, String> {
         let switched = self.clock(takeover.at);
         if until > self.limit(takeover.at, until) {
-            return Err(format!("it ended too late behind the switch at {switched}"));
+            return Err(format!("it ended too late after the switch at {switched}"));
         }
         if first.begin > self.served_until(takeover, first.begin) {
             return Err(format!(
-                "both were let in behind the switch at {switched}, by the new primary"
+                "both were let in after the switch at {switched}, by the new primary"
             ));
         }
         if second.begin + SEEN_WITHIN < takeover.at {
@@ -115,7 +115,7 @@ impl Oracle {
         if both.iter().any(is_unknown) {
             return Ok(Allowed::Unknown);
         }
-        // What was sent to the former primary and then once more may have been executed there.
+        // What was sent to the demoted primary and then sent again may have been executed there.
         let before = |one: &&Section| {
             let sent = one.end.map_or(one.begin, |(at, _)| at);
             sent <= self.served_until(takeover, sent)
@@ -124,7 +124,7 @@ impl Oracle {
             return Ok(Allowed::ReleasedBefore);
         }
         Err(format!(
-            "nobody was informed of a loss behind the switch at {switched}, and both were released"
+            "nobody was informed of a loss after the switch at {switched}, and both were released"
         ))
     }
 
@@ -159,14 +159,14 @@ impl Oracle {
                 let switched = takeover.at;
                 if section.begin > self.served_until(&takeover, section.begin) {
                     return Err(format!(
-                        "lost ({reason:?}), and let in by the new primary, behind the switch at {}",
+                        "lost ({reason:?}), and let in by the new primary, after the switch at {}",
                         self.clock(switched)
                     ));
                 }
                 let behind = at.saturating_duration_since(switched);
                 if at > self.limit(switched, at) {
                     return Err(format!(
-                        "lost ({reason:?}), reported {behind:?} behind the switch at {}",
+                        "lost ({reason:?}), reported {behind:?} after the switch at {}",
                         self.clock(switched)
                     ));
                 }

@@ -11,7 +11,7 @@ use redisson_lock::{LossReason, RefusedKind};
 pub struct Terms {
     pub watchdog_timeout: Duration,
     pub command_timeout: Duration,
-    /// A loss is reported so long behind the switch.
+    /// How long after the switch a loss is reported, at most.
     pub reported_within: Duration,
 }
 

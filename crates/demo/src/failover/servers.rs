@@ -96,5 +96,5 @@ impl Servers {
 /// A replica has taken over by then.
 const TAKEN_OVER: Duration = Duration::from_secs(30);
 
-/// So long behind the announcement every client has heard of it.
+/// How long after the announcement every client has received it.
 const HEARD: Duration = Duration::from_secs(2);

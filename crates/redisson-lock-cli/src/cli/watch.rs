@@ -149,7 +149,7 @@ fn is_owner(field: &str) -> bool {
         .is_some_and(|(client, thread)| !client.is_empty() && thread.parse::<i64>().is_ok())
 }
 
-/// The table, with a head, in at most so many lines.
+/// The table, with a head, in at most this many lines.
 fn table(locks: &[(String, Holder)], lines: usize) -> String {
     if locks.is_empty() {
         return "no lock is held\n".to_owned();

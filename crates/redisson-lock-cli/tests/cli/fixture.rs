@@ -188,7 +188,7 @@ impl Running {
 
     pub(crate) fn end(mut self) -> Finished {
         wait("the program ends", || self.has_ended());
-        // Whoever survived it still has its output open.
+        // A survivor still has its output open.
         let text = |reader: Option<JoinHandle<String>>| {
             let Some(reader) = reader else {
                 return String::new();
@@ -254,7 +254,7 @@ pub(crate) fn is_gone(process: Pid) -> bool {
 #[cfg(target_os = "linux")]
 pub(crate) fn state(process: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may contain anything.
+    // After the name, which may contain anything.
     stat.rsplit(") ").next()?.chars().next()
 }
 

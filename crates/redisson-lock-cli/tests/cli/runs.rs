@@ -201,7 +201,7 @@ fn a_lock_that_becomes_free_is_taken() {
 #[test]
 fn two_runs_never_overlap() {
     let fixture = Fixture::new();
-    // A folder can be made once: whoever finds it there is inside together with another.
+    // A folder can be made once: a command that finds it there is inside together with another.
     let script = "mkdir inside || exit 9; sleep 0.02; rmdir inside; echo done >> done";
     let runs: Vec<_> = (0..8).map(|_| fixture.start_script(&[], script)).collect();
     for run in runs {

@@ -178,14 +178,14 @@ impl Connection {
                     }
                     answered
                 }
-                // Nobody is left to answer. Whoever waits is told by the end of the connection, or
+                // Nothing is left to answer. The end of the connection reaches a waiting caller of the connection, or
                 // by the clock.
                 Err(_) => std::future::pending().await,
             }
         };
         match tokio::time::timeout(timeout, patient).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(text)) => Err(ConnectionError::Refused(text)),
+            Ok(Err(text)) => Err(ConnectionError::refused(text)),
             Err(_) => Err(ConnectionError::Timeout("no answer in time".to_owned())),
         }
     }

@@ -21,7 +21,7 @@ use super::server::{Executed, Observer, Server};
 pub(super) enum Pace {
     /// [`Server::run`], each thing at its instant.
     Events,
-    /// Whoever sends something: it is executed before the call returns. There is no task, so one
+    /// What a client sends is executed before the call returns. There is no task, so one
     /// server can serve clients of any runtime, and nothing but timers is ever waited for.
     AtOnce,
 }
@@ -108,7 +108,7 @@ impl Server {
         self.with_keyspace(work)
     }
 
-    /// Whoever holds a lock, another client takes it, and renews it from now on.
+    /// Another client takes the lock from its holder, and renews it from now on.
     pub(crate) fn take(&self, key: &str, field: &str, acquire: &ScriptCall) {
         let mut state = self.state.lock();
         self.with_keyspace(|keyspace| keyspace.delete(key));

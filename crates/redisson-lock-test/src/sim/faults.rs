@@ -109,7 +109,7 @@ impl Server {
         self.changed.notify_one();
     }
 
-    /// Nobody can connect for a while, and whoever is connected is cut off.
+    /// Nobody can connect for a while, and connected clients are cut off.
     pub fn down_for(&self, time: Duration) {
         let mut state = self.state.lock();
         state.down_until.fill(Instant::now() + time);
@@ -117,12 +117,12 @@ impl Server {
         self.changed.notify_one();
     }
 
-    /// So many answers of a hundred are applied late from now on.
+    /// How many of a hundred answers are applied late from now on.
     pub fn apply_late(&self, percent: u8) {
         self.state.lock().late_percent = percent;
     }
 
-    /// The server stands still for a while: what reaches it waits, and so does whoever connects.
+    /// The server stands still for a while: what reaches it waits, and so does a client that connects.
     pub fn freeze(&self, time: Duration) {
         let mut state = self.state.lock();
         state.frozen_until = Instant::now() + time;

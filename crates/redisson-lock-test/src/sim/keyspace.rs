@@ -13,6 +13,13 @@ enum Value {
     Text(String),
 }
 
+/// A key on its way to another server.
+pub(super) struct Moved {
+    stored: Option<Stored>,
+    /// It has run out here since the observer last looked.
+    expired: Vec<(String, String)>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     value: Value,
@@ -267,13 +274,19 @@ impl Keyspace {
         self.keys.contains_key(key)
     }
 
-    /// Takes a key out as it is, for another server.
-    pub(super) fn take(&mut self, key: &str) -> Option<Stored> {
-        self.keys.remove(key)
+    /// Takes a key out as it is, for another server, with the news that it has run out.
+    pub(super) fn take(&mut self, key: &str) -> Moved {
+        let is_its = |(expired, _): &mut (String, String)| expired == key;
+        Moved {
+            stored: self.keys.remove(key),
+            expired: self.expired.extract_if(.., is_its).collect(),
+        }
     }
 
-    pub(super) fn put(&mut self, key: &str, stored: Stored) {
-        self.keys.insert(key.to_owned(), stored);
+    pub(super) fn put(&mut self, key: &str, moved: Moved) {
+        self.keys
+            .extend(moved.stored.map(|stored| (key.to_owned(), stored)));
+        self.expired.extend(moved.expired);
     }
 
     /// Adds copies of another server's keys, if they count there. What has run out there is handed over.

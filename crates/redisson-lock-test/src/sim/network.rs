@@ -60,13 +60,13 @@ pub(super) struct Network {
     pub(super) nothing_is_late: bool,
     /// The server does nothing until it is resumed, and its connections stay.
     pub(super) paused: bool,
-    /// So many of the next scripts cost their connection instead of being answered.
+    /// How many of the next scripts cost their connection instead of being answered.
     pub(super) replies_to_lose: u32,
     /// The server does nothing before this, and its connections stay.
     pub(super) frozen_until: Instant,
     /// Nobody gets a connection to this server before this.
     pub(super) down_until: Vec<Instant>,
-    /// Of a hundred answers so many are applied late, each by itself.
+    /// How many of a hundred answers are applied late, each by itself.
     pub(super) late_percent: u8,
     pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
     /// Of each client; all of them, if it has no entry.

@@ -94,7 +94,7 @@ impl Shop {
         Ok(Self::new(LockClient::connect(url).await?))
     }
 
-    /// For tests, and for whoever has a client already.
+    /// For tests, and for callers that have a client.
     fn new(locks: LockClient) -> Self {
         Self { locks }
     }

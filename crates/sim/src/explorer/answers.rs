@@ -224,6 +224,10 @@ impl State {
             self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
         }
         if self.core.is_confirmed(permit.owner) {
+            let rows = self.rows();
+            self.run_step(&rows, |core, now, out| {
+                core.handed_out(now, permit.owner, hold, out);
+            });
             self.callers[nth].guards.push(hold);
             return None;
         }
@@ -287,7 +291,7 @@ impl State {
     }
 
     /// Nothing that was on the connection arrives any more; the server has killed it before the next
-    /// one is used. A call is sent once more, a job and a renewal later.
+    /// one is used. A call is sent again, a job and a renewal later.
     pub(super) fn lose(&mut self) {
         let answers = std::mem::take(&mut self.answers)
             .into_iter()

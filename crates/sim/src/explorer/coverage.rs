@@ -50,7 +50,7 @@ named! {
         ReceivesThenRelease = "the same, its call has left",
         Given = "a lock that was handed to it",
         Closing = "whatever, while the client closes",
-        Gone = "whatever, behind the end of the runtime",
+        Gone = "whatever, after the end of the runtime",
         Closed = "whatever, when the client is closed",
     }
 }

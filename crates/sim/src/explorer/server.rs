@@ -56,7 +56,7 @@ pub enum Reply {
     Gone,
     /// Another one has.
     Taken,
-    /// Another one has, for so long.
+    /// Another one has, for this time.
     Busy {
         left: Duration,
     },

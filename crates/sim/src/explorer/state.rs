@@ -63,7 +63,7 @@ pub enum At {
     },
 }
 
-/// Who waits for an answer.
+/// Which caller waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sender {
     Caller(usize),
@@ -143,7 +143,7 @@ pub struct Budget {
     pub foreign: u8,
     /// Somebody deletes the key.
     pub wipes: u8,
-    /// So many steps of `close`.
+    /// How many steps of `close` are done.
     pub closes: u8,
     /// The server refuses a script.
     pub refusals: u8,

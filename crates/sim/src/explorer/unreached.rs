@@ -147,7 +147,7 @@ const CANNOT_BE: &[Unreached] = &[
             I::Extended,
             I::ExtendLost,
         ],
-        "the model delivers no answer behind the end",
+        "the model delivers no answer after the end",
     ),
     (
         &[R::Gone, R::Closed],

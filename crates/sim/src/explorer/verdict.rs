@@ -91,7 +91,7 @@ impl State {
         if callers.any(|caller| matches!(caller.at, At::Unlocking { .. })) {
             return Some("an unlock without an outcome".to_owned());
         }
-        // Behind the end of the client the leases free what is left.
+        // After the end of the client the leases free what is left.
         for owner in self.callers.iter().map(|caller| caller.owner) {
             if self.has_ended() {
                 break;

@@ -117,7 +117,7 @@ impl Oracle {
         }
     }
 
-    /// Who waits for a lock sleeps until the expiry that it was told: an earlier one is announced.
+    /// A waiter sleeps until the last expiry that it saw, so an earlier one has to be published.
     fn compare_expiries(&self, state: &mut State, executed: &Executed, keyspace: &Keyspace) {
         for (key, before) in executed.keys.iter().zip(&executed.expiries) {
             let after = keyspace.expires_at(key);
@@ -148,7 +148,7 @@ impl Oracle {
         if let Some((field, _)) = &after
             && before.is_none_or(|(other, _)| other != field)
         {
-            // Taken anew: what was done to an earlier hold of this owner is over.
+            // Acquired again: what was done to an earlier hold of this owner is over.
             state.robbed.remove(&(key.to_owned(), field.clone()));
             state.promotions.taken_anew(key, field);
             state.settle(key, field);
@@ -234,7 +234,7 @@ impl Oracle {
                 state.behind_own.insert((*client, key.clone()), now);
                 let since = robbed.max(state.calm_since).max(state.moved_at);
                 let until = match doubted {
-                    // All that it serves is looked at at once.
+                    // All that it serves is checked immediately.
                     Some((at, until)) if robbed == at => until + TOLD_WITHIN,
                     Some(_) | None => since + terms.found_within(),
                 };

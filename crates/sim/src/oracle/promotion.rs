@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// A server that had been taken over from has executed a script: nothing of it counts, and whoever it
+    /// A server that had been taken over from has executed a script: nothing of it counts, and the owner it
     /// concerns cannot know.
     pub(super) fn note_stale(&mut self, executed: &Executed, keyspace: &Keyspace) {
         let holders = executed.before.iter().zip(&executed.after);
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// A field is gone, or was written anew: what was left of an earlier hold of it is no more.
+    /// A field is gone, or was written again: what was left of an earlier hold of it is no more.
     pub(super) fn settle(&mut self, key: &str, field: &str) {
         self.lingering.remove(&(key.to_owned(), field.to_owned()));
     }

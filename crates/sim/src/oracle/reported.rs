@@ -32,7 +32,7 @@ impl Oracle {
         state.lingering.extend(held);
     }
 
-    /// A lock was taken away from whoever holds it.
+    /// A lock was taken away from its holder.
     pub fn robbed(&self, key: &str, field: &str) {
         let mut state = self.state.lock();
         state.java.remove(key);

@@ -31,6 +31,8 @@ pub(crate) struct Actor {
     guards: Vec<Kept>,
     detached: Vec<Kept<()>>,
     has_detached: bool,
+    /// It may end its own late connections.
+    may_kill: bool,
     expected: Expected,
 }
 
@@ -73,6 +75,7 @@ impl Actor {
             guards: Vec::new(),
             detached: Vec::new(),
             has_detached: false,
+            may_kill: program.clients[task.client].may_kill,
             expected: Expected::in_program(program),
         }
     }
@@ -284,7 +287,7 @@ impl Actor {
         }
     }
 
-    /// So many command timeouts, and what a busy machine adds.
+    /// This many command timeouts, and what a busy machine adds.
     fn limit(&self, timeouts: u32) -> Option<Duration> {
         Some(self.expected.command_timeout * timeouts + ms(200))
     }

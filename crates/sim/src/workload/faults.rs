@@ -224,7 +224,7 @@ enum Moment {
     CutOff(usize),
 }
 
-/// Whoever holds this lock has it no more.
+/// The holder of this lock has lost it.
 pub(crate) fn rob(world: &World, key: &str) {
     let holder = world.with_home(key, |keyspace| {
         keyspace.holder(key).map(|(field, _)| field.to_owned())

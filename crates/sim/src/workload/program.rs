@@ -11,7 +11,7 @@ pub struct Program {
     /// Several servers, whose slots move.
     pub cluster: bool,
     pub latency: Latency,
-    /// Answers of so many of a hundred reach a caller that is not polled at once.
+    /// How many of a hundred answers reach a caller that is not polled at once.
     pub late_percent: u8,
     pub watchdog_ms: u64,
     pub command_ms: u64,
@@ -26,7 +26,7 @@ pub struct ClientPlan {
     pub may_kill: bool,
     pub connections: usize,
     pub prefix: bool,
-    /// So many passes in a row.
+    /// The number of passes in a row.
     pub passes: u32,
 }
 
@@ -117,7 +117,7 @@ pub enum Verb {
     Try,
     TryFor(u64),
     TryUntil(u64),
-    /// `run` with a body that takes so long.
+    /// `run` with a body that takes this long.
     Run(u64),
 }
 
@@ -174,7 +174,7 @@ pub enum Fault {
     Down {
         ms: u64,
     },
-    /// The server does nothing for so long, and keeps its connections.
+    /// The server does nothing for this time, and keeps its connections.
     Freeze {
         ms: u64,
     },
@@ -185,7 +185,7 @@ pub enum Fault {
         ms: u64,
         latency: Latency,
     },
-    /// Nobody is polled for so long.
+    /// No task is polled for this time.
     StandStill {
         ms: u64,
     },
@@ -210,7 +210,7 @@ pub enum Fault {
         client: usize,
         grace_ms: u64,
     },
-    /// The slot of a lock moves: at once, or key by key within so long.
+    /// The slot of a lock moves: at once, or key by key within this time.
     Move {
         lock: usize,
         to: usize,
@@ -219,13 +219,13 @@ pub enum Fault {
         gossip_ms: u64,
         new_epoch: bool,
     },
-    /// A replica that was cut off for a while takes over. The former primary answers for so long.
+    /// A replica that was cut off for a while takes over. The demoted primary responds for this time.
     Promote {
         from: usize,
         lag_ms: u64,
         stale_ms: u64,
     },
-    /// No slot is served for so long.
+    /// No slot is served for this time.
     NotServed {
         ms: u64,
     },

@@ -63,7 +63,7 @@ use Case::*;
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     None,
-    /// The command connection is cut after so many milliseconds.
+    /// The command connection is cut after this many milliseconds.
     Cut(u64),
 }
 

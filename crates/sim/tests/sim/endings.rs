@@ -5,7 +5,7 @@ use sim::workload::ms;
 
 use crate::fixture::{Fixture, JAVA, KEY, begin, lock, play};
 
-/// Whoever held was never told, and whoever waited waited for ever.
+/// Holders never received a report, and waiters waited for ever.
 #[test]
 fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
     play(true, async |fixture| {

@@ -16,7 +16,7 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// Nobody told whoever had been waiting for longer.
+/// No message reached the tasks that had been waiting for longer.
 #[test]
 fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_queued_before_it_began() {
     play(true, async |fixture| {

@@ -140,7 +140,7 @@ fn an_attempt_past_the_queue_does_not_keep_its_head_from_attempting() {
     });
 }
 
-/// Whoever came late in a row of calls of one owner was told that there was no answer, on a server
+/// A late call in a row of calls of one owner reported that there was no answer, on a server
 /// that gave all of them.
 #[test]
 fn a_thousand_nested_calls_of_one_owner_are_all_served() {
@@ -368,7 +368,7 @@ fn an_unlock_that_is_not_polled_any_more_stops_nobody_for_longer_than_a_command(
     });
 }
 
-/// The same owner takes the lock anew while its old unlock is still around.
+/// The same owner acquires the lock again while its old unlock is still around.
 #[test]
 fn an_unlock_that_is_polled_too_late_does_not_touch_its_owners_next_hold() {
     play(true, async |fixture| {

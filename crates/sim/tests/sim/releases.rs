@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::fixture::{JAVA, KEY, begin, end, lock, play};
 
-/// One by the call, and one by the entry that is dropped behind the unlock.
+/// One by the call, and one by the entry that is dropped after the unlock.
 #[test]
 fn a_pair_looks_up_its_entry_twice() {
     play(true, async |fixture| {

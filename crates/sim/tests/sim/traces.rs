@@ -187,7 +187,7 @@ fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
         cancelled.abort();
         let again = begin(lock(&fixture.task(0))).await;
         // All of it is sent again over the next connection: the acquire at once, the release after
-        // a pause. It would be built for a count of nought, and be executed behind the acquire.
+        // a pause. It would be built for a count of nought, and be executed after the acquire.
         fixture.lose_connection();
         tokio::time::sleep(ms(200)).await;
         fixture.world.hold_scripts(0, false);

@@ -36,9 +36,7 @@ impl Server {
         {
             let from = cluster.slots.owner(slot);
             let moved = self.with_keyspace_of(from, |keyspace| keyspace.take(key));
-            if let Some(moved) = moved {
-                self.with_keyspace_of(to, |keyspace| keyspace.put(key, moved));
-            }
+            self.with_keyspace_of(to, |keyspace| keyspace.put(key, moved));
         }
     }
 
@@ -200,5 +198,5 @@ impl Network {
     }
 }
 
-/// A primary that was taken over from is away for so long.
+/// A primary that was taken over from is away for this time.
 const GONE: Duration = Duration::from_secs(3);

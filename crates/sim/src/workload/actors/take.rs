@@ -42,6 +42,8 @@ impl Actor {
             // A re-entry waits for nobody: it is served within a command timeout, or two.
             Verb::Lock if reenters => (false, self.limit(3)),
             Verb::Lock => (true, None),
+            // Without a fence an attempt begins again once, after a reconnect, and waits for what undoes the first.
+            Verb::Try if !self.may_kill => (false, self.limit(6)),
             Verb::Try => (false, self.limit(4)),
             Verb::TryFor(wait) | Verb::TryUntil(wait) => {
                 (true, self.limit(3).map(|limit| limit + ms(wait)))

@@ -138,7 +138,7 @@ final class Bench {
         return answer(List.of(times), 0);
     }
 
-    /** So many threads wait for one lock; from the unlock until all had it once. */
+    /** This many threads wait for one lock; from the unlock until all had it once. */
     private static String herd(Peer.Command command) throws Exception {
         RLock lock = Peer.client(command.get("clients")).getLock(command.get("name"));
         int waiters = (int) command.number("threads");
@@ -168,7 +168,7 @@ final class Bench {
         return answer(times, System.nanoTime() - begin.get());
     }
 
-    /** Takes so many locks more for one owner, 200 in flight, and keeps them. */
+    /** Acquires this many more locks for one owner, 200 in flight, and keeps them. */
     private static String hold(Peer.Command command) throws Exception {
         RedissonClient client = Peer.client(command.get("clients"));
         Semaphore flight = new Semaphore(200);

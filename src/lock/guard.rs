@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::release::OpenHold;
 use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
-use crate::lock::release::OpenHold;
 use crate::measure::{Class, Holding};
 use crate::owner::Owner;
 use crate::renewal::extend;

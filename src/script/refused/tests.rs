@@ -1,7 +1,45 @@
-//! Tests of what a refusal names.
+//! Tests of what the error for a refused script names.
 
 use super::*;
 use crate::script::ALL;
+
+fn error(script: &Script, key: &str, text: &str) -> (Error, bool) {
+    let (server, kind) = ("server".into(), RefusalKind::read(text));
+    refused(script, key, Cause::refused(&server, kind, text.to_owned()))
+}
+
+fn missing(script: &Script, key: &str, text: &str) -> Option<String> {
+    match error(script, key, text) {
+        (Error::PermissionDenied { permission, .. }, false) => Some(permission),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
+    let may_be_executed = |text| error(ALL[0], "a", text).1;
+    for text in [
+        "NOSCRIPT No matching script. Please use EVAL.",
+        "ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'a' ",
+        "ERR wrong number of arguments for 'evalsha' command",
+        "ERR Error compiling script (new function): user_script:1: '=' expected",
+        "READONLY You can't write against a read only replica.",
+        "ERR Error running script (call to f_0): @user_script:22: @user_script: 22: -OOM command not allowed",
+        "NOAUTH Authentication required.",
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+        "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    ] {
+        assert!(!may_be_executed(text), "{text}");
+    }
+    for text in [
+        "ERR upstream failure",
+        "ERR Script killed by user with SCRIPT KILL.",
+        "UPSTREAM gone",
+        "",
+    ] {
+        assert!(may_be_executed(text), "{text}");
+    }
+}
 
 /// Every call of every script, in the words of each version of the server.
 #[test]
@@ -55,50 +93,5 @@ fn a_key_and_a_channel_are_those_of_the_lock() {
         ("a{b}*", channel, r"&redisson_lock__channel:a{b}\*"),
     ] {
         assert_eq!(missing(script, lock, text).as_deref(), Some(named));
-    }
-}
-
-#[test]
-fn what_is_missing_is_a_command_a_key_or_a_channel() {
-    for (text, missing) in [
-        (
-            "ERR The user executing the script can't run this command or subcommand script: 0",
-            Some(Denied::Command),
-        ),
-        (
-            "ERR ACL failure in script: User locker has no permissions to run the 'publish' command",
-            Some(Denied::Command),
-        ),
-        (
-            "NOPERM this user has no permissions to run the 'evalsha' command",
-            Some(Denied::Command),
-        ),
-        (
-            "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
-            Some(Denied::Key),
-        ),
-        (
-            "ERR ACL failure in script: No permissions to access a key",
-            Some(Denied::Key),
-        ),
-        (
-            "NOPERM this user has no permissions to access one of the keys used as arguments",
-            Some(Denied::Key),
-        ),
-        (
-            "ERR The user executing the script can't publish to the channel mentioned in the command",
-            Some(Denied::Channel),
-        ),
-        (
-            "ERR ACL failure in script: No permissions to access a channel",
-            Some(Denied::Channel),
-        ),
-        ("ERR value is not an integer or out of range", None),
-        (
-            "WRONGTYPE Operation against a key holding the wrong kind of value",
-            None,
-        ),
-    ] {
-        assert_eq!(denied(text), missing, "{text}");
     }
 }

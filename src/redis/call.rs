@@ -1,0 +1,37 @@
+//! A script call as plain data: what is sent, and how its reply is read.
+
+use std::sync::{Arc, LazyLock};
+
+use smallvec::SmallVec;
+
+use super::transport::{Arg, Reply};
+use crate::wire::Announce;
+
+/// A script and its SHA-1, which is its name in Redis.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    pub(crate) sha: LazyLock<String>,
+}
+
+impl Script {
+    pub(crate) fn sha(&'static self) -> &'static str {
+        &self.sha
+    }
+}
+
+/// In place for all calls but renewals, and releases in a cluster.
+pub(crate) type Args = SmallVec<[Arg; 4]>;
+
+/// One script call, not yet sent.
+pub(crate) struct Call<T> {
+    pub(crate) script: &'static Script,
+    /// In place for all calls but those of many keys.
+    pub(crate) keys: SmallVec<[Arc<str>; 1]>,
+    pub(crate) args: Args,
+    /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
+    pub(crate) announced: Option<(Arc<str>, Announce)>,
+    /// What a reply says to a call of so many keys; `None`: the script cannot have given it.
+    pub(crate) decode: fn(&Reply, usize) -> Option<T>,
+}

@@ -1,0 +1,61 @@
+//! The error for a script that the server refused, and the permission that the script lacks, as `ACL SETUSER` takes
+//! it.
+//!
+//! An error inside a script carries a line number, which identifies the refused command: no line of a script calls
+//! two.
+
+use crate::error::{Cause, Denied, Error, RefusalKind, pattern_of, shorten};
+use crate::redis::Script;
+use crate::wire;
+
+/// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
+/// a proxy, which does not know what the server did.
+pub(super) fn refused(script: &Script, key: &str, source: Box<Cause>) -> (Error, bool) {
+    let not_a_lock = |found| (Error::not_a_lock(key, found), false);
+    match &source.refusal {
+        Some(RefusalKind::WrongType) => not_a_lock("a key of another type"),
+        Some(RefusalKind::NotANumber) => not_a_lock("a non-numeric hold count"),
+        Some(kind @ (RefusalKind::NoScript | RefusalKind::NotExecuted | RefusalKind::Other)) => {
+            let (script, reply) = (script.name, shorten(&source.text));
+            let maybe_executed = *kind == RefusalKind::Other;
+            (Error::UnexpectedReply { script, reply }, maybe_executed)
+        }
+        _ => {
+            let permission = |denied: &Denied| missing(script, key, denied);
+            (Error::refused(source, permission), false)
+        }
+    }
+}
+
+/// The permission that a call lacks: of its key or its channel that of this lock, and no other.
+fn missing(script: &Script, key: &str, denied: &Denied) -> String {
+    let mut lines = script.source.lines();
+    let line = match denied {
+        Denied::Channel => return format!("&{}", pattern_of(&wire::channel(key))),
+        Denied::Key => return format!("~{}", pattern_of(key)),
+        Denied::Command(command) => return command.clone(),
+        Denied::Line(nth) => nth.checked_sub(1).and_then(|nth| lines.nth(nth)),
+        // Only an error that `pcall` has caught has no line.
+        Denied::Unnamed => lines.find(|line| line.contains("pcall('")),
+    };
+    let command = line.and_then(|line| commands(line).next());
+    command.unwrap_or_else(|| all_commands(script))
+}
+
+/// If a server does not say which one it refused: with all of them the script runs.
+fn all_commands(script: &Script) -> String {
+    let mut all: Vec<String> = commands(script.source).collect();
+    all.sort();
+    all.dedup();
+    all.join(" ")
+}
+
+/// The commands that a text of a script calls, as permissions.
+pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
+    let calls = text.split("call('").skip(1);
+    let names = calls.filter_map(|rest| rest.split('\'').next());
+    names.map(|name| format!("+{name}"))
+}
+
+#[cfg(test)]
+mod tests;
