@@ -90,9 +90,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases the hold in the background, exactly once. If a started future
-    /// is kept without being polled, a background task takes over the release after the command
-    /// timeout, and the future then fails with [`Error::NoAnswer`].
+    /// Dropping the future releases the hold in the background, exactly once. From the first poll on a
+    /// background task does so in any case: the future only waits for the outcome.
     ///
     /// # Examples
     ///

@@ -111,8 +111,8 @@ async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> 
 /// What the job has to report when its time is over says more than a caller's own time limit.
 const ERROR_FIRST: Duration = Duration::from_millis(50);
 
-/// Runs `release.lua` for one release of an owner, each send with the count of its moment; or
-/// `pass.lua`, if another caller of this client gets the lock. A pass that is refused has moved nothing,
+/// Runs `release.lua` for one release of an owner, each send with the count of its moment, which is
+/// returned with the answer; or `pass.lua`, if another caller of this client gets the lock. A pass that is refused has moved nothing,
 /// and becomes the release that it replaced, in the time that is left.
 async fn send(
     entry: &Arc<Entry>,
@@ -120,7 +120,7 @@ async fn send(
     field: &Arc<str>,
     doing: Operation,
     retry: RetryPolicy,
-) -> Result<ReleaseAnswer, CallError> {
+) -> Result<(ReleaseAnswer, u32), CallError> {
     let (route, shared) = (entry.route(), entry.shared());
     let announce = shared.redis.announce();
     let limit = Instant::now() + retry.timeout;
@@ -128,7 +128,7 @@ async fn send(
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let mut passes = false;
+        let (mut passes, mut count) = (false, 0);
         let call = || {
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
             let may_pass = may_pass && safe;
@@ -137,6 +137,7 @@ async fn send(
             passes = matches!(said, ReleaseSend::Pass { .. });
             Some(match said {
                 ReleaseSend::Count { target, lease } => {
+                    count = target;
                     script::release(&entry.name, field, target, lease, announce)
                 }
                 ReleaseSend::Pass { to, lease } => {
@@ -149,18 +150,19 @@ async fn send(
                 if let Some(permission) = denied {
                     never_passes_again(shared, &permission);
                 }
-                return Ok(release_answer(entry, &answer));
+                return Ok((release_answer(entry, &answer), count));
             }
             Err(error) => error,
         };
         match &error.error {
             // The key is not even a hash.
             Error::NotALock { .. } => {
-                return Ok(ReleaseAnswer {
+                let answer = ReleaseAnswer {
                     gone: Some(LossReason::Changed),
                     sent_at: shared.clock.now(),
                     others_listen: false,
-                });
+                };
+                return Ok((answer, count));
             }
             _ if error.maybe_executed || !passes => return Err(error),
             Error::PermissionDenied { permission, .. } => denied = Some(permission.clone()),
@@ -268,10 +270,10 @@ impl ReleaseJob {
                 error,
                 maybe_executed,
             } = match answer {
-                Ok(answer) => {
+                Ok((answer, count)) => {
                     entry.step(|core, now, out| core.release_answered(now, owner, id, answer, out));
                     if failed.take().is_some() {
-                        self.reconciled(&field);
+                        self.reconciled(&field, count);
                     }
                     continue;
                 }
@@ -306,10 +308,10 @@ impl ReleaseJob {
         waited
     }
 
-    fn reconciled(&self, field: &str) {
+    fn reconciled(&self, field: &str, count: u32) {
         self.entry.shared().totals.count(Total::Reconciled, 1);
         let lock = self.entry.name.given();
-        event!(INFO, %lock, owner = %field, "outcome reconciled");
+        event!(INFO, %lock, owner = %field, count, "outcome reconciled");
     }
 
     fn give_up(self, field: &str, error: &str) {
