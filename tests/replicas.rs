@@ -231,6 +231,19 @@ fn acknowledged(refused: &Error) -> u32 {
     }
 }
 
+/// Has the connection replaced over which replicas are waited for.
+async fn end_waiting_connection(control: &mut Control, client: &LockClient) {
+    let clients = control.run(&["CLIENT", "LIST"]);
+    let asked = clients.lines().find(|line| line.contains("cmd=wait"));
+    let id = asked.and_then(|line| {
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix("id="))
+    });
+    control.run(&["CLIENT", "KILL", "ID", id.expect("it is there")]);
+    let replaced = || client.stats().reconnects_total == 1;
+    eventually("it is replaced", ms(5_000), replaced).await;
+}
+
 /// As after a restart without data, when another lock was taken at the server that has come back.
 #[tokio::test]
 async fn a_lock_that_the_server_does_not_have_is_not_confirmed_by_another() {
@@ -276,15 +289,7 @@ async fn a_connection_that_was_opened_behind_a_taking_confirms_nothing_of_it() {
     // Handed over, which the call does not see: it is not polled.
     giver.unlock().await.expect("held");
     assert_eq!(client.stats().passes_total, 1);
-    let clients = control.run(&["CLIENT", "LIST"]);
-    let asked = clients.lines().find(|line| line.contains("cmd=wait"));
-    let id = asked.and_then(|line| {
-        line.split_whitespace()
-            .find_map(|word| word.strip_prefix("id="))
-    });
-    control.run(&["CLIENT", "KILL", "ID", id.expect("it is there")]);
-    let replaced = || client.stats().reconnects_total == 1;
-    eventually("it is replaced", ms(5_000), replaced).await;
+    end_waiting_connection(&mut control, &client).await;
     let refused = call.await.expect_err("nobody can say where it is");
     assert_eq!(acknowledged(&refused), 0);
     assert!(!holds(&mut control, "stock"), "it was released");
@@ -309,6 +314,32 @@ async fn a_connection_that_was_opened_behind_a_taking_confirms_nothing_of_it() {
     giver.unlock().await.expect("held");
     let guard = ended(call).await.expect("both have it");
     guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// Another server may have its address by then.
+#[tokio::test]
+async fn a_confirmation_that_is_read_after_its_connection_was_replaced_does_not_count() {
+    let (primary, replicas) = with_replicas().await;
+    let client = primary.client().await;
+    let mut control = primary.control();
+    let synced = client.lock("stock").sync_replicas(2, ms(2_500));
+    replicas[0].pause();
+    let mut call = pin!(synced.lock());
+    while !is_waiting(&mut control) {
+        let polled = tokio::time::timeout(ms(20), call.as_mut()).await;
+        assert!(polled.is_err(), "one replica does not respond");
+    }
+    // From here on the call is not polled.
+    replicas[0].resume();
+    // Its confirmation has been read: the next one came over the same connection.
+    let next = client.lock("next").sync_replicas(2, ms(2_500));
+    let next = ended(taker(&next)).await.expect("both have it");
+    next.unlock().await.expect("held");
+    end_waiting_connection(&mut control, &client).await;
+    let refused = call.await.expect_err("it is not confirmed");
+    assert_eq!(acknowledged(&refused), 0);
+    assert!(!holds(&mut control, "stock"), "it was released");
     client.close(Duration::ZERO).await;
 }
 

@@ -335,31 +335,6 @@ fn is_down(failed: &Result<Option<LockGuard>, Error>) -> bool {
     matches!(failed, Err(Error::Refused { kind: refused, .. }) if *refused == kind)
 }
 
-#[tokio::test]
-async fn a_node_that_takes_no_commands_for_a_while_is_asked_again_after_a_pause() {
-    const REFUSALS: usize = 3;
-    let cluster = FakeCluster::start().await;
-    let client = connect(&cluster.url_from(0)).await;
-    let key = cluster.key_at(0, "a");
-    let refuse = |times| {
-        let is_call = |words: &[String]| words[0].starts_with("EVAL");
-        let answer = Fate::Instead("-CLUSTERDOWN The cluster is down");
-        cluster.proxy(0).rule(answer, times, is_call);
-    };
-    refuse(REFUSALS);
-    let start = Instant::now();
-    let guard = client.lock(&*key).lock().await.expect("it responds again");
-    let took = start.elapsed();
-    assert!(took >= ms(100) * REFUSALS as u32, "{took:?}");
-    guard.unlock().await.expect("held");
-    refuse(usize::MAX);
-    let failed = client.lock(&*key).try_lock().await;
-    let failed = failed.expect_err("it does not respond");
-    let text = format!("{failed:?}");
-    assert!(text.contains("CLUSTERDOWN"), "what it said last: {text}");
-    client.close(Duration::ZERO).await;
-}
-
 /// Two nodes that send each other's clients back, for a while: neither a flood of messages nor of commands.
 #[tokio::test]
 async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
@@ -384,7 +359,7 @@ async fn nodes_that_disagree_about_a_slot_are_not_asked_without_a_pause() {
     cluster.change_at(1, |view| view.ask.push((slot(&key), 0)));
     let before = client.stats().redirects_total;
     let failed = client.lock(&*key).try_lock().await;
-    assert!(is_down(&failed), "{failed:?}");
+    assert!(failed.is_err(), "{failed:?}");
     let redirects = client.stats().redirects_total - before;
     assert!((2..=9).contains(&redirects), "{redirects} redirections");
     cluster.change(|view| view.ask.clear());
