@@ -30,7 +30,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
     let server = tools::redis_server(install)?;
     let java = java::find(install)?;
-    java.build(newest())?;
+    java.build(interop::newest())?;
     let form = if arguments.contains(&"--smoke") {
         println!("building the benchmarks");
         Profile::Dev
@@ -38,7 +38,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         println!("building the benchmarks, optimised (the first time takes some minutes)");
         Profile::Release
     };
-    let status = command(form, arguments, Some(&java), &server).status();
+    let status = command(form, arguments, Some(&java), &server)?.status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
@@ -60,34 +60,34 @@ enum Profile {
 /// A moment of every scenario, for its counts.
 pub fn smoke(java: Option<&Java>, server: &Path) -> Result<Command, Problem> {
     if let Some(java) = java {
-        java.build(newest())?;
+        java.build(interop::newest())?;
     }
-    Ok(command(Profile::Dev, &["--smoke"], java, server))
+    command(Profile::Dev, &["--smoke"], java, server)
 }
 
-fn command(profile: Profile, words: &[&str], java: Option<&Java>, server: &Path) -> Command {
-    let mut command = cargo(&["run", "--quiet", "--package", "bench"]);
-    if profile == Profile::Release {
-        command.arg("--release");
-    }
+fn command(
+    profile: Profile,
+    words: &[&str],
+    java: Option<&Java>,
+    server: &Path,
+) -> Result<Command, Problem> {
+    let mut command = match profile {
+        Profile::Dev => Command::new(tools::program("bench")?),
+        Profile::Release => cargo(&["run", "--quiet", "--package", "bench", "--release", "--"]),
+    };
     command
-        .arg("--")
+        .current_dir(tools::root())
         .args(words)
         .env("REDIS_SERVER_BIN", server);
     let mut run = page::when_and_where();
     match java {
         Some(java) => {
             java.apply(&mut command);
-            command.env("BENCH_JAVA", java::folder(newest()));
+            command.env("BENCH_JAVA", java::folder(interop::newest()));
             run = format!("{run}, {}", java.reported());
         }
         None => _ = command.env_remove("BENCH_JAVA"),
     }
     command.env("BENCH_RUN", run);
-    command
-}
-
-/// The version of Redisson that is measured.
-fn newest() -> &'static str {
-    interop::VERSIONS[interop::VERSIONS.len() - 1]
+    Ok(command)
 }

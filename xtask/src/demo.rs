@@ -35,7 +35,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     if with_java {
         // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
         // with us.
-        let newest = interop::VERSIONS[interop::VERSIONS.len() - 1];
+        let newest = interop::newest();
         let java = java::find(install)?;
         java.build(newest)?;
         java.apply(&mut command);

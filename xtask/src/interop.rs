@@ -7,12 +7,17 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::java::{self, Java};
-use crate::{Problem, cargo, mutants, page, tools};
+use crate::{Problem, mutants, page, tools};
 
 const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
 
 /// One of every era of the protocol, oldest first.
 pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
+/// The newest of them.
+pub fn newest() -> &'static str {
+    VERSIONS[VERSIONS.len() - 1]
+}
 
 /// Which servers the scenarios are played on, with the versions of the matrix. In a cluster: the last that knows
 /// classic channels alone, the first of the sharded ones, and the newest.
@@ -154,8 +159,9 @@ pub fn play(
     short: &[&str],
     topology: Option<&str>,
 ) -> Result<Vec<Cell>, Problem> {
-    let mut command = cargo(&["run", "--quiet", "--package", "interop"]);
+    let mut command = Command::new(tools::program("interop")?);
     command
+        .current_dir(tools::root())
         .env("REDIS_SERVER_BIN", server)
         .env("INTEROP_VERSIONS", versions.join(","))
         .env("INTEROP_SHORT", short.join(","))
@@ -165,7 +171,7 @@ pub fn play(
     java.apply(&mut command);
     let output = command
         .output()
-        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        .map_err(|error| Problem::failed(format!("the program for Java does not run: {error}")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text
         .lines()

@@ -17,6 +17,7 @@ mod docs;
 mod features;
 mod interop;
 mod java;
+mod lines;
 mod msrv;
 mod mutants;
 mod page;
@@ -38,9 +39,12 @@ usage: cargo xtask COMMAND
                       sold without sync_replicas, and with it
   test --quick        what can be known within a minute: formatting, lints, unit tests, the
                       explorer, 300 schedules
-  test [--long] [--busy LOOPS] [--without java] [--record]
-                      everything that CI runs: formatting, lints, docs, tests, the demo's own test
-                      --long holds 10,000 locks for a minute instead of 12 s
+  test [--all | --rest] [--long] [--busy LOOPS] [--without java] [--record]
+                      the first tier: what finds most bugs for its time, with two Redissons in short
+                      --all also runs the rest: the library alone, the package, the kit, the
+                      examples, six Redissons, planted bugs, the benchmarks and the demo
+                      --rest runs only what --all adds
+                      --long holds 10,000 locks for a minute instead of 12 s, and runs both tiers
                       --busy runs the tests beside so many busy loops
                       --record writes docs/test-times.md when everything has passed
   interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all]
@@ -65,6 +69,7 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
+  lines               counts the Rust lines of each folder, and the code without unit tests
   docs                the documentation into target/doc, and whether the links of the README, of the
                       front page and of the guide lead somewhere
   features            whether the library builds with every two of its optional features
@@ -93,6 +98,7 @@ fn main() -> ExitCode {
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
+        Some((&"lines", rest)) => lines::run(rest),
         Some((&"docs", rest)) => docs::run(rest),
         Some((&"features", rest)) => features::run(rest),
         Some((&"msrv", rest)) => msrv::run(rest),

@@ -246,7 +246,7 @@ const FAULT: &str = "INTEROP_FAULT";
 /// Plants bugs on our side, and trouble on Java's, and has the tests with Java find them, to their
 /// end.
 pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
-    java.build(newest())?;
+    java.build(interop::newest())?;
     let tree = Tree::new(Some(server.to_owned()), 0)?;
     let bugs = bug::all()?;
     let mut missed = 0;
@@ -278,10 +278,6 @@ pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
     }
 }
 
-fn newest() -> &'static str {
-    interop::VERSIONS[interop::VERSIONS.len() - 1]
-}
-
 /// Whether the tests with Java end, and the one that has to find it goes red.
 fn caught(
     java: &Java,
@@ -301,7 +297,10 @@ fn caught(
         .env("REDIS_SERVER_BIN", server)
         // Bugs show in the short scenarios and on the wire, where one that hangs is red soon. With
         // trouble none may.
-        .env("INTEROP_SHORT", if problem { "" } else { newest() })
+        .env(
+            "INTEROP_SHORT",
+            if problem { "" } else { interop::newest() },
+        )
         .env("INTEROP_JOB_SECS", if problem { "120" } else { "20" })
         .env("RUST_BACKTRACE", "0")
         .envs(variable);

@@ -69,6 +69,22 @@ pub const THREADS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test"
 /// What many waiters cost, with the same profile.
 pub const WAITERS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "waiters"];
 
+/// All of them.
+pub const ALL: [&str; 12] = [
+    "--profile",
+    "sim",
+    "--package",
+    "sim",
+    "--test",
+    "sim",
+    "--test",
+    "explore",
+    "--test",
+    "threads",
+    "--test",
+    "waiters",
+];
+
 const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
 
 /// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.

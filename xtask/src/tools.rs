@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Problem;
+use crate::{Problem, cargo};
 
 /// What is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,6 +179,38 @@ pub fn built(program: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| root().join("target"), PathBuf::from);
     target.join("debug").join(program)
+}
+
+/// Every member of the workspace with every feature. All parts of the tests are built so: for another set of features
+/// cargo compiles the library and its dependencies once more.
+pub const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
+
+/// Builds a program as the tests are built; returns where it is.
+pub fn program(name: &str) -> Result<PathBuf, Problem> {
+    let built = cargo(&["build", "--quiet", "--bin", name])
+        .args(EVERYTHING)
+        // Without a test, cargo leaves out the features that only dev-dependencies turn on.
+        .args(["--test", "lock"])
+        .status();
+    if built.is_ok_and(|status| status.success()) {
+        Ok(self::built(name))
+    } else {
+        Err(Problem::failed(format!("{name} does not build")))
+    }
+}
+
+/// The files that git knows, or would with `git add`, without those that are deleted.
+pub fn files() -> Result<Vec<PathBuf>, Problem> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
+    Ok(String::from_utf8_lossy(&listed.stdout)
+        .lines()
+        .map(PathBuf::from)
+        .filter(|file| root().join(file).is_file())
+        .collect())
 }
 
 /// A server of our own on a free port, ended with its handle.

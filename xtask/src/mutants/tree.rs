@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::bug::{Bug, Finder};
 use super::under_way::UnderWay;
-use crate::{Problem, cargo, sim, test, tools};
+use crate::{Problem, cargo, sim, tools};
 
 /// How many schedules a bug may hide in.
 const SEEDS: &str = "5000";
@@ -37,21 +37,9 @@ impl Tree {
             nth => tools::root().join(format!("target/mutants/beside-{nth}")),
         };
         let target = folder.join("build");
-        let listed = Command::new("git")
-            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-            .current_dir(tools::root())
-            .output()
-            .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
-        let listed = String::from_utf8_lossy(&listed.stdout);
-        // Without what is deleted and not committed yet.
-        let files: Vec<PathBuf> = listed
-            .lines()
-            .map(PathBuf::from)
-            .filter(|file| tools::root().join(file).is_file())
-            .collect();
         Ok(Self {
             folder: folder.join("tree"),
-            files,
+            files: tools::files()?,
             server,
             _under_way: UnderWay::begin(&target)?,
             target,
@@ -134,9 +122,7 @@ impl Tree {
             }
             Finder::Test(file, filter) => {
                 let (package, file) = file.split_once('/').unwrap_or(("redisson-lock", file));
-                let mut selected = vec!["--package", package, "--test", file];
-                let features = test::features(file).iter();
-                selected.extend(features.flat_map(|feature| ["--features", feature]));
+                let selected = ["--package", package, "--test", file, "--all-features"];
                 (self.build(&selected)?, filter.as_str())
             }
         };

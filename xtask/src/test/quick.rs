@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::{DENY, Report};
+use super::first::UNITS;
+use super::lints;
+use super::report::Report;
 use crate::{Problem, cargo, sim};
 
 /// How many simulated schedules.
@@ -16,8 +18,7 @@ pub fn run() -> Result<(), Problem> {
     let start = Instant::now();
     let mut report = Report::default();
     report.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
-    let mut lints = cargo(&["clippy", "--workspace", "--all-targets"]);
-    report.check("lints", lints.args(DENY));
+    report.check("lints", &mut lints());
     let server = Path::new(NO_SERVER);
     for (name, selected, variables) in parts() {
         report.tests(name, server, &selected, variables);
@@ -35,7 +36,7 @@ type Part = (
 /// A new test target that is quick and needs no server gets a line here.
 fn parts() -> [Part; 3] {
     [
-        ("unit tests", vec!["--workspace", "--lib", "--bins"], &[]),
+        ("unit tests", UNITS.to_vec(), &[]),
         ("explorer", sim::EXPLORER.to_vec(), &[]),
         (
             "simulator: schedules",

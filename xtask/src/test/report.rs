@@ -6,25 +6,53 @@ use std::time::{Duration, Instant};
 
 use crate::{Problem, cargo};
 
+/// Which parts belong together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tier {
+    #[default]
+    First,
+    Rest,
+}
+
+impl Tier {
+    /// The heading of its times.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::First => "First tier: `cargo xtask test`",
+            Self::Rest => "Second tier: what `cargo xtask test --all` adds",
+        }
+    }
+}
+
 /// What the parts have shown so far.
 #[derive(Default)]
 pub struct Report {
-    pub lines: Vec<String>,
-    /// The same for a page.
-    pub rows: Vec<String>,
-    pub passed: u32,
-    pub failed: u32,
+    tier: Tier,
+    parts: Vec<Part>,
+}
+
+pub struct Part {
+    tier: Tier,
+    pub name: String,
+    pub took: Duration,
+    /// `5 passed, 0 failed`, `ok` or `FAILED`.
+    pub result: String,
+    passed: u32,
+    failed: u32,
 }
 
 impl Report {
+    /// The parts that follow belong to this tier.
+    pub fn begin(&mut self, tier: Tier) {
+        self.tier = tier;
+    }
+
     /// A part that passes or fails as a whole.
     pub fn check(&mut self, name: &str, command: &mut Command) {
         println!("== {name}");
         let start = Instant::now();
         let passed = command.status().is_ok_and(|status| status.success());
-        self.passed += u32::from(passed);
-        self.failed += u32::from(!passed);
-        self.line(name, start.elapsed(), if passed { "ok" } else { "FAILED" });
+        self.whole(name, start.elapsed(), passed);
     }
 
     /// The same for a part of this program.
@@ -35,10 +63,7 @@ impl Report {
         if let Err(problem) = &done {
             println!("{}", problem.text);
         }
-        self.passed += u32::from(done.is_ok());
-        self.failed += u32::from(done.is_err());
-        let result = if done.is_ok() { "ok" } else { "FAILED" };
-        self.line(name, start.elapsed(), result);
+        self.whole(name, start.elapsed(), done.is_ok());
     }
 
     /// A part that cargo test counts.
@@ -78,35 +103,68 @@ impl Report {
         };
         // A part that ran nothing proves nothing.
         let failed = failed.max(u32::from(passed == 0));
-        self.passed += passed;
-        self.failed += failed;
-        self.line(
-            name,
-            start.elapsed(),
-            &format!("{passed} passed, {failed} failed"),
-        );
+        self.counted(name, start.elapsed(), passed, failed);
     }
 
-    /// Says what the parts have shown. `Err`: not everything passed.
-    pub fn reported(&self, start: Instant, left_out: &str) -> Result<(), Problem> {
-        println!("\n{}", self.lines.join("\n"));
-        println!("{:<42} {:>7.1} s\n", "all", start.elapsed().as_secs_f64());
-        println!("{} passed, {} failed{left_out}", self.passed, self.failed);
-        if self.failed > 0 {
+    /// What the parts have shown, in one tier or in all.
+    pub fn sum(&self, tier: Option<Tier>) -> (Duration, u32, u32) {
+        let parts = self.parts.iter();
+        let counted = parts.filter(|part| tier.is_none_or(|tier| tier == part.tier));
+        counted.fold((Duration::ZERO, 0, 0), |(took, passed, failed), part| {
+            (took + part.took, passed + part.passed, failed + part.failed)
+        })
+    }
+
+    /// The parts of a tier.
+    pub fn parts(&self, tier: Tier) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| part.tier == tier)
+    }
+
+    /// Prints what the parts have shown. `Err`: not everything passed.
+    pub fn reported(&self, start: Instant, remarks: &str) -> Result<(), Problem> {
+        let line = |name: &str, took: Duration| format!("{name:<42} {:>7.1} s", took.as_secs_f64());
+        for tier in [Tier::First, Tier::Rest] {
+            if self.parts(tier).next().is_none() {
+                continue;
+            }
+            println!();
+            for part in self.parts(tier) {
+                println!("{}  {}", line(&part.name, part.took), part.result);
+            }
+            let (took, ..) = self.sum(Some(tier));
+            println!("{}", line("sum", took));
+        }
+        let (_, passed, failed) = self.sum(None);
+        println!("\n{}\n", line("all", start.elapsed()));
+        println!("{passed} passed, {failed} failed{remarks}");
+        if failed > 0 {
             Err(Problem::failed("not everything passed"))
         } else {
             Ok(())
         }
     }
 
-    pub fn line(&mut self, name: &str, took: Duration, result: &str) {
-        let seconds = took.as_secs_f64();
-        self.rows
-            .push(format!("| {name} | {seconds:.0} s | {result} |"));
-        self.lines.push(format!(
-            "{name:<42} {:>7.1} s  {result}",
-            took.as_secs_f64()
-        ));
+    /// A part that passed or failed as a whole.
+    pub fn whole(&mut self, name: &str, took: Duration, passed: bool) {
+        let result = if passed { "ok" } else { "FAILED" };
+        self.add(name, took, result, (passed.into(), (!passed).into()));
+    }
+
+    /// A part of which so many passed and failed.
+    pub fn counted(&mut self, name: &str, took: Duration, passed: u32, failed: u32) {
+        let result = format!("{passed} passed, {failed} failed");
+        self.add(name, took, &result, (passed, failed));
+    }
+
+    fn add(&mut self, name: &str, took: Duration, result: &str, (passed, failed): (u32, u32)) {
+        self.parts.push(Part {
+            tier: self.tier,
+            name: name.to_owned(),
+            took,
+            result: result.to_owned(),
+            passed,
+            failed,
+        });
     }
 }
 
@@ -133,12 +191,26 @@ fn counts(output: &str) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::counts;
+    use super::*;
 
     #[test]
     fn results_of_several_binaries_are_added_up() {
         let output = "test result: ok. 5 passed; 0 failed; 1 ignored\nnoise\ntest result: FAILED. 7 passed; 2 failed;";
         assert_eq!(counts(output), (12, 2));
         assert_eq!(counts("error: could not compile"), (0, 0));
+    }
+
+    #[test]
+    fn each_tier_has_a_sum_of_its_own() {
+        let mut report = Report::default();
+        report.counted("a part", Duration::from_secs(2), 5, 1);
+        report.begin(Tier::Rest);
+        report.whole("another", Duration::from_secs(3), true);
+        assert_eq!(
+            report.sum(Some(Tier::First)),
+            (Duration::from_secs(2), 5, 1)
+        );
+        assert_eq!(report.sum(Some(Tier::Rest)), (Duration::from_secs(3), 1, 0));
+        assert_eq!(report.sum(None), (Duration::from_secs(5), 6, 1));
     }
 }

@@ -1,33 +1,60 @@
-//! The page with the times of a run: `cargo xtask test --record`.
+//! The page with the times of a run: `cargo xtask test --all --record`.
 
 use std::path::Path;
 
-use super::Report;
-use crate::{Problem, interop, page};
+use super::report::{Report, Tier};
+use crate::{Problem, interop, page, tools};
 
 const FILE: &str = "docs/test-times.md";
 
-pub fn record(report: &Report, server: &Path, seconds: f64, left_out: &str) -> Result<(), Problem> {
+/// Writes the page. A tier that was not run keeps its times.
+pub fn record(report: &Report, server: &Path, remarks: &str) -> Result<(), Problem> {
     let server = server_name(&interop::reported(server));
-    let run = format!("{}, {server}{left_out}", page::when_and_where());
-    let text = text(report, &run, seconds);
+    let run = format!("{}, {server}{remarks}", page::when_and_where());
+    let before = std::fs::read_to_string(tools::root().join(FILE)).unwrap_or_default();
     page::write(
         FILE,
         "Times of the tests",
-        "cargo xtask test --record",
-        &text,
+        "cargo xtask test --all --record",
+        &text(report, &run, &before),
     )
 }
 
-fn text(report: &Report, run: &str, seconds: f64) -> String {
+fn text(report: &Report, run: &str, before: &str) -> String {
+    let mut text = "Compiling is included in the part that does it; [`testing.md`][testing.md#the-parts] says what each part shows.\n\n\
+                    [testing.md#the-parts]: testing.md#the-parts"
+        .to_owned();
+    for tier in [Tier::First, Tier::Rest] {
+        let heading = format!("## {}", tier.heading());
+        let section = if report.parts(tier).next().is_some() {
+            times(report, tier, run)
+        } else {
+            let kept = before.split_once(&heading).map_or("", |(_, after)| after);
+            kept.split("\n## ")
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        if !section.is_empty() {
+            text += &format!("\n\n{heading}\n\n{section}");
+        }
+    }
+    text
+}
+
+fn times(report: &Report, tier: Tier, run: &str) -> String {
+    let rows: String = report
+        .parts(tier)
+        .map(|part| {
+            let seconds = part.took.as_secs_f64();
+            format!("| {} | {seconds:.0} s | {} |\n", part.name, part.result)
+        })
+        .collect();
+    let (took, passed, failed) = report.sum(Some(tier));
+    let seconds = took.as_secs_f64();
     format!(
-        "One run of `cargo xtask test`, {run}. Compiling is included in the part\n\
-         that does it; [`testing.md`][testing.md#the-parts] says what each part shows.\n\n\
-         [testing.md#the-parts]: testing.md#the-parts\n\n\
-         | part | time | result |\n|---|---:|---|\n{}\n| all | {seconds:.0} s | {} passed, {} failed |",
-        report.rows.join("\n"),
-        report.passed,
-        report.failed
+        "{run}.\n\n| part | time | result |\n|---|---:|---|\n{rows}| sum | {seconds:.0} s | {passed} passed, {failed} failed |"
     )
 }
 
@@ -46,9 +73,8 @@ mod tests {
     #[test]
     fn each_part_has_its_row_and_the_last_one_is_the_sum() {
         let mut report = Report::default();
-        report.line("a part", Duration::from_millis(2600), "5 passed, 0 failed");
-        report.passed = 5;
-        let text = text(&report, "today", 3.0);
+        report.counted("a part", Duration::from_millis(2600), 5, 0);
+        let text = text(&report, "today", "");
         let rows: Vec<&str> = text
             .lines()
             .skip_while(|line| !line.starts_with("|---"))
@@ -58,9 +84,26 @@ mod tests {
             rows,
             [
                 "| a part | 3 s | 5 passed, 0 failed |",
-                "| all | 3 s | 5 passed, 0 failed |"
+                "| sum | 3 s | 5 passed, 0 failed |"
             ]
         );
+    }
+
+    #[test]
+    fn a_tier_that_was_not_run_keeps_its_times() {
+        let mut both = Report::default();
+        both.whole("early", Duration::from_secs(1), true);
+        both.begin(Tier::Rest);
+        both.whole("late", Duration::from_secs(2), true);
+        let before = text(&both, "yesterday", "");
+        assert_eq!(text(&Report::default(), "today", &before), before);
+
+        let mut rest = Report::default();
+        rest.begin(Tier::Rest);
+        rest.whole("late", Duration::from_secs(7), true);
+        let after = text(&rest, "today", &before);
+        assert!(after.contains("yesterday") && after.contains("| early | 1 s | ok |"));
+        assert!(after.contains("| late | 7 s | ok |") && !after.contains("| late | 2 s"));
     }
 
     #[test]

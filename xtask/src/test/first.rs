@@ -1,0 +1,49 @@
+//! The first tier: what finds most bugs for the time that it takes.
+
+use super::busy::BusyLoops;
+use super::parts::FIRST;
+use super::report::Report;
+use super::{Machine, lints, no_run};
+use crate::tools::EVERYTHING;
+use crate::{cargo, interop, sim, tools};
+
+/// How many simulated schedules on one server, and how many in a cluster.
+const SCHEDULES: &str = "2000";
+
+/// The unit tests of all members of the workspace.
+pub const UNITS: [&str; 4] = [EVERYTHING[0], EVERYTHING[1], "--lib", "--bins"];
+
+impl Report {
+    pub(super) fn first(&mut self, machine: &Machine) {
+        let server = &machine.server;
+        self.check("formatting", &mut cargo(&["fmt", "--all", "--check"]));
+        self.check("lints", &mut lints());
+        let files = FIRST.iter().flat_map(|part| part.files);
+        let tests = files.flat_map(|file| ["--test", *file]);
+        let tests: Vec<&str> = UNITS.into_iter().chain(tests).collect();
+        self.check("tests build", &mut no_run(&tests));
+        self.check("the simulator builds", &mut no_run(&sim::ALL));
+        if machine.java.is_some() {
+            self.ran("the program for Java builds", || {
+                tools::program("interop").map(drop)
+            });
+        }
+        // Nothing is promised about the time of compiling, so the loops begin after it.
+        let busy_loops = BusyLoops::start(machine.busy);
+        self.tests("unit tests", server, &UNITS, &[]);
+        self.tests(
+            "simulator: schedules, traces, cancellation",
+            server,
+            &[&sim::BUILD[..], &["--", "--nocapture"]].concat(),
+            &[("SIM_SEEDS", SCHEDULES)],
+        );
+        self.tests("explorer", server, &sim::EXPLORER, &[]);
+        self.tests("real threads at one lock", server, &sim::THREADS, &[]);
+        self.files(server, &FIRST);
+        let docs = [&EVERYTHING[..], &["--doc"]].concat();
+        self.tests("doc tests", server, &docs, &[]);
+        let both = [interop::VERSIONS[0], interop::newest()];
+        self.redissons(machine, "Java: oldest and newest, in short", &both, &both);
+        drop(busy_loops);
+    }
+}

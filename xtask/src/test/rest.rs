@@ -1,0 +1,121 @@
+//! What `--all` adds to the first tier: what takes long, and what is seldom wrong.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::busy::BusyLoops;
+use super::parts::{ALONE, LIBRARY, REST};
+use super::report::Report;
+use super::{DENY, Machine, examples, no_run};
+use crate::java::Java;
+use crate::tools::{self, EVERYTHING, Server};
+use crate::{Problem, bench, cargo, docs, features, interop, mutants, sim};
+
+impl Report {
+    /// `long`: locks are held for a minute.
+    pub(super) fn rest(&mut self, machine: &Machine, long: bool) {
+        let server = &machine.server;
+        let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
+        self.check("lints of the library alone", alone.args(DENY));
+        self.ran("each feature by itself", features::each);
+        self.ran("docs and their links", || docs::run(&[]));
+        self.check("package builds from its own tarball", &mut package());
+        self.ran("planted bugs are found", mutants::run_few);
+        self.check("the library alone builds", &mut no_run(&LIBRARY));
+        let files = REST.iter().chain([&ALONE]).flat_map(|part| part.files);
+        let files = files.flat_map(|file| ["--test", *file]);
+        let files: Vec<&str> = EVERYTHING.into_iter().chain(files).collect();
+        self.check("tests build", &mut no_run(&files));
+        self.check("the simulator builds", &mut no_run(&sim::ALL));
+        self.ran("programs build", || {
+            ["bench", "demo", "interop"]
+                .iter()
+                .try_for_each(|program| tools::program(program).map(drop))
+        });
+
+        let busy_loops = BusyLoops::start(machine.busy);
+        self.tests("the library alone", server, &LIBRARY, &[]);
+        self.files(server, &REST);
+        self.ran("examples", || examples::run(server));
+        let full = [interop::VERSIONS[0], interop::newest()];
+        let mut short = interop::VERSIONS.to_vec();
+        short.retain(|version| !full.contains(version));
+        self.redissons(machine, "Java: all Redissons", &interop::VERSIONS, &short);
+        self.benchmarks(machine.java.as_ref(), server);
+        let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
+        self.tests(ALONE.name, server, &ALONE.selected(), &seconds);
+        self.tests("alone: many waiters", server, &sim::WAITERS, &[]);
+        drop(busy_loops);
+        self.demo_without_its_lock(server);
+        self.demo_without_its_replicas(server);
+    }
+
+    /// A moment of every scenario: its counts must be right. Without Java, Redisson is left out.
+    fn benchmarks(&mut self, java: Option<&Java>, server: &Path) {
+        let name = "benchmarks: smoke";
+        match bench::smoke(java, server) {
+            Ok(mut command) => self.check(name, &mut command),
+            Err(problem) => {
+                println!("{}", problem.text);
+                self.whole(name, Duration::ZERO, false);
+            }
+        }
+    }
+
+    /// The demo must go wrong when the lock calls of its last row are taken out.
+    fn demo_without_its_lock(&mut self, server: &Path) {
+        let failed_as_it_should = || {
+            let program = tools::program("demo")?;
+            let server = Server::start(server)?;
+            let words = ["--only", "redisson-lock", "--take-out-the-lock"];
+            is_not_exact(
+                Command::new(program)
+                    .args(["--url", &server.url])
+                    .args(words),
+            )
+        };
+        self.ran("demo fails without its lock", failed_as_it_should);
+    }
+
+    /// Beyond one server it must go wrong when nothing waits for the replicas.
+    fn demo_without_its_replicas(&mut self, server: &Path) {
+        let failed_as_it_should = || {
+            let program = tools::program("demo")?;
+            for topology in ["--cluster", "--sentinel"] {
+                let mut demo = Command::new(&program);
+                demo.env("REDIS_SERVER_BIN", server);
+                is_not_exact(demo.args([topology, "--take-out-the-replicas"]))?;
+            }
+            Ok(())
+        };
+        self.ran("demo fails without its replicas", failed_as_it_should);
+    }
+}
+
+/// Whether the demo ends with a stock that was not sold exactly.
+fn is_not_exact(demo: &mut Command) -> Result<(), Problem> {
+    let output = demo
+        .output()
+        .map_err(|error| Problem::failed(error.to_string()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(1) && said.contains("is not exact") {
+        Ok(())
+    } else {
+        Err(Problem::failed(format!("{}: {said}", output.status)))
+    }
+}
+
+fn package() -> Command {
+    // Packages what is in the working tree, also before it is committed. The library needs the
+    // attribute, which may not be published yet.
+    cargo(&[
+        "package",
+        "--quiet",
+        "--allow-dirty",
+        "--package",
+        "redisson-lock-macros",
+        "--package",
+        "redisson-lock",
+    ])
+}
