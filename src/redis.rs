@@ -314,7 +314,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Where so many replicas are waited for.
+    /// Where calls wait for this number of replicas.
     pub(crate) fn waiting_for(self, replicas: u32) -> Site<'a> {
         Site {
             topology: &self.redis.topology,

@@ -392,7 +392,12 @@ impl<'a> Visit<'a> for Lengths {
 }
 
 /// Phrases that are almost always slips, with what to write instead. CONTRIBUTING.md, "How we write", has the rules.
-const FORBIDDEN: [(&str, &str); 7] = [
+const FORBIDDEN: [(&str, &str); 12] = [
+    ("whoever", "the client, caller or waiter"),
+    ("so many", "`n`, or this many"),
+    ("once more", "again"),
+    ("anew", "again"),
+    ("behind the", "after; behind is for place"),
     ("so long", "a time by its name: for up to `wait`"),
     ("elsewhere than", "outside"),
     ("looked at at", "checked"),

@@ -174,7 +174,7 @@ impl LockCore {
             // The others may follow.
             self.freed_at = None;
         }
-        // Whoever came first may not be polled any more; it is not waited for longer than for a
+        // The call that came first may not be polled any more; it is not waited for longer than for a
         // command.
         let patient = moved_at + self.rules.command_timeout > now;
         let behind = !idle || patient && self.queue.is_behind_another(id, owner);
@@ -303,7 +303,7 @@ impl LockCore {
                 Ok((hold, by_itself))
             });
             let (hold, by_itself) = taken.unwrap_or(Err(not_its_own))?;
-            // Whoever took it, there is nothing left to go first for.
+            // Whichever call took it, there is nothing left to go first for.
             (core.freed_at, core.stands_back_until) = (None, None);
             if by_itself {
                 core.row = None;

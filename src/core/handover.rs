@@ -8,7 +8,7 @@
 //! fields is there goes, and no send of the pass comes later, because all of them went over the same
 //! connection before.
 //!
-//! Other processes hear nothing of a pass (but of a lease that it shortens), so passes in a row are bounded by number and time. Behind
+//! Other processes hear nothing of a pass (but of a lease that it shortens), so passes in a row are bounded by number and time. After
 //! the last a real release announces the lock as free, and if others listen, the head of this client's
 //! queue lets them go first for a moment.
 
@@ -262,7 +262,7 @@ impl OwnerState {
         match acquire.grant {
             Some(Grant::Awaited | Grant::Forced) => acquire.then_release = true,
             Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
-            // Whoever has picked it up says what becomes of it.
+            // The call that has picked it up decides what becomes of it.
             Some(_) | None => {}
         }
     }

@@ -63,7 +63,7 @@ impl LockCore {
         }
     }
 
-    /// When the turn ends of whoever does not take it.
+    /// When the turn of a waiter that does not take it ends.
     fn turn_ends(&self) -> Option<Time> {
         let since = self.turn_since?;
         let limit = self.rules.command_timeout;

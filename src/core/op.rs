@@ -73,7 +73,7 @@ pub(super) enum Grant {
     Awaited,
     /// It has none, and the field that it has moved was taken away again.
     Forced,
-    /// The field is there. Whoever has not picked it up by `until` does not poll its call.
+    /// The field is there. A receiver that has not picked it up by `until` does not poll its call.
     Given {
         sent_at: Time,
         until: Time,

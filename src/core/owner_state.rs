@@ -34,7 +34,7 @@ pub(super) struct OwnerState {
     pub(super) unlocks: SmallVec<[HoldId; 1]>,
     /// When an operation of this owner last began or ended: what comes after it waits from then on.
     pub(super) moved_at: Time,
-    /// When the timer has to fire. A fact: whoever sets the timer reads it here.
+    /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
 }
 

@@ -1,6 +1,6 @@
 //! The calls of this client that want one lock: first come, first served, but for attempts at once.
 //!
-//! Nothing in here looks through all waiters. Whoever may be able to go on is woken by its id.
+//! Nothing in here looks through all waiters. A waiter that may be able to go on is woken by its id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,7 +194,7 @@ impl Queue {
         self.queued.keys().take(2).any(|queued| *queued != id)
     }
 
-    /// Puts a waiter behind the others of its owner, or takes it from there. Answers whether it was.
+    /// Puts a waiter after the others of its owner, or takes it from there. Answers whether it was.
     pub(super) fn set_behind_own(&mut self, id: WaiterId, behind: bool) -> bool {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return false;

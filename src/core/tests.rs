@@ -280,7 +280,7 @@ fn a_release_that_frees_the_lock_is_why_its_repetition_finds_nothing() {
     let hold = fixture.lock(A);
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
-    assert_eq!(fixture.release_sent(A), 0, "once more: the first was lost");
+    assert_eq!(fixture.release_sent(A), 0, "again: the first was lost");
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Ok(()));
 
     let hold = fixture.lock(A);

@@ -192,7 +192,7 @@ impl SlotMapRefresher {
         match tokio::time::timeout(LOOK_LIMIT, works).await {
             Ok(Ok(epoch)) => epoch == Some(self.epoch),
             Ok(Err(_)) | Err(_) => {
-                // The others need not wait for it once more.
+                // The others need not wait for it again.
                 self.silent = self.source.take().map(|source| source.address);
                 false
             }
@@ -385,7 +385,7 @@ async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answ
     (address, asked.unwrap_or_else(|_| Err(silent())))
 }
 
-/// Asks a node once more.
+/// Asks a node again.
 async fn ask_again(source: Source, time_limit: Duration) -> Answer<SlotReport> {
     let address = source.address.clone();
     let reported = report(&source.connection, &address, time_limit).await;

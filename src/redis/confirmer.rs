@@ -13,7 +13,7 @@ use super::node::Node;
 use super::replicas::Replicas;
 use super::topology::Topology;
 
-/// Where so many replicas are waited for, for one lock.
+/// Where a lock waits for this number of replicas.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(super) topology: &'a Topology,

@@ -86,7 +86,7 @@ impl Node {
         self.lanes.len() - REPLICAS_MAX as usize
     }
 
-    /// What is asked about so many replicas.
+    /// The question about this number of replicas.
     pub(super) fn replicas(&self, number: u32) -> Arc<Replicas> {
         Arc::clone(&self.replicas[number as usize - 1])
     }

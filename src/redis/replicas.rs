@@ -1,7 +1,7 @@
 //! Whether enough replicas have what was taken or renewed: `sync_replicas`.
 //!
 //! WAIT stops everything behind it on its connection, so it has connections of its own at each primary: one
-//! for each number of replicas that is asked for, or whoever needs one would wait for the second. It waits
+//! for each number of replicas that is asked for, or a call that needs one would wait for the second. It waits
 //! for what its connection has written, and for everything that was executed before that: one WAIT after a
 //! write to each lock that was taken, and one for each batch that was renewed, confirms all of them. A question
 //! that comes in the meantime needs what is waited for already, and more: waiting for it delays no answer.
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
     pub(crate) within: Duration,
 }
 
-/// At most so many replicas are waited for.
+/// The client waits for at most this many replicas.
 pub(crate) const REPLICAS_MAX: u32 = 8;
 
 /// The questions for one number of replicas at one primary that have no answer yet.
@@ -107,7 +107,7 @@ impl Replicas {
         let mut all = std::mem::take(&mut pending.questions);
         all.retain(|question| question.until > now && !question.answer.is_closed());
         let Some(first) = all.first() else {
-            // Under the same lock: whoever asks from here on starts another task.
+            // Under the same lock: a call that asks from here on starts another task.
             pending.is_served = false;
             return None;
         };

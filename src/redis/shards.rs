@@ -96,7 +96,7 @@ impl Assigner {
             event!(
                 INFO,
                 channels = forgotten.len(),
-                "sharded channels are subscribed to anew"
+                "sharded channels are subscribed to again"
             );
             self.common.subscriptions.forgotten(forgotten);
         }

@@ -1,4 +1,4 @@
-//! What passes over a connection, whoever makes it: words, replies, errors, messages. And the seam
+//! What passes over a connection, whichever library makes it: words, replies, errors, messages. And the seam
 //! through which a test puts connections of its own in the place of fred's.
 
 #![cfg_attr(
@@ -126,7 +126,7 @@ pub enum Change {
 pub enum PubSubEvent {
     /// A message on this channel.
     Message(String),
-    /// So many messages came faster than they were read.
+    /// This many messages came faster than they were read.
     Missed(u64),
     /// Nothing more will be heard.
     End,

@@ -126,7 +126,7 @@ fn an_outer_hold_that_stays_is_not_handed_over() {
     assert_eq!(fixture.release_sent(A), 1);
 }
 
-/// Two sections at once: the one that runs on behind its limit, and the receiver's.
+/// Two sections at once: the one that keeps running after its limit, and the receiver's.
 #[test]
 fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     let mut fixture = handing_over(HandOver::default());
@@ -166,7 +166,7 @@ fn what_undoes_an_attempt_hands_nothing_over() {
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
 
-/// While another owner of this client may have the lock, whoever releases has none to hand over.
+/// While another owner of this client may have the lock, a release has none to hand over.
 #[test]
 fn nothing_is_handed_over_beside_another_owner_that_may_hold() {
     let mut fixture = handing_over(HandOver::default());

@@ -110,6 +110,6 @@ pub(super) fn not_reached(mut cause: Box<Cause>) -> SendError {
     SendError::Refused(cause)
 }
 
-/// So many servers have numbers; with addresses that change every day they last for decades. The last number is
+/// How many servers can have numbers; with addresses that change every day they last for decades. The last number is
 /// nobody's.
 pub(in crate::redis::map) const NODES_MAX: usize = if cfg!(test) { 100 } else { u16::MAX as usize };

@@ -197,7 +197,7 @@ fn malformed(kind: Scheme, problem: &str) -> Error {
 const PERCENT_ENCODED: &str =
     "special characters of user and password are written percent-encoded, a `/` as %2F";
 
-/// What is wrong behind the scheme of an address that the parser has refused without saying where.
+/// What is wrong after the scheme of a URL that the parser has refused without saying where.
 fn wrong_part(parts: &Parts<'_>) -> &'static str {
     let (login, server) = parts.login_and_server();
     let host_end = match (server.starts_with('['), server.find(']')) {
@@ -213,7 +213,7 @@ fn wrong_part(parts: &Parts<'_>) -> &'static str {
     if host.is_empty() {
         "the host is missing"
     } else if !port.is_empty() && !port.starts_with(':') {
-        "something other than `:` and the port is behind the `]` of the host"
+        "something other than `:` and the port is after the `]` of the host"
     } else if port.len() > 1 && !is_number::<u16>(&port[1..]) {
         "the port is not a number up to 65535"
     } else if !database.is_empty() && !is_number::<u8>(database) {

@@ -262,7 +262,7 @@ impl ShardTask {
             }
             self.work.orders.lock().lost.extend(refused);
             self.outdated.notify_one();
-            // Not at once: the map has to follow first.
+            // Not immediately: the map has to follow first.
             tokio::time::sleep(ELSEWHERE).await;
             self.common.lost.notify_one();
         }
@@ -288,7 +288,7 @@ impl ShardTask {
         count.is_some_and(|count| count >= self.subscribed.len() as i64)
     }
 
-    /// Everything is to be subscribed to anew, wherever it belongs now.
+    /// Everything is to be subscribed to again, wherever it belongs now.
     fn lose_all(&mut self) {
         let subscribed = std::mem::take(&mut self.subscribed);
         self.work.orders.lock().lost.extend(subscribed);

@@ -5,23 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::busy::BusyLoops;
-use super::parts::{ALONE, REST};
+use super::parts::{ALONE, LIBRARY, REST};
 use super::report::Report;
 use super::{DENY, Machine, examples, no_run};
 use crate::java::Java;
 use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, interop, mutants, sim};
-
-/// The library as its users build it, without `test-util` and TLS. The other files of tests do not depend on that.
-const LIBRARY: [&str; 7] = [
-    "--package",
-    "redisson-lock",
-    "--lib",
-    "--test",
-    "lock",
-    "--test",
-    "errors",
-];
 
 impl Report {
     /// `long`: locks are held for a minute.

@@ -100,7 +100,7 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     assert_eq!(fixture.core.stands_back_until, Some(after));
 }
 
-/// Whoever else waits has waited for the row before.
+/// Every other waiter has waited for the row before.
 #[test]
 fn a_row_behind_a_release_that_others_heard_is_half_as_long() {
     const TWICE: HandOver = HandOver {

@@ -101,7 +101,7 @@ fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password()
         ("redis://:hidden@h:port", "the port is not a number"),
         ("redis://:hidden@h:-1", "the port is not a number"),
         ("redis://:hidden@[::1]:port/1", "the port is not a number"),
-        ("redis://:hidden@[::1]6379", "behind the `]` of the host"),
+        ("redis://:hidden@[::1]6379", "after the `]` of the host"),
         ("redis://:hidden@h/x/y", "the database is not a number"),
         ("redis://:hidden@h/x", "the database is not a number"),
         ("redis://:hidden@h:1/256", "the database is not a number"),
