@@ -205,6 +205,7 @@ impl LockCore {
         let life = self.life;
         let mut cx = Context {
             now,
+            owner,
             life,
             ids: &mut self.ids,
             out: &mut *out,
@@ -324,7 +325,6 @@ impl LockCore {
         self.owners.check();
         let mut counts = Counts::default();
         for (owner, state) in self.owners.iter() {
-            assert_eq!(owner, state.owner);
             assert!(
                 !state.is_spent(),
                 "{owner:?} is forgotten when nothing is left of it"

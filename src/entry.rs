@@ -8,12 +8,12 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a job needs nobody else.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
@@ -36,6 +36,8 @@ pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Timers<Entry>,
     pub(crate) table: Table<Entry>,
+    /// A caller has joined a release that was under way: its job may be waiting for something.
+    joined: Notify,
     ids: AtomicU64,
     /// Spawns the job of a release.
     start_job: fn(Arc<Entry>, ThreadId, OpId),
@@ -48,6 +50,7 @@ impl Locks {
             shared,
             timers,
             table: Table::default(),
+            joined: Notify::new(),
             ids: AtomicU64::new(0),
             start_job,
         }
@@ -103,8 +106,6 @@ struct State {
     waiters: Few<WaiterId, Arc<Notify>>,
     /// Unlocks that wait for their outcome.
     unlocks: Few<HoldId, oneshot::Sender<Result<(), Error>>>,
-    /// Release jobs that wait for something, and are not to keep a caller waiting with it.
-    pausing: Few<ThreadId, Arc<Notify>>,
     /// Itself, while the core remembers an owner.
     itself: Option<Arc<Entry>>,
 }
@@ -116,7 +117,6 @@ impl State {
             holds: Few::default(),
             waiters: Few::default(),
             unlocks: Few::default(),
-            pausing: Few::default(),
             itself: None,
         }
     }
@@ -336,56 +336,58 @@ impl Entry {
         owner: ThreadId,
         hold: HoldId,
     ) -> Result<Option<Outcome>, LossReason> {
-        let (pausing, outcome) = self.step_with(|state, now, out| {
+        let (begins, outcome) = self.step_with(|state, now, out| {
             if !state.core.unlock(now, owner, hold, out)? {
-                return Ok((None, None));
+                return Ok((true, None));
             }
             // Its cell is there before the mutex is free, so that no outcome can be missed.
             let (cell, outcome) = oneshot::channel();
             state.unlocks.insert(hold, cell);
-            Ok((state.pausing.remove(&owner), Some(outcome)))
+            Ok((!out.jobs.is_empty(), Some(outcome)))
         })?;
-        pausing.iter().for_each(|job| job.notify_waiters());
+        if !begins {
+            self.locks.joined.notify_waiters();
+        }
         Ok(outcome)
     }
 
-    /// Completes when the next caller joins the release of this owner, which is under way.
-    pub(crate) fn joined(&self, owner: ThreadId) -> OwnedNotified {
-        let mut state = self.state.lock();
-        let pausing = state.pausing.get_or_insert_with(owner, Arc::default);
-        Arc::clone(pausing).notified_owned()
+    /// Waits until a caller waits for the release of this owner that is under way.
+    pub(crate) async fn joined(&self, owner: ThreadId) {
+        loop {
+            let mut joined = pin!(self.locks.joined.notified());
+            joined.as_mut().enable();
+            if self.peek(|core| core.is_awaited(owner)) {
+                return;
+            }
+            joined.await;
+        }
     }
 
-    /// The job of this owner's release does not wait any more.
-    pub(crate) fn goes_on(&self, owner: ThreadId) {
-        self.state.lock().pausing.remove(&owner);
-    }
-
-    /// An attempt of a release has failed: so have the unlocks that were part of it. Returns whether there
-    /// were any, who have the error then.
+    /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is
+    /// given up, and all of them have failed. Returns whether there were any, which have the error then.
     pub(crate) fn release_failed(
         self: &Arc<Self>,
         owner: ThreadId,
         op: OpId,
         maybe_executed: bool,
+        is_final: bool,
         error: Error,
     ) -> bool {
         let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
             state
                 .core
                 .release_failed(now, owner, op, maybe_executed, out);
+            if is_final {
+                state.core.release_gone(now, owner, op, out);
+            }
             let failed = out.unlocked.drain(..);
             failed
                 .filter_map(|(hold, _)| state.unlocks.remove(&hold))
                 .collect()
         });
         let reported = !failed.is_empty();
-        let mut error = Some(error);
         for unlock in failed {
-            let error = error.take().unwrap_or_else(|| {
-                let text = "an earlier unlock of the same owner has failed with it";
-                self.route().no_answer(Operation::Unlocking, text)
-            });
+            let error = error.for_another_caller(Operation::Unlocking);
             isolated(|| _ = unlock.send(Err(error)));
         }
         reported

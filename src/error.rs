@@ -233,6 +233,43 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same error for one more of the callers that it concerns.
+    pub(crate) fn for_another_caller(&self, while_doing: Operation) -> Self {
+        let again = |source: &Source| -> Source {
+            match cause::cause(source) {
+                Some(cause) => Box::new(cause.clone()),
+                None => source.to_string().into(),
+            }
+        };
+        match self {
+            Self::Refused { kind, source } => Self::Refused {
+                kind: *kind,
+                source: again(source),
+            },
+            Self::Auth { source } => Self::Auth {
+                source: again(source),
+            },
+            Self::PermissionDenied { permission, source } => Self::PermissionDenied {
+                permission: permission.clone(),
+                source: again(source),
+            },
+            Self::NoAnswer { source, .. } => Self::NoAnswer {
+                while_doing,
+                source: again(source),
+            },
+            Self::UnexpectedReply { script, reply } => Self::UnexpectedReply {
+                script,
+                reply: reply.clone(),
+            },
+            Self::Closed => Self::Closed,
+            Self::NoRuntime => Self::NoRuntime,
+            other => Self::NoAnswer {
+                while_doing,
+                source: other.to_string().into(),
+            },
+        }
+    }
+
     pub(crate) fn not_held(lock: &str, client_id: &str, thread_id: i64) -> Self {
         let owner = format!("{client_id}:{thread_id}");
         Self::NotHeld {

@@ -155,7 +155,6 @@ impl<K: Ord, V> Few<K, V> {
         self.iter().map(|(key, _)| key)
     }
 
-    #[cfg(feature = "test-util")]
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let (one, many) = match &mut self.0 {
             Inner::Empty => (None, None),

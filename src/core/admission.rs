@@ -224,7 +224,7 @@ impl LockCore {
             "I4: only the head contends, and only while nobody of this client holds"
         );
         let generation = self.ids.generation();
-        let state = || OwnerState::new(owner, Arc::clone(field), generation, now);
+        let state = || OwnerState::new(Arc::clone(field), generation, now);
         self.owners.ensure(owner, state);
         let begun = self.change(now, owner, out, |own, cx| {
             let acquire = own.begin_acquire(id, order, terms.lease, cx);

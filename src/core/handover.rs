@@ -79,7 +79,7 @@ impl LockCore {
         let (to, lease) = (waiter.owner, waiter.terms.lease);
         let field = waiter.field?;
         let generation = self.ids.generation();
-        let receiver = || OwnerState::new(to, Arc::clone(&field), generation, now);
+        let receiver = || OwnerState::new(Arc::clone(&field), generation, now);
         self.owners.ensure(to, receiver);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
         self.change(now, owner, out, |own, _| {

@@ -43,7 +43,7 @@ pub(super) struct Acquire {
     /// What is asked for: if the outcome stays unknown, the server frees the lock after this.
     pub(super) lease: Duration,
     /// How often the owner had lost holds when it began.
-    pub(super) losses: u64,
+    pub(super) losses: u32,
     /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
     /// It is another owner's pass that takes the lock.
@@ -89,8 +89,6 @@ pub(super) struct Release {
     pub(super) in_sync: bool,
     /// The longest lease after the release was last asked for: by then the server has freed what is left.
     pub(super) give_up_at: Time,
-    /// So many of the owner's unlocks, the first ones, are part of the attempt under way.
-    pub(super) unlocks: usize,
     /// The latest send, until it is answered or known to be lost.
     pub(super) sent: Option<Sent>,
     /// A send that said 0 has no answer, and may have freed the lock before the lease was over: a field that
@@ -125,7 +123,6 @@ impl Release {
             id,
             in_sync: false,
             give_up_at,
-            unlocks: 0,
             sent: None,
             maybe_freed: false,
             may_pass: true,
@@ -290,7 +287,6 @@ impl Op {
                 id: _,
                 in_sync,
                 give_up_at: _,
-                unlocks: _,
                 sent: _,
                 maybe_freed: _,
                 may_pass: _,

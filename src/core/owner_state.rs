@@ -13,10 +13,12 @@ use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
     Time, Total, Unlocked, WaiterId,
 };
+use crate::few::Few;
 
 /// What a step has at hand besides the owner it is about.
 pub(super) struct Context<'a> {
     pub(super) now: Time,
+    pub(super) owner: ThreadId,
     pub(super) life: Life,
     pub(super) ids: &'a mut Ids,
     pub(super) out: &'a mut Effects,
@@ -24,14 +26,14 @@ pub(super) struct Context<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnerState {
-    pub(super) owner: ThreadId,
     /// The field in Redis; without a connection fence it may differ from the owner's own.
     pub(super) field: Arc<str>,
     pub(super) generation: Generation,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
-    /// Holds that were unlocked, and whose unlocks have no outcome yet, in their order.
-    pub(super) unlocks: SmallVec<[HoldId; 1]>,
+    /// Holds that were unlocked, and whose unlocks have no outcome yet; and whether they are part of the attempt
+    /// under way.
+    pub(super) unlocks: Few<HoldId, bool>,
     /// When an operation of this owner last began or ended: what comes after it waits from then on.
     pub(super) moved_at: Time,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
@@ -61,15 +63,14 @@ pub(super) struct Marks {
 }
 
 impl OwnerState {
-    pub(super) fn new(owner: ThreadId, field: Arc<str>, generation: Generation, now: Time) -> Self {
+    pub(super) fn new(field: Arc<str>, generation: Generation, now: Time) -> Self {
         let (tenure, op) = (Tenure::new(now), Op::Idle);
         Self {
-            owner,
             field,
             generation,
             tenure,
             op,
-            unlocks: SmallVec::new(),
+            unlocks: Few::default(),
             moved_at: now,
             timer: None,
         }
@@ -185,7 +186,7 @@ impl OwnerState {
     /// Has Redis brought to the count that is left, now or when the acquire under way is over.
     pub(super) fn release(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
-            return self.end_unlocks(usize::MAX, Unlocked::Failed, cx);
+            return self.end_unlocks(|_| true, Unlocked::Failed, cx);
         }
         let give_up_at = cx.now + self.tenure.lease_max();
         match &mut self.op {
@@ -195,16 +196,28 @@ impl OwnerState {
                 let id = cx.ids.op();
                 self.op = Op::Release(Release::new(id, give_up_at));
                 self.moved_at = cx.now;
-                cx.out.jobs.push((self.owner, id));
+                cx.out.jobs.push((cx.owner, id));
             }
         }
     }
 
-    /// The first `count` unlocks have their outcome.
-    pub(super) fn end_unlocks(&mut self, count: usize, outcome: Unlocked, cx: &mut Context<'_>) {
-        let count = count.min(self.unlocks.len());
-        let ended = self.unlocks.drain(..count).map(|hold| (hold, outcome));
-        cx.out.unlocked.extend(ended);
+    /// The unlocks that are part of the attempt under way, or all of them, have their outcome.
+    pub(super) fn end_unlocks(
+        &mut self,
+        ends: impl Fn(bool) -> bool,
+        outcome: Unlocked,
+        cx: &mut Context<'_>,
+    ) {
+        let unlocks = self
+            .unlocks
+            .iter()
+            .filter(|(_, attempted)| ends(**attempted));
+        let ended: SmallVec<[HoldId; 1]> = unlocks.map(|(hold, _)| *hold).collect();
+        for hold in &ended {
+            self.unlocks.remove(hold);
+            cx.out.unlocked.push((*hold, outcome));
+        }
+        let count = ended.len();
         match outcome {
             Unlocked::Lost(reason) if count > 0 => {
                 cx.out.count(Total::Lost, count);
@@ -310,7 +323,12 @@ impl OwnerState {
         self.generation.visit(visitor);
         self.tenure.visit(visitor);
         self.op.visit(visitor);
-        self.unlocks.iter_mut().for_each(|hold| hold.visit(visitor));
+        let unlocks = std::mem::take(&mut self.unlocks).into_iter();
+        let visited = unlocks.map(|(mut hold, attempted)| {
+            hold.visit(visitor);
+            (hold, attempted)
+        });
+        self.unlocks = visited.collect();
         let seen = match &mut self.op {
             Op::Acquire(acquire) => Some(&mut acquire.losses),
             Op::Idle | Op::Release(_) => None,

@@ -74,7 +74,7 @@ impl LockCore {
                 }
                 let taken_out = own.take_out(hold, cx);
                 if taken_out {
-                    own.unlocks.push(hold);
+                    own.unlocks.insert(hold, false);
                     own.release(cx);
                 }
                 Ok(taken_out)
@@ -148,6 +148,12 @@ impl LockCore {
         (!own.op.is_idle()).then_some(own.moved_at)
     }
 
+    /// Whether callers wait for the outcome of a release of this owner.
+    pub fn is_awaited(&self, owner: ThreadId) -> bool {
+        let own = self.owners.get(owner);
+        own.is_some_and(|own| !own.unlocks.is_empty())
+    }
+
     /// Whether a release of this owner waits for an acquire that is under way.
     pub fn waits_for_acquire(&self, owner: ThreadId) -> bool {
         let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
@@ -196,8 +202,8 @@ impl LockCore {
                 let in_time = now < own.tenure.deadline();
                 if let Some(release) = own.op.release_mut() {
                     release.sent = Some(Sent { target, in_time });
-                    release.unlocks = own.unlocks.len();
                 }
+                own.attempts_unlocks();
                 pass.unwrap_or_else(|| ReleaseSend::Count {
                     target,
                     lease: own.tenure.promised(now, &rules),
@@ -314,7 +320,6 @@ impl OwnerState {
         let Some(Sent { target, .. }) = release.sent.take() else {
             return false;
         };
-        let unlocks = release.unlocks;
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
             Some(LossReason::Gone | LossReason::Taken) if release.maybe_freed => Unlocked::Released,
@@ -322,7 +327,7 @@ impl OwnerState {
             None => Unlocked::Released,
         };
         self.moved_at = cx.now;
-        self.end_unlocks(unlocks, outcome, cx);
+        self.end_unlocks(|attempted| attempted, outcome, cx);
         match gone {
             None if target == self.tenure.target() => self.mark_in_sync(),
             None => {}
@@ -342,8 +347,7 @@ impl OwnerState {
             release.note_unanswered();
         }
         release.sent = None;
-        let unlocks = release.unlocks;
-        self.end_unlocks(unlocks, Unlocked::Failed, cx);
+        self.end_unlocks(|attempted| attempted, Unlocked::Failed, cx);
         if !self.unlocks.is_empty() {
             // Their time begins with the next attempt.
             self.moved_at = cx.now;
@@ -351,11 +355,9 @@ impl OwnerState {
     }
 
     fn next_of_release(&mut self, op: OpId, cx: &mut Context<'_>) -> ReleaseStep {
-        let unlocks = self.unlocks.len();
-        let Some(release) = self.op.release_mut().filter(|release| release.id == op) else {
+        let Some(release) = self.op.release().filter(|release| release.id == op) else {
             return ReleaseStep::Done;
         };
-        release.unlocks = unlocks;
         debug_assert!(release.sent.is_none(), "one send at a time");
         let give_up_at = release.give_up_at;
         if cx.life == Life::Closed || self.is_release_over() {
@@ -367,11 +369,18 @@ impl OwnerState {
             true => cx.now + self.tenure.lease_max(),
             false => give_up_at,
         };
+        self.attempts_unlocks();
         ReleaseStep::Send {
             field: Arc::clone(&self.field),
             give_up_at,
             awaited: (!self.unlocks.is_empty()).then_some(self.moved_at),
         }
+    }
+
+    /// An attempt begins, or is made again: it includes what was unlocked so far.
+    fn attempts_unlocks(&mut self) {
+        let unlocks = self.unlocks.values_mut();
+        unlocks.for_each(|attempted| *attempted = true);
     }
 
     /// Redis has the count, and each unlock its outcome.
@@ -381,7 +390,7 @@ impl OwnerState {
     }
 
     fn end_release(&mut self, cx: &mut Context<'_>) {
-        self.end_unlocks(usize::MAX, Unlocked::Failed, cx);
+        self.end_unlocks(|_| true, Unlocked::Failed, cx);
         self.op = Op::Idle;
         self.moved_at = cx.now;
     }

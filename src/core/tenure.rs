@@ -32,15 +32,15 @@ pub(super) struct Tenure {
     /// The reason of the latest loss.
     lost_reason: LossReason,
     /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
-    losses: u64,
+    losses: u32,
     deadline: Time,
     /// How many replicas must confirm a lease: what the first of these holds asked for. The others share its
     /// lease.
     replicas: u32,
     /// They have confirmed the deadline.
     confirmed: bool,
-    /// The first hold, while its call still waits for them: its caller does not have it.
-    pending: Option<HoldId>,
+    /// The call of the first hold still waits for them: its caller does not have it.
+    pending: bool,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -62,7 +62,7 @@ impl Tenure {
             deadline: now,
             replicas: 0,
             confirmed: true,
-            pending: None,
+            pending: false,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,
@@ -88,7 +88,7 @@ impl Tenure {
         self.holds.is_empty() && self.lost.is_empty()
     }
 
-    pub(super) fn losses(&self) -> u64 {
+    pub(super) fn losses(&self) -> u32 {
         self.losses
     }
 
@@ -147,7 +147,7 @@ impl Tenure {
             // Its caller gets it only if they confirm this lease.
             self.confirm(sent_at, lease, replicas, rules);
             self.confirmed = replicas == 0;
-            self.pending = Some(id).filter(|_| replicas > 0);
+            self.pending = replicas > 0;
         } else {
             self.confirm(sent_at, lease, 0, rules);
         }
@@ -228,17 +228,22 @@ impl Tenure {
 
     /// The call that has taken this hold returns it to its caller.
     pub(super) fn hand_out(&mut self, id: HoldId) {
-        self.pending.take_if(|pending| *pending == id);
+        self.pending &= self.first() != Some(id);
+    }
+
+    fn first(&self) -> Option<HoldId> {
+        self.holds.iter().next().map(|hold| hold.id)
     }
 
     /// Nothing is held but what a call waits with for replicas. It may not be polled any more, so its hold is
     /// not kept beyond its lease.
     fn only_pending(&self) -> bool {
-        self.count() == 1 && self.pending.is_some_and(|pending| self.has(pending))
+        self.pending && self.count() == 1
     }
 
     /// Takes a hold out because its owner releases it. `false`: it has ended before.
     pub(super) fn take_out(&mut self, id: HoldId) -> bool {
+        self.hand_out(id);
         self.holds.remove(id).is_some()
     }
 
@@ -303,7 +308,7 @@ impl Tenure {
     }
 
     fn lose_if(&mut self, mut reason: impl FnMut(&Hold) -> Option<LossReason>) -> Vec<Loss> {
-        let mut losses = Vec::new();
+        let (mut losses, first) = (Vec::new(), self.first());
         for hold in std::mem::take(&mut self.holds) {
             let Some(reason) = reason(&hold) else {
                 self.holds.push(hold);
@@ -327,7 +332,8 @@ impl Tenure {
                 self.lost.push(lost);
             }
         }
-        self.losses += u64::from(!losses.is_empty());
+        self.pending &= self.first() == first;
+        self.losses += u32::from(!losses.is_empty());
         losses
     }
 
@@ -375,10 +381,10 @@ impl Tenure {
     }
 
     /// Only whether it has moved since an acquire began is of interest.
-    pub(super) fn forget_losses(&mut self, seen: Option<&mut u64>) {
+    pub(super) fn forget_losses(&mut self, seen: Option<&mut u32>) {
         let moved = seen.as_ref().is_some_and(|seen| **seen != self.losses);
         seen.into_iter().for_each(|seen| *seen = 0);
-        self.losses = u64::from(moved);
+        self.losses = u32::from(moved);
     }
 }
 

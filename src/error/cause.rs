@@ -152,7 +152,7 @@ pub(super) fn refusal(source: &Source) -> Option<&RefusalKind> {
     cause(source)?.refusal.as_ref()
 }
 
-fn cause(source: &Source) -> Option<&Cause> {
+pub(super) fn cause(source: &Source) -> Option<&Cause> {
     let source: &(dyn StdError + 'static) = &**source;
     source.downcast_ref()
 }

@@ -280,7 +280,8 @@ impl ReleaseJob {
                 Err(error) => error,
             };
             let (text, is_final) = (error.to_string(), error.is_final());
-            let reported = entry.release_failed(owner, id, maybe_executed, error);
+            self.open &= !is_final;
+            let reported = entry.release_failed(owner, id, maybe_executed, is_final, error);
             if is_final && reported {
                 return;
             }
@@ -297,15 +298,12 @@ impl ReleaseJob {
 
     /// Waits, unless a caller joins the release or the limit comes first.
     async fn until_joined<T>(&self, limit: Instant, wait: impl Future<Output = T>) -> Wait<T> {
-        let joined = self.entry.joined(self.owner);
-        let waited = tokio::select! {
+        tokio::select! {
             biased;
             done = wait => Wait::Done(done),
-            () = joined => Wait::Joined,
+            () = self.entry.joined(self.owner) => Wait::Joined,
             () = tokio::time::sleep_until(limit) => Wait::TooLate,
-        };
-        self.entry.goes_on(self.owner);
-        waited
+        }
     }
 
     fn reconciled(&self, field: &str, count: u32) {

@@ -101,6 +101,32 @@ fn without_the_right_to_call_scripts_nothing_is_tried_again() {
     });
 }
 
+/// The second unlock joins while the first is refused for good (seed 432): it was told that there is no runtime.
+#[test]
+fn an_unlock_that_joins_a_release_that_is_given_up_has_its_error() {
+    play(true, async |fixture| {
+        let lock_of = fixture.task(0);
+        let outer = lock_of.lock().await.expect("free");
+        let inner = lock_of.lock().await.expect("re-entered");
+        fixture.world.deny(0, "evalsha", true);
+        fixture.world.hold_answers(0, true);
+        let first = begin(inner.unlock()).await;
+        tokio::time::sleep(ms(5)).await;
+        let second = begin(outer.unlock()).await;
+        fixture.world.hold_answers(0, false);
+        for unlock in [first, second] {
+            let refused = unlock.await.expect("no panic");
+            assert!(
+                matches!(refused, Err(Error::PermissionDenied { .. })),
+                "{refused:?}"
+            );
+        }
+        let stats = fixture.client.stats();
+        assert_eq!((stats.releasing, stats.given_up_total), (0, 1));
+        fixture.world.deny(0, "evalsha", false);
+    });
+}
+
 #[test]
 fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
     play(true, async |fixture| {
