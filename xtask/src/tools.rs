@@ -217,38 +217,6 @@ pub fn files() -> Result<Vec<PathBuf>, Problem> {
         .collect())
 }
 
-/// Every member of the workspace with every feature. All parts of the tests are built so: for another set of features
-/// cargo compiles the library and its dependencies once more.
-pub const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
-
-/// Builds a program as the tests are built; returns where it is.
-pub fn program(name: &str) -> Result<PathBuf, Problem> {
-    let built = cargo(&["build", "--quiet", "--bin", name])
-        .args(EVERYTHING)
-        // Without a test, cargo leaves out the features that only dev-dependencies turn on.
-        .args(["--test", "lock"])
-        .status();
-    if built.is_ok_and(|status| status.success()) {
-        Ok(self::built(name))
-    } else {
-        Err(Problem::failed(format!("{name} does not build")))
-    }
-}
-
-/// The files that git knows, or would with `git add`, without those that are deleted.
-pub fn files() -> Result<Vec<PathBuf>, Problem> {
-    let listed = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
-        .output()
-        .map_err(|error| Problem::to_do(format!("git does not run ({error}): install git")))?;
-    Ok(String::from_utf8_lossy(&listed.stdout)
-        .lines()
-        .map(PathBuf::from)
-        .filter(|file| root().join(file).is_file())
-        .collect())
-}
-
 /// A server of our own on a free port, ended with its handle.
 pub struct Server {
     child: Child,
