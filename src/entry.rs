@@ -105,7 +105,7 @@ struct State {
     holds: Few<HoldId, Arc<HoldStatus>>,
     waiters: Few<WaiterId, Arc<Notify>>,
     /// Unlocks that wait for their outcome.
-    unlocks: Few<HoldId, oneshot::Sender<Result<(), Error>>>,
+    unlocks: Few<HoldId, OutcomeCell>,
     /// Itself, while the core remembers an owner.
     itself: Option<Arc<Entry>>,
 }
@@ -128,7 +128,7 @@ struct Deferred {
     effects: Effects,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<Notify>; 2]>,
-    unlocked: SmallVec<[(oneshot::Sender<Result<(), Error>>, Unlocked); 1]>,
+    unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
     itself: Option<Arc<Entry>>,
@@ -419,6 +419,8 @@ impl Entry {
         due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
     }
 }
+
+type OutcomeCell = oneshot::Sender<Result<(), Error>>;
 
 /// The outcome of an unlock that is under way.
 pub(crate) type Outcome = oneshot::Receiver<Result<(), Error>>;
