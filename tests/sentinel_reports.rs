@@ -99,7 +99,7 @@ impl FakeSentinel {
         self.proxy.seen().iter().filter(is_it).count()
     }
 
-    /// Waits until it is asked this once more.
+    /// Waits until it is asked this again.
     async fn is_asked(&self, what: &str) {
         let before = self.asked(what);
         eventually(what, ms(25_000), || self.asked(what) > before).await;

@@ -18,22 +18,11 @@ use std::time::Duration;
 use super::LockCore;
 use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
-use super::op::{Grant, Pass};
+use super::op::{Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, Row, Waiter};
 use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, ThreadId, Time, Total, WaiterId};
-
-/// What became of a pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passed {
-    /// The receiver has the field.
-    Moved {
-        sent_at: Time,
-    },
-    NotExecuted,
-    Unknown,
-}
 
 impl LockCore {
     /// A repetition of a pass says the same again.

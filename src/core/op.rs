@@ -117,6 +117,17 @@ pub(super) struct Pass {
     pub(super) op: OpId,
 }
 
+/// What became of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// The receiver has the field.
+    Moved {
+        sent_at: Time,
+    },
+    NotExecuted,
+    Unknown,
+}
+
 impl Release {
     pub(super) fn new(id: OpId, give_up_at: Time) -> Self {
         Self {

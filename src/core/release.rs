@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockCore;
-use super::handover::Passed;
-use super::op::{Op, Sent};
+use super::op::{Op, Passed, Sent};
 use super::owner_state::{Context, OwnerState};
 use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, Unlocked};
 

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId, Time,
-    Total,
+    Ending, HoldId, Life, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId,
+    Time, Total,
 };
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
@@ -92,9 +93,18 @@ async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> 
         let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_FIRST;
         match tokio::time::timeout_at(limit, &mut outcome).await {
             Ok(Ok(outcome)) => return outcome,
-            Ok(Err(_)) if shared.is_closed() => return Err(Error::Closed),
-            Ok(Err(_)) => return Err(Error::NoRuntime),
             Err(_) => {}
+            // Its job is gone.
+            Ok(Err(_)) => {
+                return Err(match shared.life() {
+                    Life::Closed => Error::Closed,
+                    Life::Gone => Error::NoRuntime,
+                    Life::Open | Life::Closing => {
+                        let text = "the release was given up: the lease frees the lock";
+                        entry.route().no_answer(Operation::Unlocking, text)
+                    }
+                });
+            }
         }
         match entry.peek(|core| core.moved_at(owner)) {
             Some(moved) if moved > since => since = moved,
@@ -245,23 +255,21 @@ impl ReleaseJob {
             // Read each time: a release that has joined moves it.
             let give_up_at = shared.clock.instant(give_up_at);
             let problem = failed.as_ref().or(no_place.as_ref());
-            if let Some(problem) = problem.filter(|_| Instant::now() >= give_up_at) {
+            let is_over = Instant::now() >= give_up_at && awaited.is_none();
+            if let Some(problem) = problem.filter(|_| is_over) {
                 return self.give_up(&field, problem);
             }
             // A caller that waits does not queue with those that nobody waits for.
             let permit = match awaited {
                 Some(_) => None,
-                None => {
-                    let permit = entry.route().bulk(Bulk::Releases);
-                    match self.until_joined(give_up_at, permit).await {
-                        Wait::Done(permit) => permit,
-                        Wait::Joined => continue,
-                        Wait::TooLate => {
-                            no_place = Some("earlier releases have no answer yet".to_owned());
-                            continue;
-                        }
+                None => match self.place(give_up_at).await {
+                    Wait::Done(permit) => permit,
+                    Wait::Joined => continue,
+                    Wait::TooLate => {
+                        no_place = Some("earlier releases have no answer yet".to_owned());
+                        continue;
                     }
-                }
+                },
             };
             let (doing, retry) = how_to_send(shared, awaited);
             let answer = send(&entry, (owner, id), &field, doing, retry).await;
@@ -294,6 +302,11 @@ impl ReleaseJob {
                 .await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    async fn place(&self, limit: Instant) -> Wait<Option<OwnedSemaphorePermit>> {
+        let place = self.entry.route().bulk(Bulk::Releases);
+        self.until_joined(limit, place).await
     }
 
     /// Waits, unless a caller joins the release or the limit comes first.

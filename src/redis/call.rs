@@ -32,6 +32,6 @@ pub(crate) struct Call<T> {
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
-    /// What a reply says to a call of so many keys; `None`: the script cannot have given it.
+    /// What a reply says to a call with this many keys; `None`: the script cannot have given it.
     pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }

@@ -186,7 +186,7 @@ pub fn target() -> PathBuf {
 }
 
 /// Every member of the workspace with every feature. All parts of the tests are built so: for another set of features
-/// cargo compiles the library and its dependencies once more.
+/// cargo compiles the library and its dependencies again.
 pub const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
 
 /// Builds a program as the tests are built; returns where it is.

@@ -95,7 +95,7 @@ pub(super) const FIRST: [Part; 9] = [
 
 /// What `--all` adds.
 pub(super) const REST: [Part; 4] = [
-    // It builds the library once more.
+    // It builds the library again.
     Part::new("attribute: mistakes are refused", &["refused"]),
     Part::new("test kit", &["kit", "readme"]),
     Part::new("service", &["service"]),

@@ -150,7 +150,7 @@ impl Report {
         self.add(name, took, result, (passed.into(), (!passed).into()));
     }
 
-    /// A part of which so many passed and failed.
+    /// A part of which this many passed and failed.
     pub fn counted(&mut self, name: &str, took: Duration, passed: u32, failed: u32) {
         let result = format!("{passed} passed, {failed} failed");
         self.add(name, took, &result, (passed, failed));

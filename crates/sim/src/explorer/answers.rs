@@ -303,7 +303,7 @@ impl State {
             match sent.sender {
                 Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
                 Sender::Caller(nth) => self.cancel(nth),
-                // While a caller waits it is sent once more.
+                // While a caller waits it is sent again.
                 Sender::Job(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
                     self.send_release_as(owner, job, true);
                     self.mark_repeated(&sent);

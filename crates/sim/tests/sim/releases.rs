@@ -127,6 +127,34 @@ fn an_unlock_that_joins_a_release_that_is_given_up_has_its_error() {
     });
 }
 
+/// The process stands still until the lease is over (seed 35,467): the first attempt has no answer, and the second
+/// unlock, which had joined, was told that there is no runtime.
+#[test]
+fn an_unlock_that_joins_a_release_is_sent_although_the_lease_is_over() {
+    play(true, async |fixture| {
+        let lock_of = fixture.task(0);
+        let outer = lock_of.lock().await.expect("free");
+        let inner = lock_of.lock().await.expect("re-entered");
+        fixture.world.hold_answers(0, true);
+        let first = begin(inner.unlock()).await;
+        tokio::time::sleep(ms(5)).await;
+        let second = begin(outer.unlock()).await;
+        tokio::time::advance(ms(60_000)).await;
+        fixture.world.hold_answers(0, false);
+        for unlock in [first, second] {
+            let outcome = unlock.await.expect("no panic");
+            assert!(
+                matches!(
+                    outcome,
+                    Ok(()) | Err(Error::NoAnswer { .. } | Error::Lost { .. })
+                ),
+                "{outcome:?}"
+            );
+        }
+        assert_eq!(fixture.client.stats().releasing, 0);
+    });
+}
+
 #[test]
 fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
     play(true, async |fixture| {
