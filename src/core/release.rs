@@ -75,6 +75,10 @@ impl LockCore {
                 if taken_out {
                     own.unlocks.insert(hold, false);
                     own.release(cx);
+                    if own.op.release().is_some() {
+                        // Its own time begins now, however long the release has been failing.
+                        own.moved_at = cx.now;
+                    }
                 }
                 Ok(taken_out)
             })

@@ -346,6 +346,23 @@ fn an_attempt_that_fails_fails_only_the_unlocks_that_were_part_of_it() {
     assert_eq!(fixture.unlocked(&second, 0, None), Ok(()));
 }
 
+/// The server was away for longer than a command timeout, and a background release has failed meanwhile.
+#[test]
+fn an_unlock_that_joins_a_failing_release_has_a_command_timeout_of_its_own() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let op = fixture.drop_hold(A, inner);
+    assert_eq!(fixture.job_sends(A, op).0, 1);
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.unanswered(A);
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.unlock(A, outer);
+    match fixture.next_of(A, op) {
+        ReleaseStep::Send { awaited, .. } => assert_eq!(awaited, Some(fixture.now)),
+        ReleaseStep::Done => panic!("the unlock is not sent"),
+    }
+}
+
 #[test]
 fn unlocks_that_find_nothing_report_the_loss() {
     let mut fixture = Fixture::new();
