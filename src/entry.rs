@@ -8,7 +8,7 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a job needs nobody else.
 
-use std::pin::pin;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,8 +36,8 @@ pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Timers<Entry>,
     pub(crate) table: Table<Entry>,
-    /// A caller has joined a release that was under way: its job may be waiting for something.
-    joined: Notify,
+    /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
+    waiting_jobs: Mutex<BTreeMap<(u64, ThreadId), Arc<Notify>>>,
     ids: AtomicU64,
     /// Spawns the job of a release.
     start_job: fn(Arc<Entry>, ThreadId, OpId),
@@ -50,7 +50,7 @@ impl Locks {
             shared,
             timers,
             table: Table::default(),
-            joined: Notify::new(),
+            waiting_jobs: Mutex::default(),
             ids: AtomicU64::new(0),
             start_job,
         }
@@ -343,28 +343,38 @@ impl Entry {
             // Its cell is there before the mutex is free, so that no outcome can be missed.
             let (cell, outcome) = oneshot::channel();
             state.unlocks.insert(hold, cell);
-            Ok((!out.jobs.is_empty(), Some(outcome)))
+            let begins = out.jobs.iter().any(|(of, _)| *of == owner);
+            Ok((begins, Some(outcome)))
         })?;
         if !begins {
-            self.locks.joined.notify_waiters();
+            let waiting = self.locks.waiting_jobs.lock();
+            let job = waiting.get(&(self.id, owner)).cloned();
+            drop(waiting);
+            job.iter().for_each(|job| job.notify_one());
         }
         Ok(outcome)
     }
 
-    /// Waits until a caller waits for the release of this owner that is under way.
+    /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
     pub(crate) async fn joined(&self, owner: ThreadId) {
-        loop {
-            let mut joined = pin!(self.locks.joined.notified());
-            joined.as_mut().enable();
-            if self.peek(|core| core.is_awaited(owner)) {
-                return;
-            }
-            joined.await;
+        let key = (self.id, owner);
+        let _registered = WaitingJob {
+            locks: &self.locks,
+            key,
+        };
+        let joined = Arc::new(Notify::new());
+        self.locks
+            .waiting_jobs
+            .lock()
+            .insert(key, Arc::clone(&joined));
+        // Registered before it looks, so that no caller is missed.
+        while !self.peek(|core| core.is_awaited(owner)) {
+            joined.notified().await;
         }
     }
 
     /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is
-    /// given up, and all of them have failed. Returns whether there were any, which have the error then.
+    /// given up, and all of them have failed. Returns whether a caller has the error.
     pub(crate) fn release_failed(
         self: &Arc<Self>,
         owner: ThreadId,
@@ -382,13 +392,17 @@ impl Entry {
             }
             let failed = out.unlocked.drain(..);
             failed
-                .filter_map(|(hold, _)| state.unlocks.remove(&hold))
+                .filter_map(|(hold, outcome)| {
+                    debug_assert_eq!(outcome, Unlocked::Failed);
+                    state.unlocks.remove(&hold)
+                })
                 .collect()
         });
-        let reported = !failed.is_empty();
+        let mut reported = false;
         for unlock in failed {
             let error = error.for_another_caller(Operation::Unlocking);
-            isolated(|| _ = unlock.send(Err(error)));
+            // Its future may be dropped by now.
+            isolated(|| reported |= unlock.send(Err(error)).is_ok());
         }
         reported
     }
@@ -417,6 +431,18 @@ impl Entry {
             .zip(set)
             .map(|(due, set)| due.since(set).max(set.since(due)));
         due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
+    }
+}
+
+/// A job that waits, until it is dropped.
+struct WaitingJob<'a> {
+    locks: &'a Locks,
+    key: (u64, ThreadId),
+}
+
+impl Drop for WaitingJob<'_> {
+    fn drop(&mut self) {
+        self.locks.waiting_jobs.lock().remove(&self.key);
     }
 }
 

@@ -12,7 +12,8 @@
 //!
 //! A release is driven by one job, which has at most one send under way. Each send says the count of its
 //! moment, so a later release is never undone by a late one, and whatever happened before is included. The
-//! job ends when Redis has confirmed the count, or when the lease is over and has done its work.
+//! job ends when Redis has confirmed the count or refused it for good, when the lease is over and has done its
+//! work, or with the client or its runtime.
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
@@ -126,6 +127,17 @@ pub(super) enum Passed {
     },
     NotExecuted,
     Unknown,
+}
+
+/// How far an unlock has come that has no outcome yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Unlocking {
+    /// It has joined the release during an attempt, or waits for an acquire.
+    Joined,
+    /// A send of the attempt under way includes it, but the attempt had begun before.
+    Sent,
+    /// The attempt under way is made for it: it has its outcome with that.
+    Attempted,
 }
 
 impl Release {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hold::Loss;
-use super::op::{Acquire, Op, Release};
+use super::op::{Acquire, Op, Release, Unlocking};
 use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
@@ -31,10 +31,10 @@ pub(super) struct OwnerState {
     pub(super) generation: Generation,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
-    /// Holds that were unlocked, and whose unlocks have no outcome yet; and whether they are part of the attempt
-    /// under way.
-    pub(super) unlocks: Few<HoldId, bool>,
-    /// When an operation of this owner last began or ended: what comes after it waits from then on.
+    /// Holds that were unlocked, and whose unlocks have no outcome yet.
+    pub(super) unlocks: Few<HoldId, Unlocking>,
+    /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from
+    /// then on.
     pub(super) moved_at: Time,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
@@ -201,17 +201,17 @@ impl OwnerState {
         }
     }
 
-    /// The unlocks that are part of the attempt under way, or all of them, have their outcome.
+    /// These unlocks have their outcome.
     pub(super) fn end_unlocks(
         &mut self,
-        ends: impl Fn(bool) -> bool,
+        ends: impl Fn(Unlocking) -> bool,
         outcome: Unlocked,
         cx: &mut Context<'_>,
     ) {
         let unlocks = self
             .unlocks
             .iter()
-            .filter(|(_, attempted)| ends(**attempted));
+            .filter(|(_, unlocking)| ends(**unlocking));
         let ended: SmallVec<[HoldId; 1]> = unlocks.map(|(hold, _)| *hold).collect();
         for hold in &ended {
             self.unlocks.remove(hold);
@@ -324,9 +324,9 @@ impl OwnerState {
         self.tenure.visit(visitor);
         self.op.visit(visitor);
         let unlocks = std::mem::take(&mut self.unlocks).into_iter();
-        let visited = unlocks.map(|(mut hold, attempted)| {
+        let visited = unlocks.map(|(mut hold, unlocking)| {
             hold.visit(visitor);
-            (hold, attempted)
+            (hold, unlocking)
         });
         self.unlocks = visited.collect();
         let seen = match &mut self.op {

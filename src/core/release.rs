@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockCore;
-use super::op::{Op, Passed, Sent};
+use super::op::{Op, Passed, Sent, Unlocking};
 use super::owner_state::{Context, OwnerState};
 use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, Unlocked};
 
@@ -73,7 +73,7 @@ impl LockCore {
                 }
                 let taken_out = own.take_out(hold, cx);
                 if taken_out {
-                    own.unlocks.insert(hold, false);
+                    own.unlocks.insert(hold, Unlocking::Joined);
                     own.release(cx);
                     if own.op.release().is_some() {
                         // Its own time begins now, however long the release has been failing.
@@ -145,7 +145,8 @@ impl LockCore {
         self.owners.get(owner).map_or(0, |own| own.tenure.target())
     }
 
-    /// When an operation of this owner last began or was answered. `None`: none is under way.
+    /// When an operation of this owner last began or was answered, or an unlock joined it. `None`: none is under
+    /// way.
     pub fn moved_at(&self, owner: ThreadId) -> Option<Time> {
         let own = self.owners.get(owner)?;
         (!own.op.is_idle()).then_some(own.moved_at)
@@ -206,7 +207,7 @@ impl LockCore {
                 if let Some(release) = own.op.release_mut() {
                     release.sent = Some(Sent { target, in_time });
                 }
-                own.attempts_unlocks();
+                own.moves_unlocks(Unlocking::Joined, Unlocking::Sent);
                 pass.unwrap_or_else(|| ReleaseSend::Count {
                     target,
                     lease: own.tenure.promised(now, &rules),
@@ -330,7 +331,10 @@ impl OwnerState {
             None => Unlocked::Released,
         };
         self.moved_at = cx.now;
-        self.end_unlocks(|attempted| attempted, outcome, cx);
+        // Without the field there is nothing to send for those that have joined.
+        let ends_all = gone.is_some() && !self.tenure.is_held();
+        let ends = |unlocking| ends_all || unlocking != Unlocking::Joined;
+        self.end_unlocks(ends, outcome, cx);
         match gone {
             None if target == self.tenure.target() => self.mark_in_sync(),
             None => {}
@@ -350,7 +354,9 @@ impl OwnerState {
             release.note_unanswered();
         }
         release.sent = None;
-        self.end_unlocks(|attempted| attempted, Unlocked::Failed, cx);
+        let attempted = |unlocking| unlocking == Unlocking::Attempted;
+        self.end_unlocks(attempted, Unlocked::Failed, cx);
+        self.moves_unlocks(Unlocking::Sent, Unlocking::Joined);
         if !self.unlocks.is_empty() {
             // Their time begins with the next attempt.
             self.moved_at = cx.now;
@@ -372,7 +378,7 @@ impl OwnerState {
             true => cx.now + self.tenure.lease_max(),
             false => give_up_at,
         };
-        self.attempts_unlocks();
+        self.moves_unlocks(Unlocking::Joined, Unlocking::Attempted);
         ReleaseStep::Send {
             field: Arc::clone(&self.field),
             give_up_at,
@@ -380,10 +386,10 @@ impl OwnerState {
         }
     }
 
-    /// An attempt begins, or is made again: it includes what was unlocked so far.
-    fn attempts_unlocks(&mut self) {
+    fn moves_unlocks(&mut self, from: Unlocking, to: Unlocking) {
         let unlocks = self.unlocks.values_mut();
-        unlocks.for_each(|attempted| *attempted = true);
+        let unlocks = unlocks.filter(|unlocking| **unlocking == from);
+        unlocks.for_each(|unlocking| *unlocking = to);
     }
 
     /// Redis has the count, and each unlock its outcome.

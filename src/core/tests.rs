@@ -346,6 +346,26 @@ fn an_attempt_that_fails_fails_only_the_unlocks_that_were_part_of_it() {
     assert_eq!(fixture.unlocked(&second, 0, None), Ok(()));
 }
 
+/// The attempt of the first waits for a connection: its send includes the second, whose time has only begun.
+#[test]
+fn an_unlock_that_joins_an_attempt_which_is_built_late_has_one_of_its_own() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let first = fixture.unlock(A, inner);
+    let op = fixture.release_of(A);
+    assert!(matches!(fixture.next_of(A, op), ReleaseStep::Send { .. }));
+    let second = fixture.unlock(A, outer);
+    assert_eq!(fixture.release_sent(A), 0);
+    fixture.unanswered(A);
+    assert_eq!(fixture.out.unlocked[..], [(first.hold, Unlocked::Failed)]);
+    assert_eq!(fixture.job_sends(A, op).0, 0);
+    assert_eq!(
+        fixture.unlocked(&second, 0, GONE),
+        Ok(()),
+        "freed by the send before"
+    );
+}
+
 /// The server was away for longer than a command timeout, and a background release has failed meanwhile.
 #[test]
 fn an_unlock_that_joins_a_failing_release_has_a_command_timeout_of_its_own() {

@@ -1,19 +1,20 @@
 //! The release protocol: unlocks that wait for an outcome, and the one job of a release that sends.
 //!
 //! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
-//! happened before is included. The job ends when Redis has confirmed the count, or when the lease is over
-//! and has done its work. It needs no caller: an unlock that is dropped, or not polled, holds up nothing.
+//! happened before is included. The job ends when Redis has confirmed the count or refused it for good, or when
+//! the lease is over and has done its work. It needs no caller: an unlock that is dropped, or not polled, holds up nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, Life, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId,
-    Time, Total,
+    Ending, HoldId, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId, Time,
+    Total,
 };
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
@@ -88,27 +89,25 @@ impl OpenHold {
 /// owner before it, such as a nested acquire.
 async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> Result<(), Error> {
     let shared = entry.shared();
+    let ended = |outcome: Result<Result<(), Error>, _>| {
+        // Its job is gone, with its runtime.
+        let gone = |_: RecvError| match shared.is_closed() {
+            true => Error::Closed,
+            false => Error::NoRuntime,
+        };
+        outcome.map_err(gone)?
+    };
     let mut since = shared.clock.now();
     loop {
         let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_FIRST;
-        match tokio::time::timeout_at(limit, &mut outcome).await {
-            Ok(Ok(outcome)) => return outcome,
-            Err(_) => {}
-            // Its job is gone.
-            Ok(Err(_)) => {
-                return Err(match shared.life() {
-                    Life::Closed => Error::Closed,
-                    Life::Gone => Error::NoRuntime,
-                    Life::Open | Life::Closing => {
-                        let text = "the release was given up: the lease frees the lock";
-                        entry.route().no_answer(Operation::Unlocking, text)
-                    }
-                });
-            }
+        if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
+            return ended(outcome);
         }
         match entry.peek(|core| core.moved_at(owner)) {
+            // It is known, and on its way.
+            None => return ended(outcome.await),
             Some(moved) if moved > since => since = moved,
-            _ => break,
+            Some(_) => break,
         }
     }
     let text = match entry.peek(|core| core.waits_for_acquire(owner)) {

@@ -14,7 +14,6 @@ pub(crate) struct Answer<T> {
     pub(crate) value: T,
     /// Before the answered send; leases count from here.
     pub(crate) sent_at: Instant,
-    /// Before the first send.
     /// Where it came from.
     pub(crate) way: RoutedLink,
 }

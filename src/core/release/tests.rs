@@ -160,7 +160,8 @@ fn a_loss_that_an_unlock_finds_is_counted_once_and_reported() {
     // Without an answer it is no loss.
     let hold = fixture.lock(A);
     fixture.unlock(A, hold);
-    fixture.release_sent(A);
+    let op = fixture.release_of(A);
+    fixture.job_sends(A, op);
     fixture.unanswered(A);
     assert_eq!(lost(&fixture), (vec![(Total::Released, 1)], 0));
 }
