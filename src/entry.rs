@@ -330,29 +330,31 @@ impl Entry {
         taken
     }
 
-    /// Begins an unlock. `None`: the hold was released before.
+    /// Begins an unlock, and returns the release that begins with it: the caller starts its job. `None`: the hold
+    /// was released before.
     pub(crate) fn unlock(
         self: &Arc<Self>,
         owner: ThreadId,
         hold: HoldId,
-    ) -> Result<Option<Outcome>, LossReason> {
-        let (begins, outcome) = self.step_with(|state, now, out| {
+    ) -> Result<Option<(Option<OpId>, Outcome)>, LossReason> {
+        let unlock = self.step_with(|state, now, out| {
             if !state.core.unlock(now, owner, hold, out)? {
-                return Ok((true, None));
+                return Ok(None);
             }
             // Its cell is there before the mutex is free, so that no outcome can be missed.
             let (cell, outcome) = oneshot::channel();
             state.unlocks.insert(hold, cell);
-            let begins = out.jobs.iter().any(|(of, _)| *of == owner);
-            Ok((begins, Some(outcome)))
+            let begins = out.jobs.iter().position(|(of, _)| *of == owner);
+            let release = begins.map(|nth| out.jobs.remove(nth).1);
+            Ok(Some((release, outcome)))
         })?;
-        if !begins {
+        if let Some((None, _)) = unlock {
             let waiting = self.locks.waiting_jobs.lock();
             let job = waiting.get(&(self.id, owner)).cloned();
             drop(waiting);
             job.iter().for_each(|job| job.notify_one());
         }
-        Ok(outcome)
+        Ok(unlock)
     }
 
     /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.

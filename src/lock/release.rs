@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -73,7 +74,12 @@ impl OpenHold {
         let unlock = entry.unlock(self.owner, self.hold);
         self.open = false;
         match unlock {
-            Ok(Some(outcome)) => unlocked(&entry, self.owner, outcome).await,
+            Ok(Some((release, outcome))) => {
+                if let Some(id) = release {
+                    start_here(&entry, self.owner, id).await;
+                }
+                unlocked(&entry, self.owner, outcome).await
+            }
             Err(reason) => Err(Error::lost(lock, reason)),
             Ok(None) => Err(match status.and_then(|status| status.ending()) {
                 Some(Ending::Lost(reason)) => Error::lost(lock, reason),
@@ -206,6 +212,23 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
         gone,
         sent_at: shared.clock.time(answer.sent_at),
         others_listen,
+    }
+}
+
+/// Starts the job of a release whose caller waits. It is polled once in place, so that its script is on its way
+/// before another thread has to be woken for it.
+async fn start_here(entry: &Arc<Entry>, owner: ThreadId, id: OpId) {
+    let job = ReleaseJob {
+        entry: Arc::clone(entry),
+        owner,
+        id,
+        open: true,
+    };
+    let mut job = Box::pin(job.run());
+    let is_over =
+        std::future::poll_fn(|context| Poll::Ready(job.as_mut().poll(context).is_ready())).await;
+    if !is_over {
+        entry.shared().runtime.spawn(job);
     }
 }
 
