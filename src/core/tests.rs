@@ -175,7 +175,7 @@ impl Fixture {
         self.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
     }
 
-    /// Nobody knows whether the latest send was executed.
+    /// The latest send has no reply, and may have been executed.
     pub(super) fn unanswered(&mut self, owner: ThreadId) {
         let op = self.release_of(owner);
         self.step(|core, now, out| core.release_failed(now, owner, op, true, out));
@@ -289,7 +289,7 @@ fn a_release_that_frees_nothing_is_no_reason_for_a_gone_field() {
     assert_eq!(
         fixture.unlocked(&unlock, 0, GONE),
         Err(LossReason::Gone),
-        "the first send has only lowered the count: somebody else has freed the lock"
+        "the first send has only lowered the count: another client has freed the lock"
     );
 }
 
@@ -394,7 +394,7 @@ fn unlocks_that_find_nothing_report_the_loss() {
     assert_eq!(fixture.out.events.len(), 1);
 }
 
-/// A send is refused, and somebody deletes the key.
+/// A send is refused, and another client deletes the key.
 #[test]
 fn a_release_that_was_not_executed_is_no_reason_for_a_gone_field() {
     let mut fixture = Fixture::new();

@@ -127,8 +127,8 @@ async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> 
 const ERROR_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs `release.lua` for one release of an owner, each send with the count of its moment, which is
-/// returned with the answer; or `pass.lua`, if another caller of this client gets the lock. A pass that is refused has moved nothing,
-/// and becomes the release that it replaced, in the time that is left.
+/// returned with the answer; or `pass.lua`, if another caller of this client gets the lock. A pass that is
+/// refused has moved nothing, and becomes the release that it replaced, in the time that is left.
 async fn send(
     entry: &Arc<Entry>,
     (owner, op): (ThreadId, OpId),
@@ -204,7 +204,7 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
         Released::Taken => (Some(LossReason::Taken), 0),
         Released::NotALock => (Some(LossReason::Changed), 0),
     };
-    // The registry of channels is asked only if somebody listens. Of a cluster the server that answers does
+    // The registry of channels is asked only if a client listens. Of a cluster the server that answers does
     // not know who listens at the others.
     let others_listen = shared.redis.is_cluster()
         || receivers > 0 && receivers > shared.channels.own_listeners(channel);
@@ -281,7 +281,7 @@ impl ReleaseJob {
             if let Some(problem) = problem.filter(|_| is_over) {
                 return self.give_up(&field, problem);
             }
-            // A caller that waits does not queue with those that nobody waits for.
+            // A release that a caller waits for does not queue with the others.
             let permit = match awaited {
                 Some(_) => None,
                 None => match self.place(give_up_at).await {

@@ -1,4 +1,4 @@
-//! What becomes of detached holds, of limits, and of releases that somebody else goes on with.
+//! What becomes of detached holds, of limits, and of releases that are given up.
 
 use std::time::Duration;
 
