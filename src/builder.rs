@@ -12,7 +12,7 @@ use crate::client_handle::ClientHandle;
 use crate::core::{HandOver, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
-use crate::lock::release::start_job;
+use crate::lock::release::release_job;
 use crate::measure;
 use crate::redis::{Credentials, Redis, Settings, Tls, Wanted};
 use crate::renewal;
@@ -336,7 +336,7 @@ impl LockClientBuilder {
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
         let shared = Shared::new(id, config, runtime, redis);
-        let locks = Arc::new(Locks::new(Arc::new(shared), start_job));
+        let locks = Arc::new(Locks::new(Arc::new(shared), release_job));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle {

@@ -20,6 +20,7 @@ use crate::core::{
     Admission, Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Rejected,
     Terms, ThreadId, Time, Unlocked, WaiterId,
 };
+use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
 use crate::few::Few;
 use crate::measure;
@@ -38,21 +39,27 @@ pub(crate) struct Locks {
     pub(crate) table: Table<Entry>,
     /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
     waiting_jobs: Mutex<BTreeMap<(u64, ThreadId), Arc<Notify>>>,
+    pub(crate) driven: Arc<Driven>,
     ids: AtomicU64,
-    /// Spawns the job of a release.
-    start_job: fn(Arc<Entry>, ThreadId, OpId),
+    /// Makes the job of a release.
+    release_job: fn(Arc<Entry>, ThreadId, OpId) -> Job,
 }
 
 impl Locks {
-    pub(crate) fn new(shared: Arc<Shared>, start_job: fn(Arc<Entry>, ThreadId, OpId)) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        release_job: fn(Arc<Entry>, ThreadId, OpId) -> Job,
+    ) -> Self {
         let timers = Timers::new(shared.runtime.clone());
+        let driven = Driven::new(shared.runtime.clone(), shared.command_timeout());
         Self {
             shared,
             timers,
             table: Table::default(),
             waiting_jobs: Mutex::default(),
+            driven: Arc::new(driven),
             ids: AtomicU64::new(0),
-            start_job,
+            release_job,
         }
     }
 
@@ -235,7 +242,7 @@ impl Entry {
             isolated(|| shared.tally.announce());
         }
         for (owner, job) in &effects.jobs {
-            (self.locks.start_job)(Arc::clone(self), *owner, *job);
+            shared.runtime.spawn(self.release_job(*owner, *job));
         }
         for event in &effects.events {
             self.log(event);
@@ -244,6 +251,10 @@ impl Entry {
             shared.totals.count(*total, *amount);
             measure::count(*total, *amount);
         }
+    }
+
+    pub(crate) fn release_job(self: &Arc<Self>, owner: ThreadId, id: OpId) -> Job {
+        (self.locks.release_job)(Arc::clone(self), owner, id)
     }
 
     fn set_timer(self: &Arc<Self>, owner: ThreadId) {
@@ -330,7 +341,7 @@ impl Entry {
         taken
     }
 
-    /// Begins an unlock, and returns the release that begins with it: the caller starts its job. `None`: the hold
+    /// Begins an unlock, and returns the release that begins with it: the caller drives its job. `None`: the hold
     /// was released before.
     pub(crate) fn unlock(
         self: &Arc<Self>,

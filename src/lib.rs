@@ -73,6 +73,7 @@ mod builder;
 mod client;
 mod client_handle;
 mod core;
+mod driven;
 mod entry;
 mod error;
 mod few;

@@ -78,6 +78,9 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     async move {
         let locks = &ends_holds.locks;
         let by_slot = Arc::new(AtomicBool::new(false));
+        let Some(driven) = locks.upgrade().map(|locks| Arc::clone(&locks.driven)) else {
+            return;
+        };
         let switches = locks
             .upgrade()
             .and_then(|locks| locks.shared.redis.switches());
@@ -91,6 +94,10 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     Some((locks, fired)) => due(&locks, fired, by_slot.load(Ordering::Relaxed)),
                     None => return,
                 },
+                jobs = driven.unpolled() => {
+                    jobs.into_iter().for_each(|job| driven.spawn(job));
+                    Vec::new()
+                }
                 routes = next_switch(switches.as_deref()) => match locks.upgrade() {
                     Some(locks) => {
                         recheck.begin(&locks, &routes);

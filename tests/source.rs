@@ -243,7 +243,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
     (
         "entry",
         &[
-            "core", "few", "redis", "shared", "table", "timers", "runtime", "measure",
+            "core", "driven", "few", "redis", "shared", "table", "timers", "runtime", "measure",
         ],
     ),
     (
@@ -258,6 +258,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "owner",
             "wait",
             "client_handle",
+            "driven",
             "hold_handle",
             "measure",
             "runtime",

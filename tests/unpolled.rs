@@ -1,4 +1,4 @@
-//! A queued call whose future is kept and not polled holds up nobody else for long.
+//! A call whose future is kept and not polled holds up nobody else for long.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -89,4 +89,32 @@ async fn a_head_that_has_not_subscribed_is_passed_over() {
 #[tokio::test]
 async fn a_head_that_waits_is_passed_over() {
     the_next_is_served_behind_a_head_at(Stage::Waiting).await;
+}
+
+/// Its job is sent by its client, and the next caller is in another one.
+#[tokio::test]
+async fn an_unlock_without_a_reply_that_is_not_polled_is_sent_again() {
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let proxy = Proxy::start(server.port).await;
+    let builder = LockClient::builder().command_timeout(COMMAND);
+    let ours = builder.connect(&proxy.url()).await.expect("it answers");
+    let guard = ours.lock("a").lock().await.expect("free");
+    proxy.hold_commands(|command| command[0].eq_ignore_ascii_case("evalsha"));
+    let mut unlocking = Box::pin(guard.unlock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(unlocking.as_mut().poll(&mut context).is_pending());
+    eventually("it is sent", ms(2_000), || proxy.stuck() == 1).await;
+    proxy.hold_commands(|_| false);
+    proxy.cut_all();
+    let next = within(COMMAND * 2, theirs.lock("a").lock()).await;
+    next.expect("in time")
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    drop(unlocking);
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([theirs]).await;
 }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,6 +16,7 @@ use crate::core::{
     Ending, HoldId, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId, Time,
     Total,
 };
+use crate::driven::Job;
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
 use crate::redis::Bulk;
@@ -75,10 +75,9 @@ impl OpenHold {
         self.open = false;
         match unlock {
             Ok(Some((release, outcome))) => {
-                if let Some(id) = release {
-                    start_here(&entry, self.owner, id).await;
-                }
-                unlocked(&entry, self.owner, outcome).await
+                let job = release.map(|id| entry.release_job(self.owner, id));
+                let unlocked = unlocked(&entry, self.owner, outcome);
+                entry.locks.driven.drive(job, unlocked).await
             }
             Err(reason) => Err(Error::lost(lock, reason)),
             Ok(None) => Err(match status.and_then(|status| status.ending()) {
@@ -215,36 +214,18 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
     }
 }
 
-/// Starts the job of a release whose caller waits. It is polled once in place, so that its script is on its way
-/// before another thread has to be woken for it.
-async fn start_here(entry: &Arc<Entry>, owner: ThreadId, id: OpId) {
-    let job = ReleaseJob {
-        entry: Arc::clone(entry),
-        owner,
-        id,
-        open: true,
-    };
-    let mut job = Box::pin(job.run());
-    let is_over =
-        std::future::poll_fn(|context| Poll::Ready(job.as_mut().poll(context).is_ready())).await;
-    if !is_over {
-        entry.shared().runtime.spawn(job);
-    }
-}
-
-/// Spawns the release job of an owner. If the runtime is gone, so is the job: the lease frees the
-/// lock.
-pub(crate) fn start_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) {
-    let runtime = entry.shared().runtime.clone();
-    runtime.spawn(
+/// Makes the job of a release. If the runtime is gone, so is the job: the lease frees the lock.
+pub(crate) fn release_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) -> Job {
+    let open = true;
+    Box::pin(
         ReleaseJob {
             entry,
             owner,
             id,
-            open: true,
+            open,
         }
         .run(),
-    );
+    )
 }
 
 /// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core.

@@ -151,6 +151,7 @@ fn an_unlock_that_joins_a_release_is_sent_although_the_lease_is_over() {
                 "{outcome:?}"
             );
         }
+        fixture.rest().await;
         assert_eq!(fixture.client.stats().releasing, 0);
     });
 }

@@ -1,0 +1,218 @@
+//! Jobs of releases that a caller drives: the future of its unlock polls the job in place, so that an answer wakes one
+//! task and not two.
+//!
+//! Between two polls a job is kept here, and not in the caller's future. If the caller leaves, its job is spawned; if
+//! it does not poll its future for a quarter of a command timeout, the renewal task takes the job. So those who wait
+//! for the release have its outcome in time, and a caller that only waits for a slow server loses nothing by it.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::task::Context;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::runtime::Runtime;
+
+/// The job of a release.
+pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(crate) struct Driven {
+    runtime: Runtime,
+    /// For how long a job is left to a caller that does not poll it.
+    limit: Duration,
+    jobs: Mutex<Jobs>,
+    /// A time to look for jobs has been set.
+    begun: Notify,
+}
+
+#[derive(Default)]
+struct Jobs {
+    next: u64,
+    /// With the time when they were last polled.
+    all: HashMap<u64, (Instant, Job)>,
+    /// Left as it is when the last job ends: the next one comes soon, and wakes nobody.
+    look_at: Option<Instant>,
+}
+
+impl Driven {
+    pub(crate) fn new(runtime: Runtime, command_timeout: Duration) -> Self {
+        Self {
+            runtime,
+            limit: command_timeout / 4,
+            jobs: Mutex::default(),
+            begun: Notify::new(),
+        }
+    }
+
+    /// Drives a job while a caller waits.
+    pub(crate) async fn drive<T>(&self, job: Option<Job>, wait: impl Future<Output = T>) -> T {
+        let mut driver = job.map(|job| {
+            let id = self.new_id();
+            self.put(id, job);
+            Driver { driven: self, id }
+        });
+        let mut wait = std::pin::pin!(wait);
+        std::future::poll_fn(|context| {
+            driver.iter_mut().for_each(|driver| driver.poll(context));
+            wait.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Waits for jobs whose caller does not poll them.
+    pub(crate) async fn unpolled(&self) -> Vec<Job> {
+        loop {
+            let look_at = self.jobs.lock().look_at;
+            let Some(look_at) = look_at else {
+                self.begun.notified().await;
+                continue;
+            };
+            tokio::time::sleep_until(look_at).await;
+            let unpolled = self.jobs.lock().take_unpolled(self.limit);
+            if !unpolled.is_empty() {
+                return unpolled;
+            }
+        }
+    }
+
+    pub(crate) fn spawn(&self, job: Job) {
+        self.runtime.spawn(job);
+    }
+
+    fn new_id(&self) -> u64 {
+        let mut jobs = self.jobs.lock();
+        jobs.next += 1;
+        jobs.next
+    }
+
+    fn put(&self, id: u64, job: Job) {
+        let now = Instant::now();
+        let mut jobs = self.jobs.lock();
+        jobs.all.insert(id, (now, job));
+        if jobs.look_at.is_none() {
+            jobs.look_at = Some(now + self.limit);
+            drop(jobs);
+            self.begun.notify_one();
+        }
+    }
+
+    fn take(&self, id: u64) -> Option<Job> {
+        self.jobs.lock().all.remove(&id).map(|(_, job)| job)
+    }
+}
+
+impl Jobs {
+    fn take_unpolled(&mut self, limit: Duration) -> Vec<Job> {
+        let now = Instant::now();
+        let unpolled = self.all.extract_if(|_, (polled, _)| *polled + limit <= now);
+        let unpolled = unpolled.map(|(_, (_, job))| job).collect();
+        let polled = self.all.values().map(|(polled, _)| *polled);
+        self.look_at = polled.min().map(|polled| polled + limit);
+        unpolled
+    }
+}
+
+/// The caller that drives a job.
+struct Driver<'a> {
+    driven: &'a Driven,
+    id: u64,
+}
+
+impl Driver<'_> {
+    /// The job is nowhere else while it is polled: what it wakes may poll the caller's future from inside.
+    fn poll(&mut self, context: &mut Context<'_>) {
+        let Some(mut job) = self.driven.take(self.id) else {
+            return;
+        };
+        if job.as_mut().poll(context).is_pending() {
+            self.driven.put(self.id, job);
+        }
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if let Some(job) = self.driven.take(self.id) {
+            self.driven.spawn(job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Poll, Waker};
+
+    use super::*;
+    use test_support::{ms, tokio};
+    use tokio::sync::oneshot;
+
+    fn driven() -> Driven {
+        Driven::new(Runtime::current().expect("in a runtime"), ms(400))
+    }
+
+    /// A job that ends when it is told, and says so.
+    fn job() -> (Job, oneshot::Sender<()>, oneshot::Receiver<()>) {
+        let (end, ends) = oneshot::channel();
+        let (over, is_over) = oneshot::channel();
+        let job = Box::pin(async move {
+            ends.await.expect("it is told");
+            over.send(()).expect("it is heard");
+        });
+        (job, end, is_over)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_drives_its_job() {
+        let driven = driven();
+        let (job, end, is_over) = job();
+        end.send(()).expect("it is there");
+        driven
+            .drive(Some(job), is_over)
+            .await
+            .expect("it has ended");
+        assert!(driven.jobs.lock().all.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_job_of_a_caller_that_leaves_is_spawned() {
+        let driven = driven();
+        let (job, end, is_over) = job();
+        driven.drive(Some(job), async {}).await;
+        end.send(()).expect("it is there");
+        is_over.await.expect("it has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_not_polled_is_taken_and_each_job_in_its_time() {
+        let driven = driven();
+        let start = Instant::now();
+        let mut context = Context::from_waker(Waker::noop());
+        let never = || {
+            let job: Job = Box::pin(std::future::pending());
+            Box::pin(driven.drive(Some(job), std::future::pending::<()>()))
+        };
+        let (mut callers, mut polled) = ([(never(), 0), (never(), 60)], never());
+        let mut taken = Vec::new();
+        let mut unpolled = pin!(driven.unpolled());
+        for now in 0..200 {
+            for (caller, at) in &mut callers {
+                if *at == now {
+                    assert!(caller.as_mut().poll(&mut context).is_pending());
+                }
+            }
+            if now % 10 == 0 {
+                assert!(polled.as_mut().poll(&mut context).is_pending());
+            }
+            while let Poll::Ready(jobs) = unpolled.as_mut().poll(&mut context) {
+                taken.extend(jobs.iter().map(|_| start.elapsed()));
+                unpolled.set(driven.unpolled());
+            }
+            tokio::time::advance(ms(1)).await;
+        }
+        assert_eq!(taken, [ms(100), ms(160)]);
+    }
+}
