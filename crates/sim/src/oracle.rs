@@ -54,6 +54,8 @@ struct State {
     robbed: BTreeMap<(String, String), Instant>,
     /// The same, for good.
     ever_robbed: BTreeMap<(String, String), Instant>,
+    /// Robbed fields that a late copy of their owner's acquire has made again.
+    revived: BTreeSet<(String, String)>,
     /// Since when a lock is free.
     free_since: BTreeMap<String, Instant>,
     /// When a client's own callers last had reason to wait for one of them who had not been told of
@@ -114,6 +116,7 @@ impl Oracle {
             serials: 0,
             robbed: BTreeMap::new(),
             ever_robbed: BTreeMap::new(),
+            revived: BTreeSet::new(),
             free_since: BTreeMap::new(),
             behind_own: BTreeMap::new(),
             calm_since: start,
@@ -276,6 +279,7 @@ impl State {
 
     fn rob(&mut self, key: &str, field: &str) {
         let now = Instant::now();
+        self.revived.remove(&(key.to_owned(), field.to_owned()));
         self.robbed.insert((key.to_owned(), field.to_owned()), now);
         self.ever_robbed
             .insert((key.to_owned(), field.to_owned()), now);

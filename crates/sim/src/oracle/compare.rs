@@ -148,8 +148,15 @@ impl Oracle {
         if let Some((field, _)) = &after
             && before.is_none_or(|(other, _)| other != field)
         {
-            // Acquired again: what was done to an earlier hold of this owner is over.
-            state.robbed.remove(&(key.to_owned(), field.clone()));
+            let of = (key.to_owned(), field.clone());
+            if executed.late && state.robbed.contains_key(&of) {
+                // A late copy of its own acquire: whoever was robbed has the field again, for that lease.
+                state.revived.insert(of);
+            } else {
+                // Acquired again: what was done to an earlier hold of this owner is over.
+                state.robbed.remove(&of);
+                state.revived.remove(&of);
+            }
             state.promotions.taken_anew(key, field);
             state.settle(key, field);
         }
@@ -228,7 +235,11 @@ impl Oracle {
                 }
                 continue;
             }
-            let robbed = state.robbed.get(&(key.clone(), field.to_string()));
+            let of = (key.clone(), field.to_string());
+            if state.revived.contains(&of) {
+                continue;
+            }
+            let robbed = state.robbed.get(&of);
             let doubted = state.promotions.doubted(key, field);
             if let Some(&robbed) = robbed {
                 state.behind_own.insert((*client, key.clone()), now);
