@@ -53,7 +53,7 @@ pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
-    Busy, Counts, Effects, Ending, Event, Generation, HandOver, HoldId, Life, LossReason, OpId,
+    Counts, Effects, Ending, Event, Generation, HandOver, HeldBy, HoldId, Life, LossReason, OpId,
     Rules, ThreadId, Time, Total, Unlocked, WaiterId,
 };
 
@@ -71,9 +71,9 @@ pub struct LockCore {
     ids: Ids,
     owners: Owners,
     queue: Queue,
-    /// When an owner of this client freed the lock, until it is taken or the head of the queue
-    /// attempts to.
-    freed_at: Option<Time>,
+    /// An owner of this client has freed the lock, and it was not taken since, nor has the head of the queue
+    /// attempted to.
+    freed: bool,
     row: Option<Row>,
     /// The latest release was heard by others than this client.
     others_listen: bool,
@@ -91,13 +91,12 @@ pub struct LockCore {
 }
 
 /// What the waiters look at that are not about to do anything for an owner of their own. Without a head
-/// of the queue nobody looks, and nothing lets it go first.
+/// of the queue nobody looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Front {
     head: WaiterId,
     head_may_contend: bool,
     freed: bool,
-    yield_until: Option<Time>,
 }
 
 impl LockCore {
@@ -108,7 +107,7 @@ impl LockCore {
             ids: Ids::default(),
             owners: Owners::default(),
             queue: Queue::default(),
-            freed_at: None,
+            freed: false,
             row: None,
             others_listen: false,
             stands_back_until: None,
@@ -244,8 +243,7 @@ impl LockCore {
         Some(Front {
             head: self.queue.head()?,
             head_may_contend: !self.owners.block(),
-            freed: self.freed_at.is_some(),
-            yield_until: self.yield_until(None),
+            freed: self.freed,
         })
     }
 
@@ -258,34 +256,14 @@ impl LockCore {
     ) {
         let same_head =
             before.filter(|before| after.is_some_and(|after| after.head == before.head));
-        if let Some(after) = after {
-            let head_may_go_on = same_head.is_none_or(|before| {
-                after.head_may_contend && !before.head_may_contend || after.freed && !before.freed
-            });
-            if head_may_go_on {
-                self.begin_turn(now, after.head, after.freed);
-                out.wake(after.head);
-            }
+        let Some(after) = after else { return };
+        let head_may_go_on = same_head.is_none_or(|before| {
+            after.head_may_contend && !before.head_may_contend || after.freed && !before.freed
+        });
+        if head_may_go_on {
+            self.begin_turn(now, after.head, after.freed);
+            out.wake(after.head);
         }
-        let yields_to = |front: Option<Front>| front.map(|front| (front.head, front.yield_until));
-        if yields_to(after) != yields_to(before) {
-            for waiter in self.queue.take_yielding() {
-                out.wake(waiter);
-            }
-        }
-    }
-
-    /// Until when an attempt at once lets the head of the queue go first. All share one connection,
-    /// on which the first attempt behind a release gets the lock: with pollers enough that would
-    /// never be the head's.
-    fn yield_until(&self, owner: Option<ThreadId>) -> Option<Time> {
-        let head = self.queue.get(self.queue.head()?)?;
-        if Some(head.owner) == owner {
-            return None;
-        }
-        let frees = self.owners.last_free(owner);
-        let since = frees.max(self.freed_at)?;
-        Some(since + self.rules.command_timeout)
     }
 
     /// Ends what is over by the clock.
@@ -354,7 +332,6 @@ impl LockCore {
         self.ids.visit(visitor);
         self.owners.visit(visitor);
         self.queue.visit(visitor);
-        self.freed_at.iter_mut().for_each(|at| visitor.time(at));
         let until = self.stands_back_until.iter_mut();
         until.for_each(|at| visitor.time(at));
         let row = self.row.iter_mut();

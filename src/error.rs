@@ -8,7 +8,7 @@ mod refused;
 mod tls;
 
 #[cfg(feature = "macros")]
-use crate::core::Busy;
+use crate::core::HeldBy;
 use crate::core::LossReason;
 
 pub use operation::Operation;
@@ -193,7 +193,7 @@ pub enum Error {
         waited: std::time::Duration,
         /// Who held it, as the latest attempt of this call found it. `None` if it made none: other calls of this client
         /// were before it, or Redis did not answer.
-        found: Option<Box<Busy>>,
+        found: Option<Box<HeldBy>>,
     },
 
     /// Too few replicas had the lock in time, or nobody could be asked; see
@@ -397,8 +397,8 @@ impl Error {
 }
 
 #[cfg(feature = "macros")]
-fn held_by(found: Option<&Busy>) -> String {
-    found.map_or_else(String::new, |found| format!(", held by {}", found.holder))
+fn held_by(found: Option<&HeldBy>) -> String {
+    found.map_or_else(String::new, |found| format!(", held by {}", found.owner))
 }
 
 /// Cuts the text to 200 bytes, on a character boundary.

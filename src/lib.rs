@@ -106,10 +106,10 @@ pub use fred;
 pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
-pub use core::{Busy, HandOver, LossReason};
+pub use core::{HandOver, HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind, TlsProblem};
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
-pub use lock::{Holder, Lock, LockGuard};
+pub use lock::{Holder, Lock, LockGuard, TryLock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant as StdInstant};
 use tokio::time::Instant;
 
 use crate::client_handle::ClientHandle;
+use crate::core::HeldBy;
 use crate::error::Error;
 use crate::measure::Class;
 use crate::owner::Owner;
@@ -240,10 +241,10 @@ impl Lock {
         self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
     }
 
-    /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
-    /// is held.
+    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
+    /// client queue for it: then Redis is not asked.
     ///
-    /// While another task of this client is releasing it, the first queued caller attempts before this one.
+    /// An owner that holds the lock, or is the first in the queue with another call, does not wait for others.
     ///
     /// # Errors
     ///
@@ -265,6 +266,41 @@ impl Lock {
     /// ```
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.acquire(Wait::Never).await
+    }
+
+    /// The same as [`try_lock`](Self::try_lock), with who holds the lock if it is held. If callers of this client
+    /// queue for it, it is only looked at.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::TryLock;
+    /// match client.lock("stock:42").try_lock_or_holder().await? {
+    ///     TryLock::Acquired(guard) => guard.unlock().await?,
+    ///     TryLock::Busy { holder: Some(by) } => println!("held by {}", by.owner),
+    ///     TryLock::Busy { holder: None } => println!("free, and others are first"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_or_holder(&self) -> Result<TryLock, Error> {
+        Ok(match self.acquire_or_find(Wait::Never).await? {
+            Ok(guard) => TryLock::Acquired(guard),
+            Err(Some(holder)) => TryLock::Busy {
+                holder: Some(*holder),
+            },
+            Err(None) => TryLock::Busy {
+                holder: self.held_by().await?,
+            },
+        })
     }
 
     /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
@@ -369,5 +405,39 @@ impl fmt::Debug for Lock {
             .field("max_hold", &self.max_hold)
             .field("owner", &self.owner)
             .finish()
+    }
+}
+
+/// What [`Lock::try_lock_or_holder`] answers.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::TryLock;
+/// if let TryLock::Acquired(guard) = lock.try_lock_or_holder().await? {
+///     guard.unlock().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped releases the lock"]
+pub enum TryLock<G = LockGuard> {
+    /// The lock is taken.
+    Acquired(G),
+    /// It is not.
+    Busy {
+        /// Who holds it. `None`: it is free, and other callers of this client queue for it.
+        holder: Option<HeldBy>,
+    },
+}
+
+#[cfg(feature = "blocking")]
+impl<G> TryLock<G> {
+    pub(crate) fn map<H>(self, guard: impl FnOnce(G) -> H) -> TryLock<H> {
+        match self {
+            Self::Acquired(taken) => TryLock::Acquired(guard(taken)),
+            Self::Busy { holder } => TryLock::Busy { holder },
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::client::LockClient;
-use crate::core::Busy;
+use crate::core::HeldBy;
 use crate::error::Error;
 use crate::lock::LockGuard;
 
@@ -105,7 +105,7 @@ where
 async fn acquire(
     client: Result<LockClient, Error>,
     options: &Options,
-) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
+) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
     let mut lock = client?.lock(options.name.as_str());
     if let Some(lease) = options.lease {
         lock = lock.lease(lease);

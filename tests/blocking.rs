@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use redisson_lock::blocking::{Lock, LockClient, LockClientBuilder, LockGuard};
-use redisson_lock::{Error, HoldState, LossReason};
+use redisson_lock::{Error, HoldState, LossReason, TryLock};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -169,10 +169,14 @@ fn the_server_is_asked_who_holds_whether_it_is_there_and_what_is_permitted() {
         client(&server),
     );
     let lock = ours.lock("a").retry_for(ms(10));
-    let held = lock.try_lock_or_holder().expect("asked").expect("free");
+    let TryLock::Acquired(held) = lock.try_lock_or_holder().expect("asked") else {
+        panic!("it is free")
+    };
     let busy = theirs.lock("a").try_lock_or_holder().expect("asked");
-    let busy = busy.expect_err("it is held");
-    assert_eq!(busy.holder, held.owner().to_string());
+    let TryLock::Busy { holder: Some(by) } = busy else {
+        panic!("{busy:?}")
+    };
+    assert_eq!(by.owner, held.owner().to_string());
     held.unlock().expect("held");
     assert!(ours.is_connected() && ours.ping().expect("it answers") < LONG);
     assert_eq!(ours.check("a").expect("answered"), Vec::<String>::new());

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Busy, Error, HoldState, LockClient, LossReason, Operation};
-use test_support::{ProxiedPair, Server, TestServer, eventually, ms, stalls, test, tokio};
+use redisson_lock::{Error, HoldState, LockClient, LossReason, Operation, TryLock};
+use test_support::{
+    ProxiedPair, Server, TestServer, eventually, has_listener, ms, stalls, test, tokio,
+};
 
 /// An error of a program that uses locks.
 #[derive(Debug)]
@@ -274,21 +276,58 @@ async fn who_finds_a_lock_held_learns_by_whom() {
         .try_lock_or_holder()
         .await
         .expect("answered");
-    let Busy {
-        holder, lease_left, ..
-    } = found.expect_err("held");
-    assert_eq!(holder, owner.to_string());
+    let TryLock::Busy { holder: Some(by) } = found else {
+        panic!("{found:?}")
+    };
+    assert_eq!(by.owner, owner.to_string());
+    let left = by.lease_left;
     assert!(
-        lease_left.is_some_and(|left| left > ms(50_000) && left <= lease),
-        "{lease_left:?}"
+        left.is_some_and(|left| left > ms(50_000) && left <= lease),
+        "{left:?}"
     );
     guard.unlock().await.expect("held");
-    let guard = client
+    let taken = client
         .lock("a")
         .try_lock_or_holder()
         .await
         .expect("answered");
-    guard.expect("free").unlock().await.expect("held");
+    let TryLock::Acquired(guard) = taken else {
+        panic!("{taken:?}")
+    };
+    guard.unlock().await.expect("held");
+    server.finish([client, other]).await;
+}
+
+/// It does not overtake, and only looks.
+#[tokio::test]
+async fn an_attempt_at_a_lock_that_others_queue_for_says_who_holds_it() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let theirs = other.lock("a").lock().await.expect("free");
+    let queued = client.lock("a");
+    let queued = tokio::spawn(async move { queued.lock().await });
+    eventually("it queues", ms(2_000), || {
+        has_listener(&mut server.control(), "a")
+    })
+    .await;
+    let attempts = || server.control().calls("evalsha");
+    let before = attempts();
+    let taken = client.lock("a").try_lock().await.expect("answered");
+    assert!(taken.is_none());
+    assert_eq!(attempts(), before, "Redis is not asked");
+    let found = client.lock("a").try_lock_or_holder().await;
+    let found = found.expect("answered");
+    let TryLock::Busy { holder: Some(by) } = found else {
+        panic!("{found:?}")
+    };
+    assert_eq!(by.owner, theirs.owner().to_string());
+    assert_eq!(attempts(), before + 1, "it is looked at");
+    theirs.unlock().await.expect("held");
+    let guard = queued.await.expect("no panic").expect("free");
+    // A re-entry never queues.
+    let again = client.lock("a").owned_by(guard.owner()).try_lock().await;
+    drop(again.expect("answered").expect("re-entered"));
+    guard.unlock().await.expect("held");
     server.finish([client, other]).await;
 }
 
@@ -326,9 +365,8 @@ async fn a_wait_outlasts_an_outage() {
             patient.owned_by(&owner).lock().await?.unlock().await
         },
         async {
-            // It began behind theirs, with the same command timeout: the first attempt of both has failed too.
-            let owner = pair.ours.owner();
-            let once = lock.owned_by(&owner).try_lock().await;
+            // It began after theirs, with the same command timeout: the first attempt of both has failed too.
+            let once = pair.ours.lock("d").try_lock().await;
             assert!(once.is_err_and(|error| error.is_retryable()));
             pair.proxy.refuse(false);
         },

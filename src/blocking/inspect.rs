@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::guard::LockGuard;
 use super::lock::Lock;
-use crate::core::Busy;
 use crate::error::Error;
 use crate::lock::Holder;
+use crate::lock::TryLock;
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -31,7 +31,8 @@ impl Lock {
         self.wait(self.of_caller().force_unlock())
     }
 
-    /// The same as [`try_lock`](Self::try_lock), with what the attempt has found if the lock is held.
+    /// The same as [`try_lock`](Self::try_lock), with who holds the lock if it is held. If callers of this client
+    /// queue for it, it is only looked at.
     ///
     /// # Errors
     ///
@@ -41,13 +42,14 @@ impl Lock {
     ///
     /// ```no_run
     /// # fn run(lock: redisson_lock::blocking::Lock) -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::TryLock;
     /// match lock.try_lock_or_holder()? {
-    ///     Ok(guard) => guard.unlock()?,
-    ///     Err(busy) => println!("held by {}", busy.holder),
+    ///     TryLock::Acquired(guard) => guard.unlock()?,
+    ///     TryLock::Busy { holder } => println!("not now: {holder:?}"),
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn try_lock_or_holder(&self) -> Result<Result<LockGuard, Busy>, Error> {
+    pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard>, Error> {
         let taken = self.wait(self.of_caller().try_lock_or_holder())?;
         Ok(taken.map(|guard| self.guard(guard)))
     }

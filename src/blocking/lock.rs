@@ -185,8 +185,8 @@ impl Lock {
         Ok(self.guard(guard))
     }
 
-    /// Acquires the lock if it is free now: one attempt, past the local queue. Returns `None` if it
-    /// is held.
+    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
+    /// client queue for it: then Redis is not asked.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Who may talk to Redis next, and what comes of an acquire.
 //!
 //! Invariant I4: the head of the queue contends only while no owner of this client holds the lock and
-//! no operation is under way that can still change that, attempts at once excepted: they may be as
-//! frequent as they like. A re-entry never queues.
+//! no operation is under way that can still change that, attempts at once excepted: they do not begin
+//! while callers of other owners queue. A re-entry never queues.
 
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub enum Admission {
     Queued {
         again: Option<Time>,
     },
+    /// Others come first, and the call does not wait.
+    Busy,
     /// An earlier operation of this owner is not over; the last of them began or ended then.
     OwnerBusy {
         since: Time,
@@ -123,16 +125,7 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
         let admission = self.step(now, out, |core, out| core.admit_now(now, id, field, out));
-        // What it was woken for in this very step it has just seen. If it lets the head go first, it
-        // has to hear of the head's next move.
-        let yields = matches!(admission, Ok(Admission::Queued { .. }))
-            && self
-                .queue
-                .get(id)
-                .is_some_and(|waiter| waiter.order == Order::AtOnce);
-        if yields {
-            self.queue.set_yielding(id);
-        }
+        // What it was woken for in this very step it has just seen.
         out.woken.retain(|woken| *woken != id);
         admission
     }
@@ -159,20 +152,12 @@ impl LockCore {
         let idle = own.is_none_or(|own| own.op.is_idle());
         let held = own.is_some_and(|own| own.tenure.is_held());
         let moved_at = own.map_or(waiter.since, |own| own.moved_at.max(waiter.since));
-        if idle
-            && !held
-            && waiter.order == Order::AtOnce
-            && let Some(until) = self.yield_until(Some(owner)).filter(|until| *until > now)
-        {
-            self.queue.set_yielding(id);
-            return Ok(Admission::Queued { again: Some(until) });
-        }
         let stands_back = self.stands_back_until.filter(|until| *until > now);
-        let contends = self.may_contend(id, waiter.order)
+        let contends = self.may_contend(id, &waiter)
             && (waiter.order == Order::AtOnce || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
-            self.freed_at = None;
+            self.freed = false;
         }
         // The call that came first may not be polled any more; it is not waited for longer than for a
         // command.
@@ -185,6 +170,7 @@ impl LockCore {
         match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
             Some(reason) => Err(Rejected::Lost(reason)),
             None if held || contends => self.permit(now, id, waiter, field, out),
+            None if waiter.order == Order::AtOnce => Ok(Admission::Busy),
             None => {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_behind(owner).filter(|_| was_behind);
@@ -304,7 +290,7 @@ impl LockCore {
             });
             let (hold, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whichever call took it, there is nothing left to go first for.
-            (core.freed_at, core.stands_back_until) = (None, None);
+            (core.freed, core.stands_back_until) = (false, None);
             if by_itself {
                 core.row = None;
             }
@@ -351,8 +337,16 @@ impl LockCore {
         self.is_under_way(permit.owner, permit.op)
     }
 
-    fn may_contend(&self, id: WaiterId, order: Order) -> bool {
-        order == Order::AtOnce || self.queue.head() == Some(id) && !self.owners.block()
+    /// Of an owner that holds nothing. An attempt at once does not overtake the callers of other owners that queue.
+    fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
+        let head = self.queue.head();
+        match waiter.order {
+            Order::Queued => head == Some(id) && !self.owners.block(),
+            Order::AtOnce => {
+                let head = head.and_then(|head| self.queue.get(head));
+                head.is_none_or(|head| head.owner == waiter.owner)
+            }
+        }
     }
 
     #[cfg(feature = "test-util")]
@@ -382,7 +376,7 @@ impl LockCore {
             || own.is_some_and(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
-            || self.freed_at.is_some() && self.may_contend(id, waiter.order)
+            || self.freed && self.may_contend(id, waiter)
     }
 }
 

@@ -67,9 +67,10 @@ impl LockCore {
     fn turn_ends(&self) -> Option<Time> {
         let since = self.turn_since?;
         let limit = self.rules.command_timeout;
-        if let Some(attempt) = self.attempt {
-            let others_wait = self.queue.has_another_queued(attempt.waiter);
-            return others_wait.then_some(since + limit);
+        if self.attempt.is_some() {
+            // Attempts at once too: they are in the queue while they ask.
+            let others_want_it = self.queue.len() > 1;
+            return others_want_it.then_some(since + limit);
         }
         let head = self.queue.get(self.queue.head()?)?;
         let since = head.waits_until.map_or(since, |until| until.max(since));

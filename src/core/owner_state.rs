@@ -56,8 +56,6 @@ pub(super) struct Marks {
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
     /// up.
     pub(super) blocks: bool,
-    /// It has no holds any more, and its release is under way since then.
-    pub(super) frees: Option<Time>,
     /// An acquire of its own is under way since then.
     pub(super) acquires: Option<Time>,
 }
@@ -92,7 +90,6 @@ impl OwnerState {
         Marks {
             expires: self.expires_at(),
             blocks: self.blocks(),
-            frees: self.frees_since(),
             acquires: self.acquires_since(),
         }
     }
@@ -104,10 +101,6 @@ impl OwnerState {
     pub(super) fn acquires_since(&self) -> Option<Time> {
         let acquire = self.op.acquire()?;
         acquire.grant.is_none().then_some(self.moved_at)
-    }
-
-    pub(super) fn frees_since(&self) -> Option<Time> {
-        (self.op.releases() && !self.tenure.is_held()).then_some(self.moved_at)
     }
 
     /// When a hold is over by the clock, or a lock that was handed over and not picked up.

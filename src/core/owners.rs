@@ -20,7 +20,6 @@ pub(super) struct Owners {
 struct Marked {
     expires: BTreeSet<(Time, ThreadId)>,
     blocks: usize,
-    frees: BTreeSet<(Time, ThreadId)>,
     acquires: BTreeSet<(Time, ThreadId)>,
 }
 
@@ -36,14 +35,12 @@ impl Marked {
     fn add(&mut self, owner: ThreadId, marks: Marks) {
         self.expires.extend(marks.expires.map(|at| (at, owner)));
         self.blocks += usize::from(marks.blocks);
-        self.frees.extend(marks.frees.map(|at| (at, owner)));
         self.acquires.extend(marks.acquires.map(|at| (at, owner)));
     }
 
     fn remove(&mut self, owner: ThreadId, marks: Marks) {
         marks.expires.map(|at| self.expires.remove(&(at, owner)));
         self.blocks -= usize::from(marks.blocks);
-        marks.frees.map(|at| self.frees.remove(&(at, owner)));
         marks.acquires.map(|at| self.acquires.remove(&(at, owner)));
     }
 }
@@ -136,16 +133,6 @@ impl Owners {
             Some(marked) => marked.acquires.first().copied(),
             None => self.single(OwnerState::acquires_since),
         }
-    }
-
-    /// Since when the latest release has been under way of another owner that holds nothing any more.
-    pub(super) fn last_free(&self, except: Option<ThreadId>) -> Option<Time> {
-        let is_other = |(_, owner): &(Time, ThreadId)| Some(*owner) != except;
-        let last = match &self.marked {
-            Some(marked) => marked.frees.iter().rev().copied().find(is_other),
-            None => self.single(OwnerState::frees_since).filter(is_other),
-        };
-        last.map(|(since, _)| since)
     }
 
     fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, ThreadId)> {

@@ -1,4 +1,4 @@
-//! The calls of this client that want one lock: first come, first served, but for attempts at once.
+//! The calls of this client that want one lock: first come, first served. An attempt at once does not wait.
 //!
 //! Nothing in here looks through all waiters. A waiter that may be able to go on is woken by its id.
 
@@ -88,8 +88,6 @@ pub(super) struct Queue {
     queued: FewKeys<WaiterId>,
     /// All of them again, by owner.
     owned: FewKeys<Owned>,
-    /// Attempts at once that let the head of the queue go first.
-    yielding: FewKeys<WaiterId>,
 }
 
 /// A waiter as one of its owner's.
@@ -148,7 +146,6 @@ impl Queue {
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.queued.remove(&id);
-        self.yielding.remove(&id);
         self.owned.remove(&Owned::of(&waiter, id));
         Some(*waiter)
     }
@@ -209,16 +206,6 @@ impl Queue {
         was
     }
 
-    /// Has an attempt at once let the head go first.
-    pub(super) fn set_yielding(&mut self, id: WaiterId) {
-        self.yielding.insert(id, ());
-    }
-
-    pub(super) fn take_yielding(&mut self) -> impl Iterator<Item = WaiterId> + use<> {
-        let yielding = std::mem::take(&mut self.yielding);
-        yielding.into_iter().map(|(id, ())| id)
-    }
-
     /// The first waiter that queues.
     pub(super) fn head(&self) -> Option<WaiterId> {
         self.queued.first().copied()
@@ -277,11 +264,6 @@ impl Queue {
             queued.map(|(id, _)| id).eq(self.queued.keys()),
             "those that queue are in the queue"
         );
-        assert!(self.yielding.keys().all(|id| {
-            self.waiters
-                .get(id)
-                .is_some_and(|waiter| waiter.order == Order::AtOnce)
-        }));
     }
 }
 
@@ -292,9 +274,7 @@ impl Queue {
             id.visit(visitor);
             id
         };
-        for ids in [&mut self.queued, &mut self.yielding] {
-            *ids = ids.keys().map(|id| (visited(*id), ())).collect();
-        }
+        self.queued = self.queued.keys().map(|id| (visited(*id), ())).collect();
         let owned = std::mem::take(&mut self.owned).into_iter();
         let owned = owned.map(|(own, ())| {
             (

@@ -248,7 +248,7 @@ impl LockCore {
                 freed = own.answered(answer.gone, cx);
             });
             if freed && !passed {
-                core.freed_at = Some(now);
+                core.freed = true;
                 core.end_row(now, answer.others_listen);
             }
         });

@@ -190,25 +190,6 @@ pub(super) struct Unlock {
 
 pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
 
-/// It was woken in the very step in which it began to wait, and by nothing afterwards.
-#[test]
-fn an_attempt_that_lets_the_head_go_first_hears_of_its_next_move() {
-    let mut fixture = Fixture::new();
-    let hold = fixture.lock(A);
-    let head = fixture.call(B, Order::Queued);
-    assert!(matches!(fixture.admit(head), Admission::Queued { .. }));
-    let unlock = fixture.unlock(A, hold);
-    let attempt = fixture.call(C, Order::AtOnce);
-    assert!(matches!(fixture.admit(attempt), Admission::Queued { .. }));
-    fixture.now = fixture.now + Duration::from_millis(1);
-    fixture.unlocked(&unlock, 0, None).expect("released");
-    assert!(fixture.out.woken.contains(&attempt), "{:?}", fixture.out);
-
-    assert!(matches!(fixture.admit(attempt), Admission::Queued { .. }));
-    fixture.permit(head);
-    assert!(fixture.out.woken.contains(&attempt), "{:?}", fixture.out);
-}
-
 /// Two calls that queue and an attempt at once, behind an operation of their owner.
 #[test]
 fn a_call_that_has_to_queue_wakes_the_next_of_its_owner() {
@@ -229,6 +210,7 @@ fn a_call_that_has_to_queue_wakes_the_next_of_its_owner() {
     assert!(fixture.out.woken.contains(&second), "{:?}", fixture.out);
     assert!(matches!(fixture.admit(second), Admission::Queued { .. }));
     assert!(fixture.out.woken.contains(&attempt), "{:?}", fixture.out);
+    // The head is a call of its own owner.
     fixture.permit(attempt);
 }
 

@@ -341,19 +341,19 @@ impl fmt::Display for LossReason {
 ///
 /// ```no_run
 /// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// use redisson_lock::Busy;
-/// if let Err(Busy { holder, .. }) = lock.try_lock_or_holder().await? {
-///     println!("held by {holder}");
+/// use redisson_lock::TryLock;
+/// if let TryLock::Busy { holder: Some(by) } = lock.try_lock_or_holder().await? {
+///     println!("held by {}, {:?} left", by.owner, by.lease_left);
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Busy {
+pub struct HeldBy {
     /// The field of the holder, `clientId:threadId`, as written by Rust or Java. Bytes that are not
     /// UTF-8 are shown as `\u{fffd}`.
-    pub holder: String,
+    pub owner: String,
     /// Time left on its lease; `None` if the key has no expiry.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,

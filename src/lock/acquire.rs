@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{Busy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
+use crate::core::{HeldBy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::measure::Acquiring;
@@ -34,14 +34,14 @@ impl Lock {
     pub(crate) async fn try_lock_for_or_find(
         &self,
         wait: Duration,
-    ) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
+    ) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
         self.acquire_or_find(Wait::of(wait)).await
     }
 
     pub(super) async fn acquire_or_find(
         &self,
         wait: Wait,
-    ) -> Result<Result<LockGuard, Option<Box<Busy>>>, Error> {
+    ) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
@@ -167,7 +167,7 @@ pub(crate) async fn acquire(
     terms: &Terms,
     wait: Wait,
     course: &mut Course,
-) -> Result<Result<Taken, Option<Box<Busy>>>, Error> {
+) -> Result<Result<Taken, Option<Box<HeldBy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
     course.prepare(entry).await?;
@@ -256,7 +256,7 @@ struct AcquirePermit {
 enum Attempt {
     Taken(Taken),
     /// And whether the lock's slot is on its way to another node.
-    Busy(Box<Busy>, bool),
+    Busy(Box<HeldBy>, bool),
     /// It asks again: its call was not polled, and others wait; or its field was used before.
     TakenOver,
 }
@@ -321,8 +321,8 @@ impl AcquirePermit {
                 }
                 Acquired::Busy { left, holder } => {
                     self.untaken(Untaken::NotExecuted);
-                    let busy = Busy {
-                        holder: holder.clone(),
+                    let busy = HeldBy {
+                        owner: holder.clone(),
                         lease_left: *left,
                     };
                     return Ok(Attempt::Busy(Box::new(busy), answer.way.is_on_the_way()));

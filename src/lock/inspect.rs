@@ -5,44 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
-use super::guard::LockGuard;
-use super::waiter::Wait;
-use crate::core::Busy;
+use crate::core::HeldBy;
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::Owner;
 use crate::script::{self, Answer, Inspected};
 
 impl Lock {
-    /// The same as [`try_lock`](Self::try_lock), with what the attempt has found if the lock is held.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// match client.lock("stock:42").try_lock_or_holder().await? {
-    ///     Ok(guard) => guard.unlock().await?,
-    ///     Err(busy) => println!("held by {}, {:?} left", busy.holder, busy.lease_left),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_or_holder(&self) -> Result<Result<LockGuard, Busy>, Error> {
-        match self.acquire_or_find(Wait::Never).await? {
-            Ok(guard) => Ok(Ok(guard)),
-            Err(Some(busy)) => Ok(Err(*busy)),
-            // An attempt at once ends with what it has found.
-            Err(None) => Err(Error::Closed),
-        }
-    }
-
     /// Whether the lock is held, by any owner. Asks Redis.
     ///
     /// # Errors
@@ -197,6 +166,15 @@ impl Lock {
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await
+    }
+
+    /// Who holds the lock, for a call that has not attempted.
+    pub(super) async fn held_by(&self) -> Result<Option<HeldBy>, Error> {
+        let holder = self.inspect().await?;
+        Ok(holder.map(|holder| HeldBy {
+            owner: holder.owner,
+            lease_left: holder.lease_left,
+        }))
     }
 
     async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {

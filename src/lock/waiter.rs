@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::{Admission, Busy, Order, Permit, Rejected, Terms, Time, Untaken, WaiterId};
+use crate::core::{Admission, HeldBy, Order, Permit, Rejected, Terms, Time, Untaken, WaiterId};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
@@ -31,7 +31,7 @@ pub(super) struct Waiter {
     /// Nothing is logged, or nothing more, however long it waits.
     warned: bool,
     /// What the latest attempt found.
-    found: Option<Box<Busy>>,
+    found: Option<Box<HeldBy>>,
 }
 
 impl Waiter {
@@ -55,7 +55,8 @@ impl Waiter {
         &self.entry
     }
 
-    /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first.
+    /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first, or others
+    /// queue and it does not wait.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
         let mut behind_since = None;
         loop {
@@ -68,6 +69,7 @@ impl Waiter {
                     behind_since = None;
                     (again, false)
                 }
+                Admission::Busy => return Ok(None),
                 // The earlier operation waits for Redis: that is waited for as long as a command is.
                 // However many there are before this one, each has as long.
                 Admission::OwnerBusy { since } => {
@@ -102,12 +104,12 @@ impl Waiter {
         self.has_left = true;
     }
 
-    pub(super) fn note_found(&mut self, busy: Box<Busy>) {
+    pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
         self.found = Some(busy);
     }
 
     /// What the latest attempt found.
-    pub(super) fn found(&mut self) -> Option<Box<Busy>> {
+    pub(super) fn found(&mut self) -> Option<Box<HeldBy>> {
         self.found.take()
     }
 
@@ -174,7 +176,7 @@ impl Waiter {
             self.warned = true;
             let lock = self.entry.name.given();
             let found = self.found.as_deref();
-            let holder = found.map_or("another caller of this client", |found| &found.holder);
+            let holder = found.map_or("another caller of this client", |found| &found.owner);
             let left = found.and_then(|found| found.lease_left);
             event!(WARN, %lock, owner = %self.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
         }

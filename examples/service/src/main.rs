@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use redisson_lock::{Error, LockClient};
+use redisson_lock::{Error, LockClient, TryLock};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -100,7 +100,7 @@ async fn sell(State(service): State<Service>, Path(item): Path<u64>) -> Result<R
 async fn report(State(service): State<Service>) -> Result<Response, Failed> {
     let lock = service.locks.lock("report").class("report");
     match lock.try_lock_or_holder().await? {
-        Ok(guard) => {
+        TryLock::Acquired(guard) => {
             let text = format!("{:?}", service.stock.lock().expect("nobody panics"));
             // The report is written, whatever Redis answers now.
             if let Err(error) = guard.unlock().await {
@@ -108,7 +108,7 @@ async fn report(State(service): State<Service>) -> Result<Response, Failed> {
             }
             Ok(text.into_response())
         }
-        Err(busy) => Ok((StatusCode::CONFLICT, Json(busy)).into_response()),
+        TryLock::Busy { holder } => Ok((StatusCode::CONFLICT, Json(holder)).into_response()),
     }
 }
 

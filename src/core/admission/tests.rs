@@ -165,33 +165,36 @@ fn a_step_that_changes_nothing_wakes_nobody() {
     assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
 }
 
-/// Behind a release attempts at once let the head go first, for a command timeout.
 #[test]
-fn only_strangers_at_once_let_the_head_go_first() {
+fn an_attempt_at_once_does_not_overtake_other_owners() {
     let (mut fixture, head) = freed_before_its_head();
     assert!(fixture.out.woken.contains(&head));
-    let until = fixture.now + RULES.command_timeout;
     let stranger = fixture.call(C, Order::AtOnce);
-    assert_eq!(fixture.queued(stranger), Some(until));
+    assert_eq!(fixture.admit(stranger), Admission::Busy);
     let of_the_head = fixture.call(B, Order::AtOnce);
-    assert!(matches!(fixture.admit(of_the_head), Admission::Permit(_)));
+    fixture.permit(of_the_head);
 }
 
 #[test]
-fn a_head_that_does_not_come_is_not_waited_for_again() {
+fn a_head_that_does_not_come_is_passed_over_by_attempts_at_once_too() {
     let (mut fixture, _) = freed_before_its_head();
+    let stranger = fixture.call(C, Order::AtOnce);
+    assert_eq!(fixture.admit(stranger), Admission::Busy);
+    fixture.step(|core, now, out| core.leave(now, stranger, out));
     fixture.now = fixture.now + RULES.command_timeout;
-    let first = fixture.call(C, Order::AtOnce);
-    let permit = fixture.permit(first);
-    let sent_at = fixture.now;
-    let hold = fixture
-        .step(|core, now, out| core.taken(now, &permit, sent_at, out))
-        .expect("wanted");
-    let unlock = fixture.unlock(C, hold);
-    fixture.unlocked(&unlock, 0, None).expect("released");
-    // The head is away: nobody waits for it a second time.
-    let next = fixture.call(A, Order::AtOnce);
-    assert!(matches!(fixture.admit(next), Admission::Permit(_)));
+    let stranger = fixture.call(C, Order::AtOnce);
+    fixture.permit(stranger);
+}
+
+#[test]
+fn so_is_a_head_that_does_not_read_the_answer_of_its_attempt() {
+    let mut fixture = Fixture::new();
+    let head = fixture.call(B, Order::Queued);
+    fixture.permit(head);
+    fixture.now = fixture.now + RULES.command_timeout;
+    let stranger = fixture.call(C, Order::AtOnce);
+    fixture.permit(stranger);
+    assert_eq!(fixture.out.jobs.len(), 1, "its attempt is undone");
 }
 
 #[test]

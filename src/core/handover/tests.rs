@@ -233,12 +233,15 @@ fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
 /// A send of a release that is over.
 #[test]
 fn a_release_that_is_over_says_nothing() {
-    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
     let over = fixture.drop_hold(A, hold);
     fixture.step(|core, now, out| core.release_gone(now, A, over, out));
     let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
     assert_eq!(said, None);
+    leave(&mut fixture, waiters[0]);
     let hold = fixture.lock(A);
+    let waiter = fixture.call(B, Order::Queued);
+    fixture.admit(waiter);
     fixture.unlock(A, hold);
     assert!(sends_pass(&mut fixture, A), "another one");
     fixture.step(|core, now, out| core.release_not_executed(now, A, over, out));

@@ -111,7 +111,7 @@ async fn a_lock_that_is_not_free_in_time_is_an_error_that_says_so() {
         panic!("{error:?}")
     };
     assert_eq!((&*lock, waited), ("stock", Duration::from_secs(2)));
-    assert_eq!(found.holder, holder);
+    assert_eq!(found.owner, holder);
     assert!(
         found
             .lease_left

@@ -220,6 +220,7 @@ impl State {
             Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
                 self.leave(nth);
             }
+            Ok(Admission::Busy) => self.leave(nth),
             Ok(Admission::Queued { again }) => self.sleep(nth, waiter, again),
             Ok(Admission::OwnerBusy { since }) if too_late(self, since) => self.leave(nth),
             Ok(Admission::OwnerBusy { since }) => {

@@ -149,8 +149,8 @@ impl Oracle {
             && before.is_none_or(|(other, _)| other != field)
         {
             let of = (key.to_owned(), field.clone());
-            if executed.late && state.robbed.contains_key(&of) {
-                // A late copy of its own acquire: whoever was robbed has the field again, for that lease.
+            if executed.late && state.robbed.remove(&of).is_some() {
+                // A late copy of its own acquire: the owner that was robbed has the field again, for that lease.
                 state.revived.insert(of);
             } else {
                 // Acquired again: what was done to an earlier hold of this owner is over.
@@ -236,9 +236,6 @@ impl Oracle {
                 continue;
             }
             let of = (key.clone(), field.to_string());
-            if state.revived.contains(&of) {
-                continue;
-            }
             let robbed = state.robbed.get(&of);
             let doubted = state.promotions.doubted(key, field);
             if let Some(&robbed) = robbed {
@@ -255,7 +252,7 @@ impl Oracle {
                 }
                 continue;
             }
-            if doubted.is_some_and(|(_, until)| now <= until) {
+            if doubted.is_some_and(|(_, until)| now <= until) || state.revived.contains(&of) {
                 continue;
             }
             if let Some(problem) = self.contradicted(keyspace, key, field, valid_until) {

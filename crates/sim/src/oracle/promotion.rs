@@ -97,6 +97,10 @@ impl State {
         let fields = fields.map(|(field, _)| (key.clone(), field.clone()));
         self.promotions.doubted.extend(fields);
         if before == after {
+            if let Some((field, _)) = before.filter(|_| lock.expiry_after > lock.expiry_before) {
+                // The lease of an earlier hold, whose release was lost.
+                self.lingering.insert((key, field));
+            }
             return;
         }
         if let Some((field, _)) = &before {

@@ -71,16 +71,13 @@ fn an_attempt_that_is_not_polled_delays_others_by_two_commands_at_most() {
 #[test]
 fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_listens() {
     play(true, async |fixture| {
-        assert!(fixture.java_locks(JAVA));
+        fixture.world.hold_answers(0, true);
+        let task = fixture.task(0);
+        let taking = begin(async move { task.try_lock().await }).await;
         let queued = begin(lock(&fixture.task(1))).await;
+        fixture.world.hold_answers(0, false);
+        let guard = end(taking).await.expect("answered").expect("free");
         tokio::time::sleep(ms(50)).await;
-        fixture.java_unlocks();
-        let guard = fixture
-            .task(0)
-            .try_lock()
-            .await
-            .expect("answered")
-            .expect("free");
         let mut unlocking = Box::pin(guard.unlock());
         fixture.hold_commands();
         assert!(poll_once(unlocking.as_mut()).await.is_pending());
@@ -97,7 +94,7 @@ fn an_unlock_that_is_not_polled_any_more_does_not_stop_who_listens() {
 /// A release from before the lock was taken again had them wait for a head that could not attempt
 /// anyway.
 #[test]
-fn an_attempt_past_the_queue_of_a_lock_that_is_held_here_is_answered_at_once() {
+fn an_attempt_at_a_lock_that_is_held_here_is_answered_immediately() {
     play(true, async |fixture| {
         let first = fixture.task(0).lock().await.expect("free");
         // The client remembers the lock for as long as somebody refers to it.
@@ -130,8 +127,7 @@ fn an_attempt_past_the_queue_of_a_lock_that_is_held_here_is_answered_at_once() {
     });
 }
 
-/// Every poller waited for it, for the command timeout after each release. It is handed the lock once,
-/// and loses its turn.
+/// It is handed the lock once, and loses its turn.
 #[test]
 fn a_queued_call_that_is_not_polled_any_more_does_not_slow_pollers_down() {
     play(true, async |fixture| {
@@ -152,6 +148,26 @@ fn a_queued_call_that_is_not_polled_any_more_does_not_slow_pollers_down() {
         }
         // The command timeout is a second.
         assert!(start.elapsed() < ms(2_100), "after {:?}", start.elapsed());
+    });
+}
+
+/// Pollers are busy for as long as a call queues, but not for longer than it is polled: its attempt is undone.
+#[test]
+fn a_head_that_does_not_read_its_answer_stops_pollers_for_a_command_timeout() {
+    play(true, async |fixture| {
+        let task = fixture.task(1);
+        let mut head = Box::pin(task.lock());
+        assert!(poll_once(head.as_mut()).await.is_pending());
+        let start = Instant::now();
+        let guard = loop {
+            match fixture.task(2).try_lock().await.expect("answered") {
+                Some(guard) => break guard,
+                None => tokio::time::sleep(ms(10)).await,
+            }
+        };
+        assert!(start.elapsed() < ms(1_200), "after {:?}", start.elapsed());
+        guard.unlock().await.expect("held");
+        head.await.expect("its turn").unlock().await.expect("held");
     });
 }
 

@@ -135,13 +135,14 @@ fn a_pass_of_what_was_taken_away_is_a_loss_for_the_giver_alone() {
 #[test]
 fn a_receiver_that_is_not_subscribed_yet_gets_the_lock() {
     play(true, async |fixture| {
-        assert!(fixture.java_locks("java:1"));
         fixture.world.hold_subscriptions(0, true);
+        fixture.world.hold_answers(0, true);
+        let task = fixture.task(2);
+        let taking = begin(async move { task.try_lock().await }).await;
         let first = begin(lock(&fixture.task(0))).await;
         let next = begin(lock(&fixture.task(1))).await;
-        fixture.java_unlocks();
-        let taken = fixture.task(2).try_lock().await.expect("answered");
-        let guard = taken.expect("it is free");
+        fixture.world.hold_answers(0, false);
+        let guard = end(taking).await.expect("answered").expect("it is free");
         guard.unlock().await.expect("held");
         let guard = tokio::time::timeout(ms(500), first).await.expect("at once");
         let guard = guard.expect("no panic").expect("its turn");
