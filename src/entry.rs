@@ -1,7 +1,7 @@
 //! One lock of a client: the core under its mutex, and what its effects are applied to.
 //!
 //! Every change goes through [`Entry::step`] and its like. Under the mutex it reads the clock, runs a step
-//! of the core, or two where nothing can come in between, and writes down the facts: which holds have ended, and the client's tally. Everything else a
+//! of the core, and writes down the facts: which holds have ended, and the client's tally. Everything else a
 //! step asks for is done when the mutex is free: wakers are called, jobs spawned, events logged. That
 //! code is not all ours. It may call back into this client, and it may panic.
 //!
@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
-    Admission, Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Rejected,
-    Terms, ThreadId, Time, Unlocked, WaiterId,
+    Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Terms, ThreadId, Time,
+    Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -293,21 +293,20 @@ impl Entry {
         peek(&self.state.lock().core)
     }
 
-    /// Joins the queue, and asks at once whether to go on: nearly every call finds nobody there.
+    /// Joins the queue.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         owner: ThreadId,
         order: Order,
         terms: Terms,
-        field: &Arc<str>,
-    ) -> (WaiterId, Arc<Notify>, Result<Admission, Rejected>) {
+    ) -> (WaiterId, Arc<Notify>) {
         let notify = Arc::new(Notify::new());
-        let (id, admission) = self.step_with(|state, now, out| {
+        let id = self.step_with(|state, now, out| {
             let id = state.core.enqueue(now, owner, order, terms, out);
             state.waiters.insert(id, Arc::clone(&notify));
-            (id, state.core.admit(now, id, field, out))
+            id
         });
-        (id, notify, admission)
+        (id, notify)
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
@@ -318,27 +317,18 @@ impl Entry {
         });
     }
 
-    /// A step that may begin a hold, with which its waiter leaves the queue. Its status is there
-    /// before anything can end it.
+    /// A step that may begin a hold. Its status is there before anything can end it.
     pub(crate) fn step_to_hold<E>(
         self: &Arc<Self>,
-        waiter: WaiterId,
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<HoldId, E>,
     ) -> Result<(HoldId, Arc<HoldStatus>), E> {
-        // What the waiter leaves behind is dropped when the mutex is free.
-        let (taken, _left) = self.step_with(|state, now, out| {
-            let taken = run(&mut state.core, now, out).map(|hold| {
+        self.step_with(|state, now, out| {
+            run(&mut state.core, now, out).map(|hold| {
                 let status = Arc::<HoldStatus>::default();
                 state.holds.insert(hold, Arc::clone(&status));
                 (hold, status)
-            });
-            let left = taken.is_ok().then(|| {
-                state.core.leave(now, waiter, out);
-                state.waiters.remove(&waiter)
-            });
-            (taken, left)
-        });
-        taken
+            })
+        })
     }
 
     /// Begins an unlock, and returns the release that begins with it: the caller drives its job. `None`: the hold

@@ -185,7 +185,6 @@ pub(crate) async fn acquire(
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, course)?;
                 let Some(taken) = taken else { continue };
-                waiter.note_left();
                 return Ok(Ok(taken));
             }
             None => return Ok(Err(waiter.found())),
@@ -197,10 +196,7 @@ pub(crate) async fn acquire(
             permit.attempt(owner, course).await?
         };
         let left = match attempt {
-            Attempt::Taken(taken) => {
-                waiter.note_left();
-                return Ok(Ok(taken));
-            }
+            Attempt::Taken(taken) => return Ok(Ok(taken)),
             Attempt::TakenOver => continue,
             Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy, on_the_way) => {
@@ -374,9 +370,7 @@ impl AcquirePermit {
     fn taken(&mut self, sent_at: Time) -> Result<Option<Taken>, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold(permit.waiter, |core, now, out| {
-            core.taken(now, permit, sent_at, out)
-        });
+        let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
         match taken {
             Ok(taken) => Ok(Some(taken)),
             Err(Rejected::TakenOver) => Ok(None),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::{Admission, HeldBy, Order, Permit, Rejected, Terms, Time, Untaken, WaiterId};
+use crate::core::{Admission, HeldBy, Order, Permit, Rejected, Terms, Time, WaiterId};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
@@ -16,14 +16,10 @@ use crate::shared::{LEASE_MAX, Shared};
 use crate::wait::Subscription;
 use crate::wire;
 
-/// A call that wants the lock; it leaves the queue when it has it, or when it is dropped.
+/// A call that wants the lock; it leaves the queue when it is dropped.
 pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
-    /// What it was told when it joined the queue, until it looks.
-    first: Option<Result<Admission, Rejected>>,
-    /// It has the lock, and is not in the queue any more.
-    has_left: bool,
     /// Notified when it may be able to go on.
     notify: Arc<Notify>,
     owner: Owner,
@@ -36,13 +32,10 @@ pub(super) struct Waiter {
 
 impl Waiter {
     pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, wait: Wait) -> Self {
-        let field = field(entry, owner);
-        let (id, notify, first) = entry.enqueue(owner.id(), wait.order(), terms, &field);
+        let (id, notify) = entry.enqueue(owner.id(), wait.order(), terms);
         Self {
             entry: Arc::clone(entry),
             id,
-            first: Some(first),
-            has_left: false,
             notify,
             owner: owner.clone(),
             since: Instant::now(),
@@ -90,18 +83,12 @@ impl Waiter {
         }
     }
 
-    fn admit(&mut self) -> Result<Admission, Error> {
-        let admission = self.first.take().unwrap_or_else(|| {
-            let field = field(&self.entry, &self.owner);
-            self.entry
-                .step(|core, now, out| core.admit(now, self.id, &field, out))
-        });
+    fn admit(&self) -> Result<Admission, Error> {
+        let field = field(&self.entry, &self.owner);
+        let admission = self
+            .entry
+            .step(|core, now, out| core.admit(now, self.id, &field, out));
         admission.map_err(|rejected| rejection(&self.entry, rejected))
-    }
-
-    /// It has left the queue with the step in which it took the lock.
-    pub(super) fn note_left(&mut self) {
-        self.has_left = true;
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
@@ -192,16 +179,7 @@ pub(super) enum Next {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        // Dropped before it looked, while the connection for `sync_replicas` was being opened: the permit
-        // would keep its owner busy for ever.
-        if let Some(Ok(Admission::Permit(permit))) = &self.first {
-            self.entry.step(|core, now, out| {
-                core.untaken(now, permit, Untaken::NotExecuted, out);
-            });
-        }
-        if !self.has_left {
-            self.entry.leave(self.id);
-        }
+        self.entry.leave(self.id);
     }
 }
 
