@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::client_handle::ClientHandle;
-use crate::core::{HandOver, Rules};
+use crate::core::{HandOff, Rules};
 use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::release_job;
@@ -41,7 +41,7 @@ pub struct LockClientBuilder {
     client_name: Option<String>,
     max_hold: Option<Duration>,
     retry_for: Option<Duration>,
-    handover: HandOver,
+    pub(crate) handoff: HandOff,
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
@@ -255,7 +255,7 @@ impl LockClientBuilder {
             client_name: None,
             max_hold: None,
             retry_for: None,
-            handover: HandOver::default(),
+            handoff: HandOff::default(),
             close_grace: None,
             sentinel_credentials: None,
             announce: Announce::default(),
@@ -340,20 +340,21 @@ impl LockClientBuilder {
         Self { retry_for, ..self }
     }
 
-    /// How often in a row a lock is handed from one caller of this client to the next without being free
-    /// for other processes in between. Default 32 times or 50 ms, whichever comes first; half of that while others listen.
+    /// Whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for at most
+    /// 32 hand-offs or 50 ms in a row, whichever comes first; half of that while other clients listen.
     ///
-    /// Needs `+hdel` and the connection fence; without either, every release frees the lock for
-    /// everybody.
+    /// Needs `+hdel` and the connection fence; without either, every release frees the lock.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// use redisson_lock::{HandOver, LockClient};
-    /// let builder = LockClient::builder().handover(HandOver::off());
+    /// let builder = redisson_lock::LockClient::builder().handoff(false);
     /// ```
-    pub fn handover(self, handover: HandOver) -> Self {
-        Self { handover, ..self }
+    pub fn handoff(self, handoff: bool) -> Self {
+        Self {
+            handoff: handoff.into(),
+            ..self
+        }
     }
 
     /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
@@ -442,7 +443,7 @@ impl LockClientBuilder {
         let rules = Arc::new(Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout_or_default(),
-            handover: self.handover,
+            handoff: self.handoff,
         });
         let config = Config {
             key_prefix: self.key_prefix.into(),

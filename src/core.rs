@@ -13,7 +13,7 @@
 //! | `owner_state`, `owners` | both together, and all of them |
 //! | `queue` | the waiters |
 //! | `liveness` | whose turn it is, and who is passed over |
-//! | `admission`, `release`, `handover`, `renewal` | the steps |
+//! | `admission`, `release`, `handoff`, `renewal` | the steps |
 
 // Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
 #![allow(
@@ -25,7 +25,7 @@
 )]
 
 mod admission;
-mod handover;
+mod handoff;
 mod hold;
 mod liveness;
 mod op;
@@ -53,7 +53,7 @@ pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
-    Counts, Effects, Ending, Event, Generation, HandOver, HeldBy, HoldId, Life, LossReason, OpId,
+    Counts, Effects, Ending, Event, Generation, HandOff, HeldBy, HoldId, Life, LossReason, OpId,
     Rules, ThreadId, Time, Total, Unlocked, WaiterId,
 };
 

@@ -106,7 +106,7 @@ pub use fred;
 pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
-pub use core::{HandOver, HeldBy, LossReason};
+pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind, TlsProblem};
 pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock, LockGuard, TryLock};

@@ -34,6 +34,13 @@ pub use crate::redis::transport::{
 };
 
 impl LockClientBuilder {
+    /// Changes the bounds of a row of hand-offs.
+    #[doc(hidden)]
+    pub fn handoff_bounds(mut self, bounds: core::HandOff) -> Self {
+        self.handoff = bounds;
+        self
+    }
+
     /// Connects over a transport of a test.
     #[doc(hidden)]
     pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {

@@ -194,7 +194,7 @@ async fn announced_releases() {
         );
         println!(
             "{announce:?}, a lock of primary {primary}: {publish:.2} messages to other nodes and {shard:.2} to replicas for each release; {:.0} µs of the \
-             primaries' processors for each hand-over",
+             primaries' processors for each hand-off",
             used_since(&cluster, used) * 1e6 / rounds as f64
         );
         guard.unlock().await.expect("held");

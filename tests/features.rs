@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use redisson_lock::{Error, HandOver, LockClientBuilder, TryLock};
+use redisson_lock::{Error, LockClientBuilder, TryLock};
 use serde_json::json;
 use test_support::{TestServer, eventually, ms, test, tokio};
 
@@ -229,7 +229,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "client_name": "orders-7",
         "max_hold": "1h",
         "retry_for": "1m",
-        "handover": { "passes": 8, "for_at_most": "20ms" },
+        "handoff": false,
         "close_grace": "10s",
         "announce": "both",
         "sync_replicas": { "replicas": 2, "within": "100ms" },
@@ -244,10 +244,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .client_name("orders-7")
         .max_hold(Duration::from_secs(3_600))
         .retry_for(Duration::from_secs(60))
-        .handover(HandOver {
-            passes: 8,
-            for_at_most: ms(20),
-        })
+        .handoff(false)
         .close_grace(ms(10_000))
         .announce(redisson_lock::Announce::Both)
         .sync_replicas(2, ms(100));
@@ -261,7 +258,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
     for (wrong, problem) in [
         (json!({ "watchdog": "10s" }), "unknown field `watchdog`"),
         (json!({ "max_hold": "soon" }), "a duration"),
-        (json!({ "handover": { "passes": -1 } }), "expected u32"),
+        (json!({ "handoff": 8 }), "expected a boolean"),
     ] {
         let refused = serde_json::from_value::<LockClientBuilder>(wrong).expect_err(problem);
         assert!(refused.to_string().contains(problem), "{refused}");

@@ -196,7 +196,7 @@ const NEEDED_BY: [(&str, &[&str]); 26] = [
         "+hincrby",
         &["lock", "lock again", "unlock one", "new server"],
     ),
-    // Without it nothing is handed over: `tests/handover.rs`.
+    // Without it nothing is handed over: `tests/handoff.rs`.
     ("+hdel", &[]),
     ("+hlen", &["wait", "inspect", "force_unlock"]),
     ("+hkeys", &["wait", "inspect", "force_unlock"]),

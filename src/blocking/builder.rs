@@ -7,7 +7,6 @@ use fred::interfaces::ClientLike;
 use super::client::LockClient;
 use super::own_runtime::Running;
 use crate::builder::LockClientBuilder as AsyncBuilder;
-use crate::core::HandOver;
 use crate::error::Error;
 
 /// Settings of a client. The defaults suit most uses.
@@ -220,21 +219,19 @@ impl LockClientBuilder {
         }
     }
 
-    /// How often in a row a lock is handed from one caller of this client to the next without being free
-    /// for other processes in between. Default 32 times or 50 ms, whichever comes first; half of that while others listen.
+    /// Whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for at most
+    /// 32 hand-offs or 50 ms in a row, whichever comes first; half of that while other clients listen.
     ///
-    /// Needs `+hdel` and the connection fence; without either, every release frees the lock for
-    /// everybody.
+    /// Needs `+hdel` and the connection fence; without either, every release frees the lock.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// use redisson_lock::{HandOver, blocking::LockClient};
-    /// let builder = LockClient::builder().handover(HandOver::off());
+    /// let builder = redisson_lock::blocking::LockClient::builder().handoff(false);
     /// ```
-    pub fn handover(self, handover: HandOver) -> Self {
+    pub fn handoff(self, handoff: bool) -> Self {
         Self {
-            settings: self.settings.handover(handover),
+            settings: self.settings.handoff(handoff),
         }
     }
 

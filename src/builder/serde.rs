@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
-use crate::core::HandOver;
+use crate::core::HandOff;
 use crate::redis::{Credentials, Tls, Wanted};
 use crate::wire::Announce;
 
@@ -29,7 +29,7 @@ struct Settings {
     max_hold: Option<Duration>,
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
-    handover: HandOver,
+    handoff: HandOff,
     #[serde(with = "humantime_serde")]
     close_grace: Option<Duration>,
     /// A secret, which does not belong into a file that is written.

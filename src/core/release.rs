@@ -179,7 +179,7 @@ impl LockCore {
     }
 
     /// A release is about to be sent. Returns what it has to say at this moment. `None`: it is over.
-    /// `may_pass`: the connection allows for a hand-over.
+    /// `may_pass`: the connection allows for a hand-off.
     pub fn release_sent(
         &mut self,
         now: Time,

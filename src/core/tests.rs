@@ -1,13 +1,13 @@
 //! Steps of one core by hand, each as the shortest trace that once went wrong.
 
 use super::*;
-use crate::core::HandOver;
+use crate::core::HandOff;
 use std::time::Duration;
 
 pub(super) const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
-    handover: HandOver::off(),
+    handoff: HandOff::off(),
 };
 pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,

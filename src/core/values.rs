@@ -147,7 +147,7 @@ visited!(WaiterId, HoldId, Generation, OpId);
 pub struct Rules {
     pub watchdog_timeout: Duration,
     pub command_timeout: Duration,
-    pub handover: HandOver,
+    pub handoff: HandOff,
 }
 
 /// How often in a row a client hands a lock from one of its callers to the next, before it frees the
@@ -157,48 +157,28 @@ pub struct Rules {
 /// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the
 /// next release announces the lock as free, and if other processes listen, this client's queue stands
 /// back for up to 5 ms, and the bounds of the next row are half of these.
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// use redisson_lock::{HandOver, LockClient};
-/// let handover = HandOver { passes: 8, for_at_most: Duration::from_millis(20) };
-/// let builder = LockClient::builder().handover(handover);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
-    serde(default, deny_unknown_fields)
+    serde(from = "bool", into = "bool")
 )]
-pub struct HandOver {
+pub struct HandOff {
     /// Passes in a row. Default 32; 0 is off.
     pub passes: u32,
     /// From the first pass of a row to the last. Default 50 ms.
-    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub for_at_most: Duration,
 }
 
-impl HandOver {
+impl HandOff {
     /// Every release frees the lock for everybody.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use redisson_lock::{HandOver, LockClient};
-    /// let builder = LockClient::builder().handover(HandOver::off());
-    /// ```
-    #[must_use]
     pub const fn off() -> Self {
         Self {
             passes: 0,
             for_at_most: Duration::ZERO,
         }
     }
-}
 
-impl HandOver {
     /// The bounds, if others than this client listened when the lock was last freed.
     pub(super) fn beside(self, others_listen: bool) -> Self {
         if !others_listen {
@@ -211,7 +191,20 @@ impl HandOver {
     }
 }
 
-impl Default for HandOver {
+impl From<bool> for HandOff {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::default() } else { Self::off() }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<HandOff> for bool {
+    fn from(bounds: HandOff) -> Self {
+        bounds.passes > 0
+    }
+}
+
+impl Default for HandOff {
     fn default() -> Self {
         Self {
             passes: 32,

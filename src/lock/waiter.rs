@@ -62,7 +62,11 @@ impl Waiter {
                     behind_since = None;
                     (again, false)
                 }
-                Admission::Busy => return Ok(None),
+                // A caller that polls without a pause waits for no reply here, and would keep its thread to itself.
+                Admission::Busy => {
+                    tokio::task::yield_now().await;
+                    return Ok(None);
+                }
                 // The earlier operation waits for Redis: that is waited for as long as a command is.
                 // However many there are before this one, each has as long.
                 Admission::OwnerBusy { since } => {

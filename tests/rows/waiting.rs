@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::HandOver;
 use test_support::{eventually, ms, stalls, tokio};
 
 use super::TestServer;
@@ -163,9 +162,7 @@ async fn the_local_queue_is_first_in_first_out_and_a_re_entry_never_queues() {
 async fn the_local_queue_keeps_its_order_beside_a_task_that_tries_all_the_time() {
     let server = TestServer::new();
     // Between passes the lock is never free.
-    let client = server
-        .client_with(|builder| builder.handover(HandOver::off()))
-        .await;
+    let client = server.client_with(|builder| builder.handoff(false)).await;
     let lock = client.lock("a");
     let first = lock.lock().await.expect("free");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -25,7 +25,7 @@ fn rounds(context: &Context, amount: Amount) -> usize {
     context.form.pick(fit.max(10), fit.max(10), 5) as usize
 }
 
-/// One hand-over after the other: their number says nothing about throughput.
+/// One hand-off after the other: their number says nothing about throughput.
 fn sample(nanos: Vec<u64>) -> Sample {
     Sample::of_tasks(vec![nanos], ms(1_000))
         .without(sample::PER_SECOND)

@@ -13,7 +13,6 @@ mod bare;
 mod beside;
 mod context;
 mod far;
-mod foreign;
 mod handoff;
 mod heap;
 mod herd;

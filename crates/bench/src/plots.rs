@@ -89,7 +89,7 @@ type Lines = (
     f64,
 );
 
-const LINES: [Lines; 5] = [
+const LINES: [Lines; 4] = [
     (
         sweeps::TASKS,
         sample::PER_SECOND,
@@ -121,14 +121,6 @@ const LINES: [Lines; 5] = [
         "Live heap of all held locks together",
         ["held locks", "KiB"],
         1024.0,
-    ),
-    (
-        sweeps::PASSES,
-        sample::P99,
-        "passes.svg",
-        "How long a lock is waited for that one client hands over among eight callers",
-        ["passes in a row", "p99 of a wait, ms"],
-        1000.0,
     ),
 ];
 
@@ -240,8 +232,6 @@ fn colour(system: &str) -> RGBColor {
     match system {
         crate::scenarios::OURS => RGBColor(0, 114, 178),
         crate::jvm::NAME => RGBColor(213, 94, 0),
-        crate::foreign::OTHER => RGBColor(213, 94, 0),
-        crate::foreign::TOGETHER => RGBColor(0, 114, 178),
         name if name.starts_with("rslock") => RGBColor(0, 158, 115),
         name if name.contains("default") => RGBColor(204, 121, 167),
         name if name.contains("redis-rs") => RGBColor(150, 110, 0),
@@ -349,13 +339,12 @@ mod tests {
             scenario,
             rows: rows(1),
         });
-        let sweeps =
-            [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD, sweeps::PASSES].map(|name| Sweep {
-                name,
-                points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
-            });
+        let sweeps = [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD].map(|name| Sweep {
+            name,
+            points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
+        });
         let drawn = draw(&folder, &outcomes, &sweeps).expect("drawn");
-        assert_eq!(drawn.len(), 7);
+        assert_eq!(drawn.len(), 6);
         for (file, _) in drawn {
             let text = std::fs::read_to_string(folder.join(file)).expect("written");
             let background = "width=\"860\" height=\"558\" opacity=\"1\" fill=\"#FFFFFF\"";

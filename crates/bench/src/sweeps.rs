@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use test_support::ms;
 
 use crate::context::{Amount, Context};
-use crate::foreign::Foreign;
 use crate::hold::Plan;
 use crate::results::Row;
 use crate::scenarios::{holders, rounds, spread};
@@ -67,7 +66,6 @@ pub fn json(sweeps: &[Sweep]) -> Value {
 pub const TASKS: &str = "tasks";
 pub const WAITERS: &str = "waiters";
 pub const HELD: &str = "held";
-pub const PASSES: &str = "passes";
 
 pub async fn all(context: &Context) -> Vec<Sweep> {
     let begin = Instant::now();
@@ -99,13 +97,6 @@ pub async fn all(context: &Context) -> Vec<Sweep> {
         points.push((count, rows));
     }
     sweeps.push(finished(HELD, points, begin));
-    let mut points = Vec::new();
-    for passes in [1, 2, 4, 8, 16, 32, 64, 128] {
-        let systems = [Foreign::open(context, passes).await];
-        let rows = rounds(context, &systems, Amount::time(SECOND), ROUNDS).await;
-        points.push((passes as usize, rows));
-    }
-    sweeps.push(finished(PASSES, points, begin));
     sweeps
 }
 

@@ -19,7 +19,7 @@ mod worlds;
 
 use std::time::Duration;
 
-use redisson_lock::HandOver;
+use redisson_lock::test_util::core::HandOff;
 use redisson_lock::test_util::core::{
     LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
 };
@@ -40,7 +40,7 @@ pub struct World {
     pub callers: Vec<(i64, Vec<Verb>)>,
     pub budget: Budget,
     /// Whether owners hand the lock to each other.
-    pub handover: HandOver,
+    pub handoff: HandOff,
     /// How many replicas must confirm a lease.
     pub replicas: u32,
     /// Which inputs have come while which operation was under way.
@@ -79,7 +79,7 @@ pub enum Action {
     /// The server runs the next script.
     Execute,
     /// A send is handed to the connection.
-    HandOver(usize),
+    HandOff(usize),
     /// An answer is read by the task that waits for it.
     Deliver(usize),
     /// The same of a renewal or an `extend`, which too few replicas confirm in time.
@@ -111,7 +111,7 @@ pub enum Action {
 pub const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
-    handover: HandOver::off(),
+    handoff: HandOff::off(),
 };
 
 /// The longest lease: what is further away is far away.
@@ -157,7 +157,7 @@ impl Model for World {
         let state = State {
             core: LockCore::new(
                 Rules {
-                    handover: self.handover,
+                    handoff: self.handoff,
                     ..RULES
                 },
                 Life::Open,
@@ -199,7 +199,7 @@ impl Model for World {
             actions.extend(cancelled.map(Action::Cancel));
         }
         if !state.has_ended() {
-            actions.extend((0..state.outbox.len()).map(Action::HandOver));
+            actions.extend((0..state.outbox.len()).map(Action::HandOff));
         }
         if !state.wire.is_empty() {
             actions.push(Action::Execute);

@@ -188,7 +188,7 @@ impl Queue {
     }
 
     /// From an unlock until the next waiter has the lock. Another one takes its place in the queue.
-    async fn hand_over(&mut self) -> Duration {
+    async fn hand_off(&mut self) -> Duration {
         let guard = self.guard.take().expect("it is held");
         let start = Instant::now();
         guard.unlock().await.expect("held");
@@ -202,7 +202,7 @@ impl Queue {
 }
 
 #[test]
-fn a_hand_over_costs_the_same_however_many_wait() {
+fn a_hand_off_costs_the_same_however_many_wait() {
     let _alone = ALONE.lock();
     paused().block_on(async {
         let mut few = Queue::with(FEW).await;
@@ -210,14 +210,14 @@ fn a_hand_over_costs_the_same_however_many_wait() {
         let (mut with_few, mut with_many) = (Vec::new(), Vec::new());
         // By turns, so that both have the same machine.
         for _ in 0..1_000 {
-            with_few.push(few.hand_over().await);
-            with_many.push(many.hand_over().await);
+            with_few.push(few.hand_off().await);
+            with_many.push(many.hand_off().await);
         }
         assert_eq!(few.client.stats().waiting, FEW);
         assert_eq!(many.client.stats().waiting, MANY);
         let (with_few, with_many) = (median(with_few), median(with_many));
         println!(
-            "a hand-over takes {with_few:?} with {FEW} waiters, {with_many:?} with {MANY}: {:.2}",
+            "a hand-off takes {with_few:?} with {FEW} waiters, {with_many:?} with {MANY}: {:.2}",
             with_many.as_secs_f64() / with_few.as_secs_f64()
         );
         assert!(with_many <= with_few * 3, "{with_few:?}, {with_many:?}");

@@ -1,13 +1,13 @@
 //! Deadlines, expiry and renewals of one owner.
 
 use super::*;
-use crate::core::HandOver;
+use crate::core::HandOff;
 use crate::core::RenewalAsk;
 
 const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
-    handover: HandOver::off(),
+    handoff: HandOff::off(),
 };
 
 const NOW: Time = Time::START;

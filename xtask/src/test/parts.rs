@@ -68,7 +68,7 @@ pub(super) const FIRST: [Part; 9] = [
     ),
     Part::new(
         "hostile: outcomes, cancellation, hand-off",
-        &["outcomes", "cancellation", "unpolled", "handover"],
+        &["outcomes", "cancellation", "unpolled", "handoff"],
     ),
     Part::new(
         "clusters, and servers behind Sentinel",

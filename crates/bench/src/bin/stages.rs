@@ -1,4 +1,4 @@
-//! Where the time of a hand-over goes: `handoff` again, with perf, which writes down when client and
+//! Where the time of a hand-off goes: `handoff` again, with perf, which writes down when client and
 //! server read and write.
 //!
 //! `cargo build --release -p bench && target/release/stages`, as root, with `linux-perf` installed.
@@ -27,7 +27,7 @@ const SYSTEMS: [&str; 3] = [
     "floor with a task that wakes the waiter",
 ];
 
-/// Before a hand-over nobody has written for at least this many microseconds.
+/// Before a hand-off nobody has written for at least this many microseconds.
 const SILENCE: f64 = 6_000.0;
 
 /// A longer one was disturbed.
@@ -210,7 +210,7 @@ fn evaluate(text: &str, server: u32) {
     }
     found.retain(|_, stages| stages.len() >= 20);
     println!(
-        "medians in µs, of {:?} hand-overs",
+        "medians in µs, of {:?} hand-offs",
         found.values().map(Vec::len).collect::<Vec<_>>()
     );
     println!("| | {} |", SYSTEMS.join(" | "));

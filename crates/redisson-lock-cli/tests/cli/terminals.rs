@@ -187,7 +187,7 @@ fn in_the_background_a_command_that_is_stopped_keeps_its_lock() {
 fn without_a_shell_above_a_stop_does_not_last() {
     let fixture = Fixture::new();
     let mut go = fixture.pipe("go");
-    // The hand-over of the terminal continues it too: the trap is set after that.
+    // The hand-off of the terminal continues it too: the trap is set after that.
     let script = "echo $$ > in; while [ ! -e given ]; do sleep 0.02; done; \
                   trap 'echo on > on' CONT; echo ready > ready; \
                   until [ \"$line\" = end ]; do read line < go; done; exit 4";

@@ -23,7 +23,7 @@ impl State {
                 self.cancel(nth);
             }
             Action::Execute => self.execute(),
-            Action::HandOver(nth) => self.hand_over(nth),
+            Action::HandOff(nth) => self.hand_off(nth),
             Action::Deliver(nth) => self.deliver_nth(nth, true),
             Action::DeliverUnconfirmed(nth) => self.deliver_nth(nth, false),
             Action::Confirm(nth) => self.confirm(nth, true),
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    fn hand_over(&mut self, nth: usize) {
+    fn hand_off(&mut self, nth: usize) {
         let sent = self.outbox.remove(nth);
         // Built and handed over in one poll: that time passes in between is a future that is not
         // polled, and then it asks first whether a job has taken over.

@@ -5,7 +5,7 @@ mod kinds;
 mod larger;
 mod replicated;
 
-use redisson_lock::HandOver;
+use redisson_lock::test_util::core::HandOff;
 
 pub use larger::deep;
 
@@ -49,7 +49,7 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
         name,
         callers,
         budget,
-        handover: HandOver::off(),
+        handoff: HandOff::off(),
         replicas: 0,
         reached: Reached::leaked(),
     }

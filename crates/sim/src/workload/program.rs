@@ -1,7 +1,7 @@
 //! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
 //! down.
 
-use redisson_lock::HandOver;
+use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 
 /// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
@@ -38,7 +38,7 @@ impl ClientPlan {
             may_kill: fence,
             connections: 1,
             prefix: false,
-            passes: HandOver::default().passes,
+            passes: HandOff::default().passes,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Programs from seeds.
 
 use fastrand::Rng;
-use redisson_lock::HandOver;
+use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{
@@ -24,7 +24,7 @@ impl Program {
                 connections: if rng.u8(0..8) == 0 { 2 } else { 1 },
                 prefix: rng.bool(),
                 // On, bounded to one in a row, and off.
-                passes: [HandOver::default().passes, 1, 0][(seed % 3) as usize],
+                passes: [HandOff::default().passes, 1, 0][(seed % 3) as usize],
             })
             .collect();
         let mut closes = rng.u8(0..5) == 0;

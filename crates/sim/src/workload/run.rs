@@ -8,7 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redisson_lock::test_util;
-use redisson_lock::{Announce, HandOver, LockClient};
+use redisson_lock::test_util::core::HandOff;
+use redisson_lock::{Announce, LockClient};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -84,9 +85,9 @@ pub async fn connect(
         .command_timeout(command_timeout)
         .connections(plan.connections)
         .connection_fence(plan.fence)
-        .handover(HandOver {
+        .handoff_bounds(HandOff {
             passes: plan.passes,
-            ..HandOver::default()
+            ..HandOff::default()
         })
         // Sharded channels are left to real servers.
         .announce(Announce::Classic)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::HandOver;
+use redisson_lock::test_util::core::HandOff;
 
 use super::super::Verb::{Drop, Lock, LockFixed, LockLimited, LockWithin, TryLock, Unlock};
 use super::super::{Verb, World};
@@ -111,7 +111,7 @@ fn with_trouble() -> Vec<World> {
 
 pub(super) fn handing_over(world: World) -> World {
     World {
-        handover: HandOver {
+        handoff: HandOff {
             passes: 2,
             for_at_most: Duration::from_secs(60),
         },

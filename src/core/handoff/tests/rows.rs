@@ -2,13 +2,13 @@
 
 use super::*;
 
-const ONCE: HandOver = HandOver {
+const ONCE: HandOff = HandOff {
     passes: 1,
     for_at_most: Duration::from_millis(50),
 };
 
 /// `A` had the lock, `B` has it now, and `C` waits.
-fn passed_to_b(bounds: HandOver) -> (Fixture, HoldId, Vec<WaiterId>) {
+fn passed_to_b(bounds: HandOff) -> (Fixture, HoldId, Vec<WaiterId>) {
     let (mut fixture, hold, waiters) = held_by_a(bounds, &[B, C]);
     let unlock = passing(&mut fixture, hold);
     fixture.unlocked(&unlock, 0, None).expect("passed");
@@ -25,7 +25,7 @@ fn is_released_beside_listeners(fixture: &mut Fixture, unlock: &Unlock) {
 /// A row of passes ends with the lock: a later one has all its passes and all its time.
 #[test]
 fn a_pass_that_moved_nothing_begins_no_row() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
     let hold = takes(&mut fixture, waiters[0]);
@@ -36,7 +36,7 @@ fn a_pass_that_moved_nothing_begins_no_row() {
 
 #[test]
 fn a_lock_that_is_taken_anew_begins_a_new_row() {
-    let (mut fixture, hold, waiters) = passed_to_b(HandOver::default());
+    let (mut fixture, hold, waiters) = passed_to_b(HandOff::default());
     // Its field is gone, so that nothing is freed.
     let unlock = fixture.unlock(B, hold);
     assert!(sends_pass(&mut fixture, B));
@@ -76,7 +76,7 @@ fn passes_in_a_row_are_bounded_by_their_number() {
 
 #[test]
 fn passes_in_a_row_are_bounded_by_their_time() {
-    let (mut fixture, hold, waiters) = passed_to_b(HandOver::default());
+    let (mut fixture, hold, waiters) = passed_to_b(HandOff::default());
     fixture.now = fixture.now + Duration::from_millis(51);
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0);
@@ -103,7 +103,7 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
 /// Every other waiter has waited for the row before.
 #[test]
 fn a_row_behind_a_release_that_others_heard_is_half_as_long() {
-    const TWICE: HandOver = HandOver {
+    const TWICE: HandOff = HandOff {
         passes: 2,
         for_at_most: Duration::from_millis(50),
     };

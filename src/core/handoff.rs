@@ -1,4 +1,4 @@
-//! Hand-over: the last hold of an owner ends, another owner of this client is first in the queue, and
+//! Hand-off: the last hold of an owner ends, another owner of this client is first in the queue, and
 //! one script moves the field from the one to the other.
 //!
 //! A pass is one operation of both owners, with one answer. For the giver it is a release that is under
@@ -50,7 +50,7 @@ impl LockCore {
         let own = self.owners.get(owner)?;
         let release = own.op.release().filter(|release| release.may_pass)?;
         debug_assert!(release.pass.is_none());
-        let bounds = self.rules.handover.beside(self.others_listen);
+        let bounds = self.rules.handoff.beside(self.others_listen);
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::LossReason;
-use crate::core::HandOver;
+use crate::core::HandOff;
 use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 use crate::core::{
     Admission, Ending, HoldId, LockCore, Order, Permit, ReleaseSend, Terms, ThreadId, Total,
     Untaken, WaiterId,
 };
 
-fn handing_over(bounds: HandOver) -> Fixture {
+fn handing_over(bounds: HandOff) -> Fixture {
     let mut fixture = Fixture::new();
-    Arc::make_mut(&mut fixture.core.rules).handover = bounds;
+    Arc::make_mut(&mut fixture.core.rules).handoff = bounds;
     fixture
 }
 
@@ -28,7 +28,7 @@ fn queues(fixture: &mut Fixture, waiter: WaiterId) {
 }
 
 /// `A` holds, and the others wait in this order.
-fn held_by_a(bounds: HandOver, others: &[ThreadId]) -> (Fixture, HoldId, Vec<WaiterId>) {
+fn held_by_a(bounds: HandOff, others: &[ThreadId]) -> (Fixture, HoldId, Vec<WaiterId>) {
     let mut fixture = handing_over(bounds);
     let hold = fixture.lock(A);
     let wait = |owner: &ThreadId| {
@@ -81,7 +81,7 @@ fn leave(fixture: &mut Fixture, waiter: WaiterId) {
 
 #[test]
 fn an_unlock_hands_the_lock_to_the_first_that_waits() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
     queues(&mut fixture, waiters[0]);
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
@@ -100,7 +100,7 @@ fn an_unlock_hands_the_lock_to_the_first_that_waits() {
 
 #[test]
 fn nobody_else_attempts_while_the_lock_is_handed_over() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
     queues(&mut fixture, waiters[1]);
     fixture.unlocked(&unlock, 0, None).expect("passed");
@@ -109,7 +109,7 @@ fn nobody_else_attempts_while_the_lock_is_handed_over() {
 
 #[test]
 fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let job = fixture.drop_hold(A, hold);
     fixture.next_of(A, job);
     assert!(sends_pass(&mut fixture, A));
@@ -120,7 +120,7 @@ fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
 
 #[test]
 fn an_outer_hold_that_stays_is_not_handed_over() {
-    let (mut fixture, _, _) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, _, _) = held_by_a(HandOff::default(), &[B]);
     let inner = fixture.lock(A);
     fixture.unlock(A, inner);
     assert_eq!(fixture.release_sent(A), 1);
@@ -129,7 +129,7 @@ fn an_outer_hold_that_stays_is_not_handed_over() {
 /// Two sections at once: the one that keeps running after its limit, and the receiver's.
 #[test]
 fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
-    let mut fixture = handing_over(HandOver::default());
+    let mut fixture = handing_over(HandOff::default());
     let limit = Some(Duration::from_secs(1));
     let outer = fixture.lock_with(A, Terms { limit, ..TERMS });
     let inner = fixture.lock(A);
@@ -154,7 +154,7 @@ fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
 /// Its owner may never have had the lock.
 #[test]
 fn what_undoes_an_attempt_hands_nothing_over() {
-    let mut fixture = handing_over(HandOver::default());
+    let mut fixture = handing_over(HandOff::default());
     let attempt = fixture.call(A, Order::AtOnce);
     let permit = fixture.permit(attempt);
     let unknown = Untaken::Unknown;
@@ -169,7 +169,7 @@ fn what_undoes_an_attempt_hands_nothing_over() {
 /// While another owner of this client may have the lock, a release has none to hand over.
 #[test]
 fn nothing_is_handed_over_beside_another_owner_that_may_hold() {
-    let mut fixture = handing_over(HandOver::default());
+    let mut fixture = handing_over(HandOff::default());
     let hold = fixture.lock(A);
     // The lease of A was cut short, and both think that they hold.
     fixture.lock(B);
@@ -182,7 +182,7 @@ fn nothing_is_handed_over_beside_another_owner_that_may_hold() {
 /// Another task of this client forces the lock open while the answer is on its way to the giver.
 #[test]
 fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B, C]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
     let reason = LossReason::Gone;
@@ -200,7 +200,7 @@ fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() 
 #[test]
 fn a_lock_that_is_forced_open_is_not_picked_up() {
     for forced_first in [true, false] {
-        let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+        let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
         let unlock = passing(&mut fixture, hold);
         let force = |fixture: &mut Fixture| {
             let reason = LossReason::Gone;
@@ -222,7 +222,7 @@ fn a_lock_that_is_forced_open_is_not_picked_up() {
 
 #[test]
 fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
@@ -233,7 +233,7 @@ fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
 /// A send of a release that is over.
 #[test]
 fn a_release_that_is_over_says_nothing() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let over = fixture.drop_hold(A, hold);
     fixture.step(|core, now, out| core.release_gone(now, A, over, out));
     let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
@@ -250,7 +250,7 @@ fn a_release_that_is_over_says_nothing() {
 
 #[test]
 fn a_call_of_the_same_owner_is_not_handed_the_lock() {
-    let mut fixture = handing_over(HandOver::default());
+    let mut fixture = handing_over(HandOff::default());
     let hold = fixture.lock(A);
     let own = fixture.call(A, Order::Queued);
     fixture.unlock(A, hold);
@@ -260,7 +260,7 @@ fn a_call_of_the_same_owner_is_not_handed_the_lock() {
 
 #[test]
 fn without_a_fence_the_lock_is_freed() {
-    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, _) = held_by_a(HandOff::default(), &[B]);
     fixture.unlock(A, hold);
     let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
@@ -269,7 +269,7 @@ fn without_a_fence_the_lock_is_freed() {
 /// V11: a pass without an answer is not undone for the giver alone.
 #[test]
 fn a_pass_without_an_answer_is_released_for_both() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     passing(&mut fixture, hold);
     let op = fixture.release_of(A);
     fixture.unanswered(A);
@@ -284,7 +284,7 @@ fn a_pass_without_an_answer_is_released_for_both() {
 
 #[test]
 fn a_receiver_that_leaves_has_the_lock_released_when_the_answer_comes() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
     assert!(fixture.out.jobs.is_empty(), "not known yet");
@@ -294,7 +294,7 @@ fn a_receiver_that_leaves_has_the_lock_released_when_the_answer_comes() {
 
 #[test]
 fn a_receiver_that_leaves_with_the_lock_in_hand_has_it_released() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     fixture.unlocked(&unlock, 0, None).expect("passed");
     leave(&mut fixture, waiters[0]);
@@ -304,7 +304,7 @@ fn a_receiver_that_leaves_with_the_lock_in_hand_has_it_released() {
 /// V10: what is known of the pass is known of the receiver's acquire.
 #[test]
 fn a_field_that_is_gone_is_a_loss_for_the_giver_and_nothing_for_the_receiver() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
     assert!(fixture.out.woken.contains(&waiters[0]));
@@ -313,7 +313,7 @@ fn a_field_that_is_gone_is_a_loss_for_the_giver_and_nothing_for_the_receiver() {
 
 #[test]
 fn a_pass_that_is_refused_becomes_a_release() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     let op = fixture.release_of(A);
     fixture.step(|core, now, out| core.release_not_executed(now, A, op, out));
@@ -326,7 +326,7 @@ fn a_pass_that_is_refused_becomes_a_release() {
 
 #[test]
 fn a_repetition_says_the_same() {
-    let (mut fixture, hold, _) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, _) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     assert!(sends_pass(&mut fixture, A));
     // The first copy may have been executed, and the receiver's hold have been forced open since.
@@ -335,7 +335,7 @@ fn a_repetition_says_the_same() {
 
 #[test]
 fn a_call_that_is_not_polled_does_not_keep_the_lock() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     fixture.unlocked(&unlock, 0, None).expect("passed");
     fixture.now = fixture.core.timer(B).expect("it is watched");
@@ -357,7 +357,7 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
 
 #[test]
 fn neither_end_of_a_pass_is_a_loss() {
-    let (mut fixture, hold, waiters) = held_by_a(HandOver::default(), &[B]);
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.out.ended[..], [(hold, Ending::Released)]);
     assert!(sends_pass(&mut fixture, A));
