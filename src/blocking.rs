@@ -1,7 +1,8 @@
 //! The locks for programs without an async runtime: every call waits on the thread that makes it.
 //!
 //! Needs the feature `blocking`. The locks are the same ones as those of the async client, on the
-//! same keys: the methods have the same names, and answer when they are done.
+//! same keys: each method does what the async one of its name does, fails as that one fails, and returns when it is
+//! done. The settings are those of the one builder: [`LockClientBuilder::connect_blocking`](crate::LockClientBuilder::connect_blocking).
 //!
 //! ```no_run
 //! # fn sell() {}
@@ -23,7 +24,8 @@
 //! A call belongs to the thread that makes it, as in Java: nested calls of one thread re-enter, two
 //! threads exclude each other, and [`Lock::owned_by`] overrides that. A guard remembers its owner:
 //! sent to another thread, it is still a hold of the thread that acquired it, and is released as one
-//! wherever it is dropped. The number of a thread is unique in the process, also after the thread
+//! wherever it is dropped. A detached hold is released by the thread that acquired it, or by an owner that both threads
+//! name. The number of a thread is unique in the process, also after the thread
 //! has ended.
 //!
 //! Two jobs on one thread are one owner. In a pool that runs other jobs on a thread while one of its
@@ -46,7 +48,7 @@
 //!
 //! A call that waits would stop the tasks of a runtime that polls it, so in an `async fn` run by tokio
 //! every method that talks to Redis fails with [`Error::InsideRuntime`](crate::Error::InsideRuntime):
-//! use the async client there. Other executors are not recognised, and neither is
+//! use the async client there. A guard is then released in the background. Other executors are not recognised, and neither is
 //! [`tokio::task::unconstrained`]; a call blocks their thread.
 //! Dropping never fails: where the thread may not wait, a client's last handle leaves its end to a
 //! thread of its own.
@@ -58,14 +60,14 @@
 //! Each client has a runtime of its own with one thread, `redisson-lock`, which renews the holds. A
 //! process that was forked has no such thread: connect after the fork.
 
-mod builder;
+// What fails, and how, is at the async methods and in the module's text.
+#![allow(clippy::missing_errors_doc)]
+
 mod client;
 mod guard;
-mod inspect;
 mod lock;
 mod own_runtime;
 
-pub use builder::LockClientBuilder;
 pub use client::LockClient;
 pub use guard::LockGuard;
 pub use lock::Lock;

@@ -294,11 +294,9 @@ impl LockClient {
     pub(crate) fn of_this_task() -> Result<Self, Error> {
         DEFAULT
             .try_with(Self::clone)
-            .map_err(|_| Error::InvalidConfig {
-                what: "default client",
-                problem: "this task has none; run the call inside `client.as_default(…)`, or name a client with \
-                          `#[locked(client = …)]`"
-                    .to_owned(),
+            .map_err(|_| Error::Misuse {
+                problem: "this task has no default client; run the call inside `client.as_default(…)`, or name a client \
+                          with `#[locked(client = …)]`",
             })
     }
 }

@@ -94,7 +94,14 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// A setting, an address or an owner cannot be used. Nothing was sent.
+    /// The call cannot be made like this. Nothing was sent.
+    #[error("{problem}")]
+    Misuse {
+        /// What is wrong, and what to do instead.
+        problem: &'static str,
+    },
+
+    /// A setting or an address cannot be used. Nothing was sent.
     #[error("invalid {what}: {problem}")]
     InvalidConfig {
         /// Which setting.

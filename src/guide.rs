@@ -55,7 +55,7 @@ macro_rules! page_with_plots {
 
 page_with_plots! {
     benchmarks = "benchmarks.md",
-    "solo", "handoff", "tasks", "waiters", "held-cpu", "held-memory", "passes"
+    "solo", "handoff", "tasks", "waiters", "held-cpu", "held-memory"
 }
 
 #[doc = "[docs/life.svg]: data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
@@ -68,7 +68,7 @@ page_with_plots! {
 #[doc = "[examples/service]: crate::guide::operations#shutting-down-a-client"]
 #[doc = "[examples/cron.rs]: crate::LockGuard::detach"]
 #[doc = "[examples/leader.rs]: crate::Lock::lead"]
-#[doc = "[examples/lost.rs]: crate::LockGuard::lost"]
+#[doc = "[examples/lost.rs]: crate::HoldHandle::lost"]
 #[doc = "[redisson-lock-macros]: https://docs.rs/redisson-lock-macros"]
 #[doc = "[examples/blocking.rs]: ../../blocking/index.html"]
 #[doc = "[redisson-lock-test]: https://docs.rs/redisson-lock-test"]

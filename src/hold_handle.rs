@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,60 +14,32 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time};
 use crate::entry::Entry;
-
 use crate::owner::Owner;
 use crate::shared::HoldStatus;
 
-/// What the body of [`Lock::run`](crate::Lock::run) sees of its hold: everything except `unlock`.
+/// A hold, from local information: nothing here asks Redis. Guards and handles dereference to it.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// lock.run(|held| async move {
-///     println!("valid until {:?}", held.valid_until());
-///     Ok(())
-/// }).await
+/// # fn run(guard: redisson_lock::LockGuard) {
+/// println!("{} is held by {}: {:?}", guard.name(), guard.owner(), guard.state());
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct HoldHandle {
+pub struct Hold {
     pub(crate) entry: Arc<Entry>,
     pub(crate) owner: Owner,
-    pub(crate) hold: HoldId,
+    pub(crate) id: HoldId,
     pub(crate) status: Arc<HoldStatus>,
 }
 
-impl HoldHandle {
-    /// Resolves when the hold is lost; see [`LockGuard::lost`](crate::LockGuard::lost).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(held: redisson_lock::HoldHandle) { println!("{}", held.lost().await) }
-    /// ```
-    pub fn lost(&self) -> Lost {
-        Lost {
-            watch: Watch::new(&self.status),
-        }
-    }
-
-    pub(crate) fn ended(&self) -> Ended {
-        Ended {
-            watch: Watch::new(&self.status),
-        }
-    }
-
+impl Hold {
     /// The name of the lock, without the key prefix.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::HoldHandle) { println!("{}", held.name()) }
+    /// # fn run(hold: redisson_lock::Hold) { println!("{}", hold.name()) }
     /// ```
     pub fn name(&self) -> &str {
         self.entry.name.given()
@@ -77,22 +50,24 @@ impl HoldHandle {
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::HoldHandle) { println!("{}", held.owner()) }
+    /// # fn run(hold: redisson_lock::Hold) { println!("{}", hold.owner()) }
     /// ```
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Current state of the hold; see [`LockGuard::state`](crate::LockGuard::state).
+    /// Current state of the hold.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.state()) }
+    /// # fn run(hold: redisson_lock::Hold) {
+    /// assert_eq!(hold.state(), redisson_lock::HoldState::Held);
+    /// # }
     /// ```
     pub fn state(&self) -> HoldState {
-        // Compared with the clock, which nobody may have looked at since the last step: a process
-        // that stood still must not read "Held". Nothing is changed by that.
+        // Compared with the clock, which no step may have looked at for long: a process that stood still must not
+        // read "Held". Nothing is changed by that.
         let (snapshot, now) = self.snapshot();
         match snapshot {
             Some(HoldSnapshot {
@@ -107,35 +82,27 @@ impl HoldHandle {
         }
     }
 
-    /// From when on its renewal is overdue. `None`: nothing renews it.
-    pub(crate) fn overdue_at(&self) -> Option<tokio::time::Instant> {
-        let at = self.snapshot().0?.at_risk_from?;
-        Some(self.entry.shared().clock.instant(at))
-    }
-
-    /// Whether the hold was lost, from local information.
+    /// Whether the hold was lost.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::HoldHandle) { assert!(!held.is_lost()) }
+    /// # fn run(hold: redisson_lock::Hold) { assert!(!hold.is_lost()) }
     /// ```
     pub fn is_lost(&self) -> bool {
         matches!(self.state(), HoldState::Lost(_))
     }
 
-    fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
-        self.entry
-            .read(|core, now| (core.snapshot(now, self.owner.id(), self.hold), now))
-    }
-
-    /// The instant up to which the hold is guaranteed; see
-    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
+    /// The instant up to which the hold is guaranteed without another renewal; always before the
+    /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
+    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(held: redisson_lock::HoldHandle) { println!("{:?}", held.valid_until()) }
+    /// # fn run(hold: redisson_lock::Hold) {
+    /// let left = hold.valid_until().saturating_duration_since(std::time::Instant::now());
+    /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
         let (snapshot, now) = self.snapshot();
@@ -146,15 +113,133 @@ impl HoldHandle {
         });
         self.entry.shared().clock.instant(until).into_std()
     }
+
+    /// From when on its renewal is overdue. `None`: nothing renews it.
+    pub(crate) fn overdue_at(&self) -> Option<tokio::time::Instant> {
+        let at = self.snapshot().0?.at_risk_from?;
+        Some(self.entry.shared().clock.instant(at))
+    }
+
+    fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
+        self.entry
+            .read(|core, now| (core.snapshot(now, self.owner.id(), self.id), now))
+    }
+
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            entry: Arc::clone(&self.entry),
+            owner: self.owner.clone(),
+            id: self.id,
+            status: Arc::clone(&self.status),
+        }
+    }
 }
 
-impl fmt::Debug for HoldHandle {
+impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HoldHandle")
+        f.debug_struct("Hold")
             .field("lock", &self.entry.name.given())
             .field("owner", &self.owner)
             .field("state", &self.state())
             .finish()
+    }
+}
+
+/// A [`Hold`] that can be awaited: what the body of [`Lock::run`](crate::Lock::run) sees, and what a
+/// [`LockGuard`](crate::LockGuard) dereferences to. It cannot release the hold.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// lock.run(|held| async move {
+///     println!("valid until {:?}", held.valid_until());
+///     Ok(())
+/// }).await
+/// # }
+/// ```
+pub struct HoldHandle {
+    pub(crate) hold: Hold,
+}
+
+impl HoldHandle {
+    /// Another handle of the same hold, to be sent elsewhere.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::LockGuard) {
+    /// let held = guard.handle();
+    /// tokio::spawn(async move { println!("{:?}", held.state()) });
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        Self {
+            hold: self.hold.again(),
+        }
+    }
+
+    /// Resolves when the hold is lost, with the reason; never after a normal unlock.
+    ///
+    /// The loss is reported by [`valid_until`](Hold::valid_until), which precedes the server-side
+    /// expiry. The future does not borrow the handle.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::LockGuard) {
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move { eprintln!("lost: {}", lost.await) });
+    /// # }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        Lost {
+            watch: Watch::new(&self.hold.status),
+        }
+    }
+
+    /// Resolves when the hold has ended: `Some` with the reason if it was lost, `None` if it was
+    /// released.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::LockGuard) {
+    /// let ended = guard.ended();
+    /// tokio::spawn(async move {
+    ///     if let Some(reason) = ended.await {
+    ///         eprintln!("lost: {reason}");
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn ended(&self) -> Ended {
+        Ended {
+            watch: Watch::new(&self.hold.status),
+        }
+    }
+}
+
+impl Deref for HoldHandle {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for HoldHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt(f)
     }
 }
 
@@ -180,7 +265,7 @@ pub enum HoldState {
     Released,
 }
 
-/// The future of [`LockGuard::lost`](crate::LockGuard::lost).
+/// The future of [`HoldHandle::lost`](HoldHandle::lost).
 ///
 /// # Examples
 ///
@@ -206,7 +291,7 @@ impl Future for Lost {
     }
 }
 
-/// The future of [`LockGuard::ended`](crate::LockGuard::ended).
+/// The future of [`HoldHandle::ended`](HoldHandle::ended).
 ///
 /// # Examples
 ///

@@ -108,7 +108,7 @@ pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind, TlsProblem};
-pub use hold_handle::{Ended, HoldHandle, HoldState, Lost};
+pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock, LockGuard, TryLock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;

@@ -216,7 +216,7 @@ impl Lock {
     /// [`Error::Refused`], [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`];
     /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
     /// [`Error::TooDeep`]; [`Error::InvalidName`], [`Error::InvalidDuration`],
-    /// [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///

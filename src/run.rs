@@ -96,10 +96,10 @@ impl Lock {
     /// # async fn sell() -> Result<u32, redisson_lock::Error> { Ok(1) }
     /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
     /// let stock = client.lock("stock:42");
-    /// let sold = stock.run_for(Duration::from_secs(2), |_held| sell()).await?;
+    /// let sold = stock.try_run_for(Duration::from_secs(2), |_held| sell()).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn run_for<T, E, F, Fut>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
+    pub async fn try_run_for<T, E, F, Fut>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
         F: FnOnce(HoldHandle) -> Fut,

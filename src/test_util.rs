@@ -17,8 +17,8 @@ use crate::client::LockClient;
 use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, ThreadId};
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::hold_handle::HoldHandle;
-use crate::lock::{Holder, LockGuard};
+use crate::hold_handle::Hold;
+use crate::lock::Holder;
 use crate::owner::Owner;
 use crate::redis::Call;
 use crate::script::{self, RenewalKey};
@@ -75,10 +75,10 @@ impl HoldSnapshot {
 }
 
 /// What was last written down about a hold, without a look at the clock. `None`: it has ended.
-pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
+pub fn snapshot(hold: &Hold) -> Option<HoldSnapshot> {
     let (owner, clock) = (hold.owner.id(), &hold.entry.shared().clock);
     hold.entry.read(|core, now| {
-        let snapshot = core.snapshot(now, owner, hold.hold)?;
+        let snapshot = core.snapshot(now, owner, hold.id)?;
         Some(HoldSnapshot {
             field: core.field(owner)?,
             deadline: clock.instant(snapshot.deadline),
@@ -89,12 +89,12 @@ pub fn snapshot(hold: &HoldHandle) -> Option<HoldSnapshot> {
 }
 
 /// Whether a hold was released or lost, by what was last written down.
-pub fn has_ended(hold: &HoldHandle) -> bool {
+pub fn has_ended(hold: &Hold) -> bool {
     hold.status.ending().is_some()
 }
 
 /// Why a hold was lost, by what was last written down.
-pub fn loss(hold: &HoldHandle) -> Option<LossReason> {
+pub fn loss(hold: &Hold) -> Option<LossReason> {
     match hold.status.ending() {
         Some(Ending::Lost(reason)) => Some(reason),
         Some(Ending::Released) | None => None,
@@ -102,18 +102,13 @@ pub fn loss(hold: &HoldHandle) -> Option<LossReason> {
 }
 
 /// The field of a hold in the lock hash.
-pub fn field(hold: &HoldHandle) -> Arc<str> {
+pub fn field(hold: &Hold) -> Arc<str> {
     snapshot(hold).map_or_else(|| Arc::clone(hold.owner.field()), |hold| hold.field)
 }
 
 /// The field that an owner has in lock hashes.
 pub fn field_of(owner: &Owner) -> Arc<str> {
     Arc::clone(owner.field())
-}
-
-/// What [`Lock::run`](crate::Lock::run) would show of the hold of a guard.
-pub fn handle(guard: &LockGuard) -> HoldHandle {
-    guard.handle()
 }
 
 /// What a renewal that is under way has: the generation of the hold that it was sent for.
@@ -126,7 +121,7 @@ pub struct Renewing {
 }
 
 /// Begins the renewal of a hold, as far as the client is concerned.
-pub fn renewing(hold: &HoldHandle) -> Option<Renewing> {
+pub fn renewing(hold: &Hold) -> Option<Renewing> {
     let (entry, field) = (Arc::clone(&hold.entry), field(hold));
     let (owner, generation) = entry.peek(|core| core.owner_of(&field))?;
     Some(Renewing {
@@ -165,7 +160,7 @@ pub fn look_ups(client: &LockClient) -> u64 {
 }
 
 /// Whether the timer that keeps a hold is set to what is due. Only while nobody is at its lock.
-pub fn is_timer_right(hold: &HoldHandle) -> bool {
+pub fn is_timer_right(hold: &Hold) -> bool {
     hold.entry.is_timer_right(hold.owner.id())
 }
 

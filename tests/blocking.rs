@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
-use redisson_lock::blocking::{Lock, LockClient, LockClientBuilder, LockGuard};
+use redisson_lock::LockClientBuilder;
+use redisson_lock::blocking::{Lock, LockClient, LockGuard};
 use redisson_lock::{Error, HoldState, LossReason, TryLock};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
@@ -18,6 +19,10 @@ const COMMAND: u64 = 1000;
 /// Far more than anything here takes; a bound, not a wait.
 const LONG: Duration = Duration::from_secs(20);
 
+fn builder() -> LockClientBuilder {
+    redisson_lock::LockClient::builder()
+}
+
 fn client(server: &Server) -> LockClient {
     client_with(server, |builder| builder)
 }
@@ -26,7 +31,7 @@ fn client_with(
     server: &Server,
     set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
 ) -> LockClient {
-    let connected = set(LockClient::builder()).connect(&server.url());
+    let connected = set(builder()).connect_blocking(&server.url());
     connected.expect("the server answers")
 }
 
@@ -232,7 +237,7 @@ fn a_fixed_lease_ends_is_extended_and_its_loss_is_waited_for() {
     guard.unlock().expect("held");
     let watched = lock.lock().expect("free");
     let extended = watched.extend(ms(500));
-    assert!(matches!(extended, Err(Error::InvalidConfig { .. })));
+    assert!(matches!(extended, Err(Error::Misuse { .. })));
     let short = lock.lease(ms(1)).try_lock();
     assert!(matches!(short, Err(Error::InvalidDuration { .. })));
     watched.unlock().expect("held");
@@ -317,7 +322,10 @@ fn run_returns_the_value_reports_a_loss_and_releases_when_the_body_panics() {
         .expect("free");
     let body = |_| -> Result<(), Error> { panic!("it runs beside its holder") };
     assert!(matches!(client.lock("b").try_run(body), Ok(None)));
-    assert!(matches!(client.lock("b").run_for(ms(50), body), Ok(None)));
+    assert!(matches!(
+        client.lock("b").try_run_for(ms(50), body),
+        Ok(None)
+    ));
     drop(guard);
     let ran = lock.try_run(|_| Ok::<_, Error>(7)).expect("answered");
     assert_eq!(ran, Some(7), "free again");
@@ -366,9 +374,8 @@ fn every_entry_point(server: &str, client: &LockClient, lock: &Lock, guards: [Lo
     let fred = fred::types::Builder::default_centralized();
     let fred = fred.build().expect("a client");
     refused("connect", LockClient::connect(server));
-    refused("builder", LockClient::builder().connect(server));
-    refused("from_fred", LockClient::from_fred(&fred));
-    refused("from_fred", LockClient::builder().from_fred(&fred));
+    refused("builder", builder().connect_blocking(server));
+    refused("from_fred", builder().from_fred_blocking(&fred));
     refused("close", client.close(Duration::ZERO));
     refused("lock", lock.lock());
     refused("try_lock", lock.try_lock());
@@ -473,22 +480,24 @@ fn a_server_that_is_away_is_an_error_in_time_and_the_end_does_not_wait_forever()
     let url = format!("redis://{}", nobody.local_addr().expect("an address"));
     drop(nobody);
     let builder = || {
-        LockClient::builder()
+        builder()
             .command_timeout(ms(COMMAND))
             .watchdog_timeout(ms(20 * COMMAND))
     };
     let start = Instant::now();
-    let connected = builder().connect(&url);
+    let connected = builder().connect_blocking(&url);
     assert!(
         matches!(connected, Err(Error::NoAnswer { .. })),
         "{connected:?}"
     );
     assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
-    let connected = builder().connect("http://127.0.0.1");
+    let connected = builder().connect_blocking("http://127.0.0.1");
     assert!(matches!(connected, Err(Error::InvalidConfig { .. })));
 
     let server = Server::start();
-    let client = builder().connect(&server.url()).expect("it answers");
+    let client = builder()
+        .connect_blocking(&server.url())
+        .expect("it answers");
     let guard = client.lock("a").lock().expect("free");
     server.pause();
     let start = Instant::now();
@@ -541,8 +550,8 @@ fn the_last_handle_waits_for_longer_than_a_command_timeout_while_releases_are_an
         .build()
         .expect("a runtime");
     let proxy = runtime.block_on(Proxy::start(server.port));
-    let builder = LockClient::builder().command_timeout(ms(COMMAND));
-    let client = builder.connect(&proxy.url()).expect("it responds");
+    let builder = builder().command_timeout(ms(COMMAND));
+    let client = builder.connect_blocking(&proxy.url()).expect("it responds");
     let take = |n| client.lock(format!("l{n}")).lock().expect("free");
     let guards: Vec<LockGuard> = (0..LOCKS).map(take).collect();
     // From here on the server knows the script.

@@ -52,11 +52,11 @@ async fn a_body_that_only_runs_if_the_lock_is_free_does_not_run_beside_a_holder(
     let body = async |_| -> Result<(), Error> { panic!("it runs beside its holder") };
     assert!(matches!(lock.try_run(body).await, Ok(None)));
     let start = Instant::now();
-    assert!(matches!(lock.run_for(ms(200), body).await, Ok(None)));
+    assert!(matches!(lock.try_run_for(ms(200), body).await, Ok(None)));
     assert!(start.elapsed() >= ms(200));
     guard.unlock().await.expect("held");
     let ran = lock
-        .run_for(Duration::from_secs(5), async |_| Ok::<_, Error>(8))
+        .try_run_for(Duration::from_secs(5), async |_| Ok::<_, Error>(8))
         .await;
     assert!(matches!(ran, Ok(Some(8))), "{ran:?}");
     server.finish([client, other]).await;

@@ -292,10 +292,7 @@ async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
     let server = TestServer::new();
     let (one, other) = (server.client().await, server.client().await);
     let lock = one.lock("a").owned_by(&other.owner());
-    assert!(matches!(
-        lock.lock().await,
-        Err(Error::InvalidConfig { what: "owner", .. })
-    ));
+    assert!(matches!(lock.lock().await, Err(Error::Misuse { .. })));
     server.finish([one, other]).await;
 }
 

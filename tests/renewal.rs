@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason};
+use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LossReason};
 use test_support::{Control, Monitor, TestServer, eventually, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
@@ -423,7 +423,7 @@ async fn when_the_server_falls_silent_every_hold_is_told_before_its_expiry_there
         .map(|nth| expiry(&mut control, &format!("a{nth}")))
         .collect();
     server.pause();
-    let deadlines: Vec<_> = holds.iter().map(LockGuard::valid_until).collect();
+    let deadlines: Vec<_> = holds.iter().map(|hold| hold.valid_until()).collect();
     for (deadline, expiry) in deadlines.iter().zip(&expiries) {
         assert!(
             deadline <= expiry,

@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fred::interfaces::ClientLike;
+
 use super::lock::Lock;
 use super::own_runtime::Running;
+use crate::builder::LockClientBuilder;
 use crate::client::ClientStats;
 use crate::client_handle::CloseReport;
 use crate::error::Error;
@@ -34,155 +37,91 @@ pub struct LockClient {
     running: Arc<Running>,
 }
 
-impl LockClient {
-    pub(super) fn new(running: Arc<Running>) -> Self {
-        Self { running }
-    }
-
-    /// The client id: a UUID, the first half of every owner's field.
+impl LockClientBuilder {
+    /// Connects as [`connect`](Self::connect) does, to a client whose calls wait on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); [`Error::NoAnswer`] if the client's thread cannot be started;
+    /// [`Error::InsideRuntime`].
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// assert_eq!(client.id().len(), 36);
-    /// # }
+    /// # fn run() -> Result<(), redisson_lock::Error> {
+    /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
+    /// let client = builder.connect_blocking("redis://127.0.0.1:6379")?;
+    /// # Ok(()) }
     /// ```
+    pub fn connect_blocking(self, url: &str) -> Result<LockClient, Error> {
+        Running::start(self.connect(url)).map(|running| LockClient { running })
+    }
+
+    /// Connects as [`from_fred`](Self::from_fred) does, to a client whose calls wait on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_blocking`](Self::connect_blocking).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: fred::prelude::Client) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder().from_fred_blocking(&client)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn from_fred_blocking(self, client: &impl ClientLike) -> Result<LockClient, Error> {
+        Running::start(self.from_fred(client)).map(|running| LockClient { running })
+    }
+}
+
+impl LockClient {
+    /// Connects with default settings; see the async [`connect`](crate::LockClient::connect).
+    pub fn connect(url: &str) -> Result<Self, Error> {
+        LockClientBuilder::new().connect_blocking(url)
+    }
+
+    /// The client id; see the async [`id`](crate::LockClient::id).
     pub fn id(&self) -> &str {
         self.running.client.id()
     }
 
-    /// A lock by its name. Does no I/O; the lock's first operation reports an invalid name.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let stock = client.lock("stock:42");
-    /// # }
-    /// ```
+    /// A lock by its name; see the async [`lock`](crate::LockClient::lock).
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(self.running.client.lock(name), Arc::clone(&self.running))
     }
 
-    /// A new owner, different from every other, for [`Lock::owned_by`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// assert_ne!(client.owner(), client.owner());
-    /// # }
-    /// ```
+    /// A new owner; see the async [`owner`](crate::LockClient::owner).
     pub fn owner(&self) -> Owner {
         self.running.client.owner()
     }
 
-    /// The owner with this thread id, for callers that need a fixed number on the wire.
-    ///
-    /// This crate assigns ids from 2^62 up: choose another range, unless you mean to share such an
-    /// owner.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let owner = client.owner_with_id(-7);
-    /// assert!(owner.to_string().ends_with(":-7"));
-    /// # }
-    /// ```
+    /// The owner with this thread id; see the async [`owner_with_id`](crate::LockClient::owner_with_id).
     pub fn owner_with_id(&self, thread_id: i64) -> Owner {
         self.running.client.owner_with_id(thread_id)
     }
 
-    /// Client statistics from local information, with running totals since the client was created.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// println!("{} locks lost so far", client.stats().lost_total);
-    /// # }
-    /// ```
+    /// Statistics; see the async [`stats`](crate::LockClient::stats).
     pub fn stats(&self) -> ClientStats {
         self.running.client.stats()
     }
 
-    /// Whether every command connection is up, from local information; see the async
-    /// [`is_connected`](crate::LockClient::is_connected).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let status = if client.is_connected() { 200 } else { 503 };
-    /// # }
-    /// ```
+    /// Whether every command connection is up; see the async [`is_connected`](crate::LockClient::is_connected).
     pub fn is_connected(&self) -> bool {
         self.running.client.is_connected()
     }
 
-    /// Asks the server for an answer on every command connection; answers how long that took.
-    ///
-    /// # Errors
-    ///
-    /// Those of the async [`ping`](crate::LockClient::ping); [`Error::InsideRuntime`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// println!("answered after {:?}", client.ping()?);
-    /// # Ok(()) }
-    /// ```
+    /// Asks the server on every command connection; see the async [`ping`](crate::LockClient::ping).
     pub fn ping(&self) -> Result<Duration, Error> {
         self.running.wait(self.running.client.ping())
     }
 
-    /// Returns the permissions that the client's user lacks for this lock; see the async
-    /// [`check`](crate::LockClient::check).
-    ///
-    /// # Errors
-    ///
-    /// Those of the async call; [`Error::InsideRuntime`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let missing = client.check("stock:42")?;
-    /// assert!(missing.is_empty(), "missing permissions: {}", missing.join(" "));
-    /// # Ok(()) }
-    /// ```
+    /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::LockClient::check).
     pub fn check(&self, name: impl Into<String>) -> Result<Vec<String>, Error> {
         self.running.wait(self.running.client.check(name))
     }
 
-    /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown. Returns
-    /// when that is done.
-    ///
-    /// As the async [`LockClient::close`](crate::LockClient::close): new calls, and threads that
-    /// wait for a lock, get [`Error::Closed`] at once. Open guards have `grace` to be released and
-    /// are renewed meanwhile; what is then still open is lost with
-    /// [`LossReason::Closed`](crate::LossReason::Closed), and reported. Releases in flight have
-    /// the same `grace`, and at least the command timeout; after that `close` waits until none has
-    /// ended for a command timeout. Closing a closed client does nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InsideRuntime`]: nothing was closed.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let report = client.close(Duration::from_secs(5))?;
-    /// if !report.abandoned.is_empty() {
-    ///     eprintln!("still held: {:?}", report.abandoned);
-    /// }
-    /// # Ok(()) }
-    /// ```
+    /// Closes the client, and returns when that is done; see the async [`close`](crate::LockClient::close).
     pub fn close(&self, grace: Duration) -> Result<CloseReport, Error> {
         let closing = async { Ok(self.running.client.close(grace).await) };
         self.running.wait(closing)

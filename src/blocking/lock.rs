@@ -1,4 +1,4 @@
-//! The verbs of a lock that wait on the calling thread. Those that inspect a lock are in `inspect`.
+//! The methods of a lock that wait on the calling thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::guard::LockGuard;
 use super::own_runtime::Running;
 use crate::error::Error;
-use crate::hold_handle::{HoldHandle, HoldState};
-use crate::lock::Lock as AsyncLock;
+use crate::hold_handle::{Hold, HoldState};
+use crate::lock::{Holder, Lock as AsyncLock, TryLock};
 use crate::owner::Owner;
 use crate::runtime::{InSpan, span};
 
@@ -46,32 +46,12 @@ impl Lock {
         }
     }
 
-    /// The name as given, without the key prefix.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// assert_eq!(client.lock("stock:42").name(), "stock:42");
-    /// # }
-    /// ```
+    /// The name as given; see the async [`name`](crate::Lock::name).
     pub fn name(&self) -> &str {
         self.lock.name()
     }
 
-    /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
-    ///
-    /// The hold ends with the lease, however long the section takes; see the async
-    /// [`lease`](crate::Lock::lease).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let guard = client.lock("stock:42").lease(Duration::from_secs(10)).lock()?;
-    /// # guard.unlock() }
-    /// ```
+    /// The same lock with a fixed lease; see the async [`lease`](crate::Lock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
         Self {
@@ -80,20 +60,7 @@ impl Lock {
         }
     }
 
-    /// The same lock with a limit on each hold, counted from its acquisition: 10 milliseconds to
-    /// ten years; default: the client's
-    /// [`max_hold`](super::LockClientBuilder::max_hold).
-    ///
-    /// At the limit the hold is lost; see the async [`max_hold`](crate::Lock::max_hold).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let lock = client.lock("stock:42").max_hold(Duration::from_secs(300));
-    /// # }
-    /// ```
+    /// The same lock with a limit on each hold; see the async [`max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub fn max_hold(&self, limit: Duration) -> Self {
         Self {
@@ -102,16 +69,7 @@ impl Lock {
         }
     }
 
-    /// The same lock for a given owner, whichever thread calls it.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let owner = client.owner();
-    /// let guard = client.lock("stock:42").owned_by(&owner).lock()?;
-    /// # guard.unlock() }
-    /// ```
+    /// The same lock for a given owner, whichever thread calls it; see the async [`owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
         Self {
@@ -121,17 +79,7 @@ impl Lock {
         }
     }
 
-    /// Returns this lock with a retry limit: [`lock`](Self::lock) tries again for up to `retry_for`;
-    /// see the async [`retry_for`](crate::Lock::retry_for).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let lock = client.lock("stock:42").retry_for(Duration::from_secs(60));
-    /// # }
-    /// ```
+    /// The same lock with a retry limit; see the async [`retry_for`](crate::Lock::retry_for).
     #[must_use]
     pub fn retry_for(&self, retry_for: Duration) -> Self {
         Self {
@@ -141,14 +89,6 @@ impl Lock {
     }
 
     /// The same lock, counted as one of this class; see the async [`class`](crate::Lock::class).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) {
-    /// let lock = client.lock("stock:42").class("checkout");
-    /// # }
-    /// ```
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn class(&self, class: &'static str) -> Self {
@@ -157,98 +97,28 @@ impl Lock {
         lock
     }
 
-    /// Acquires the lock, waiting while another owner holds it, however long that is.
-    ///
-    /// If this thread already holds it, one more hold is added at once. Waiting costs one
-    /// subscription for the whole process and no polling.
-    /// [`LockClient::close`](super::LockClient::close) ends the wait.
-    ///
-    /// # Errors
-    ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing),
-    /// [`Error::Refused`], [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`];
-    /// [`Error::Lost`] if an outer hold of this thread was lost and its guard is still open;
-    /// [`Error::TooDeep`]; [`Error::InvalidName`], [`Error::InvalidDuration`],
-    /// [`Error::InvalidConfig`]; [`Error::Closed`], [`Error::InsideRuntime`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let guard = client.lock("stock:42").lock()?;
-    /// guard.unlock()
-    /// # }
-    /// ```
+    /// Acquires the lock, waiting while another owner holds it; see the async [`lock`](crate::Lock::lock).
     pub fn lock(&self) -> Result<LockGuard, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.lock())?;
         Ok(self.guard(guard))
     }
 
-    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
-    /// client queue for it: then Redis is not asked.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// match client.lock("stock:42").try_lock()? {
-    ///     Some(guard) => guard.unlock()?,
-    ///     None => println!("held by someone else"),
-    /// }
-    /// # Ok(()) }
-    /// ```
+    /// Acquires the lock if it is free now; see the async [`try_lock`](crate::Lock::try_lock).
     pub fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
-    /// acquired in time.
-    ///
-    /// See the async [`try_lock_for`](crate::Lock::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// if let Some(guard) = client.lock("stock:42").try_lock_for(Duration::from_secs(2))? {
-    ///     guard.unlock()?;
-    /// }
-    /// # Ok(()) }
-    /// ```
+    /// Acquires the lock, waiting at most this long; see the async [`try_lock_for`](crate::Lock::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Acquires the lock, waiting until `deadline`. Returns `None` if the lock could not be
-    /// acquired in time.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let deadline = Instant::now() + Duration::from_secs(2);
-    /// let guard = client.lock("stock:42").try_lock_until(deadline)?;
-    /// # Ok(()) }
-    /// ```
+    /// Acquires the lock, waiting until `deadline`; see the async [`try_lock_until`](crate::Lock::try_lock_until).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock_until(deadline))?;
@@ -259,7 +129,7 @@ impl Lock {
     ///
     /// A loss does not stop the body: a thread cannot be stopped from outside, and an async body,
     /// which would be dropped, this is not. A body that must not act after a loss checks
-    /// [`HoldHandle::is_lost`] before each step. It always runs to its end; if the lock was lost by
+    /// [`Hold::is_lost`] before each step. It always runs to its end; if the lock was lost by
     /// then, its value is discarded for [`Error::Lost`].
     ///
     /// The body's value is returned if the lock was still held at its end: a failed unlock does not
@@ -284,80 +154,75 @@ impl Lock {
     pub fn run<T, E, F>(&self, body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Result<T, E>,
+        F: FnOnce(Hold) -> Result<T, E>,
     {
         section(self.lock()?, body)
     }
 
-    /// Runs `body` if the lock is free now. Returns `None` if it is held, and the body does not run.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// client.lock("sweep").try_run(|_held| sweep())?;
-    /// # Ok(()) }
-    /// ```
+    /// Runs `body` if the lock is free now; see [`run`](Self::run) and the async [`try_run`](crate::Lock::try_run).
     pub fn try_run<T, E, F>(&self, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Result<T, E>,
+        F: FnOnce(Hold) -> Result<T, E>,
     {
         let guard = self.try_lock()?;
         guard.map(|guard| section(guard, body)).transpose()
     }
 
-    /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None` if it could not be
-    /// acquired in time, and the body does not run.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn sell() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
-    /// client.lock("stock:42").run_for(Duration::from_secs(2), |_held| sell())?;
-    /// # Ok(()) }
-    /// ```
-    pub fn run_for<T, E, F>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
+    /// Runs `body` when the lock is free, waiting at most `wait`; see [`run`](Self::run) and the async [`try_run_for`](crate::Lock::try_run_for).
+    pub fn try_run_for<T, E, F>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Result<T, E>,
+        F: FnOnce(Hold) -> Result<T, E>,
     {
         let guard = self.try_lock_for(wait)?;
         guard.map(|guard| section(guard, body)).transpose()
     }
 
-    /// Releases one [detached](LockGuard::detach) hold of this thread.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotHeld`] if this thread has no detached hold; otherwise as [`LockGuard::unlock`],
-    /// except that [`Error::InsideRuntime`] leaves the hold as it was.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(lock: redisson_lock::blocking::Lock) -> Result<(), redisson_lock::Error> {
-    /// lock.lock()?.detach();
-    /// lock.unlock()
-    /// # }
-    /// ```
+    /// Releases one detached hold of this thread; see the async [`unlock`](crate::Lock::unlock).
     pub fn unlock(&self) -> Result<(), Error> {
         self.wait(self.of_caller().unlock())
     }
 
+    /// Frees the lock, no matter who holds it; see the async [`force_unlock`](crate::Lock::force_unlock).
+    pub fn force_unlock(&self) -> Result<bool, Error> {
+        self.wait(self.of_caller().force_unlock())
+    }
+
+    /// Whether the lock is held, by any owner; see the async [`is_locked`](crate::Lock::is_locked).
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        self.wait(self.of_caller().is_locked())
+    }
+
+    /// Whether this thread, or the lock's given owner, holds the lock; see the async [`is_held`](crate::Lock::is_held).
+    pub fn is_held(&self) -> Result<bool, Error> {
+        self.wait(self.of_caller().is_held())
+    }
+
+    /// The hold count of this thread, or of the lock's given owner; see the async [`hold_count`](crate::Lock::hold_count).
+    pub fn hold_count(&self) -> Result<u32, Error> {
+        self.wait(self.of_caller().hold_count())
+    }
+
+    /// Time left on the lease; see the async [`lease_left`](crate::Lock::lease_left).
+    pub fn lease_left(&self) -> Result<Option<Duration>, Error> {
+        self.wait(self.of_caller().lease_left())
+    }
+
+    /// The holder of the lock; see the async [`inspect`](crate::Lock::inspect).
+    pub fn inspect(&self) -> Result<Option<Holder>, Error> {
+        self.wait(self.of_caller().inspect())
+    }
+
+    /// The same as [`try_lock`](Self::try_lock), with who holds the lock; see the async
+    /// [`try_lock_or_holder`](crate::Lock::try_lock_or_holder).
+    pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard>, Error> {
+        let taken = self.wait(self.of_caller().try_lock_or_holder())?;
+        Ok(taken.map(|guard| self.guard(guard)))
+    }
+
     /// The lock with the owner of this call.
-    pub(super) fn of_caller(&self) -> AsyncLock {
+    fn of_caller(&self) -> AsyncLock {
         if self.has_owner {
             return self.lock.clone();
         }
@@ -365,11 +230,11 @@ impl Lock {
         self.lock.owned_by(&owner)
     }
 
-    pub(super) fn wait<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    fn wait<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.running.wait(call)
     }
 
-    pub(super) fn guard(&self, guard: crate::lock::LockGuard) -> LockGuard {
+    fn guard(&self, guard: crate::lock::LockGuard) -> LockGuard {
         LockGuard::new(guard, Arc::clone(&self.running))
     }
 }
@@ -383,12 +248,12 @@ impl fmt::Debug for Lock {
 /// Runs the body with the hold, and releases it.
 fn section<T, E: From<Error>>(
     guard: LockGuard,
-    body: impl FnOnce(HoldHandle) -> Result<T, E>,
+    body: impl FnOnce(Hold) -> Result<T, E>,
 ) -> Result<T, E> {
     let span = span!("run", lock = %guard.name(), owner = %guard.owner());
     let value = {
         let _inside = InSpan::enter(span.as_deref());
-        body(guard.handle())?
+        body(guard.again())?
     };
     if let HoldState::Lost(reason) = guard.state() {
         return Err(Error::lost(guard.name(), reason).into());

@@ -117,11 +117,8 @@ impl Lock {
             None => Ok(Owner::current(client_id)),
             Some(owner) if owner.is_of(client_id) => Ok(owner.clone()),
             Some(_) => {
-                let what = "owner";
-                let problem =
-                    "it belongs to another client; use an owner of the client that made this lock"
-                        .to_owned();
-                Err(Error::InvalidConfig { what, problem })
+                let problem = "the owner belongs to another client; use an owner of the client that made this lock";
+                Err(Error::Misuse { problem })
             }
         }
     }

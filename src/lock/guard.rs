@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::release::OpenHold;
 use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::hold_handle::{Ended, HoldHandle, HoldState, Lost};
+use crate::hold_handle::{Hold, HoldHandle, HoldState};
 use crate::measure::{Class, Holding};
 use crate::owner::Owner;
 use crate::renewal::extend;
@@ -22,7 +23,7 @@ use crate::shared::Taken;
 ///
 /// A guard remembers its owner, so it can be moved to another task and released there. It protects
 /// nothing by itself: a holder that must not act after the lock is lost watches
-/// [`lost`](Self::lost), or checks [`state`](Self::state) before each step.
+/// [`lost`](HoldHandle::lost), or checks [`state`](Hold::state) before each step.
 ///
 /// # Dropping
 ///
@@ -47,7 +48,7 @@ use crate::shared::Taken;
 #[must_use = "dropping a guard releases the lock at once"]
 pub struct LockGuard {
     handle: HoldHandle,
-    hold: OpenHold,
+    open: OpenHold,
     measured: Holding,
     /// Keeps the client running.
     client: Arc<ClientHandle>,
@@ -63,15 +64,15 @@ impl LockGuard {
     ) -> Self {
         let open = OpenHold::new(Arc::clone(&entry), owner.id(), hold);
         let measured = Holding::begin(class, &status);
-        let handle = HoldHandle {
+        let hold = Hold {
             entry,
             owner,
-            hold,
+            id: hold,
             status,
         };
         Self {
-            handle,
-            hold: open,
+            handle: HoldHandle { hold },
+            open,
             measured,
             client,
         }
@@ -103,14 +104,16 @@ impl LockGuard {
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         let Self {
-            handle: HoldHandle { entry, status, .. },
-            hold,
+            handle: HoldHandle {
+                hold: Hold { entry, status, .. },
+            },
+            open,
             measured: _measured,
             client: _client,
         } = self;
         entry
             .shared()
-            .on_client_runtime(pin!(hold.unlock(Some(status))))
+            .on_client_runtime(pin!(open.unlock(Some(status))))
             .await
     }
 
@@ -124,7 +127,8 @@ impl LockGuard {
         F: FnOnce(HoldHandle) -> Fut,
         Fut: Future,
     {
-        let name = self.handle.entry.name.given();
+        let name = Arc::clone(self.entry.name.given());
+        let name = &name;
         let span = span!("run", lock = %name, owner = %self.owner());
         let value = {
             // A body whose lock is lost already does not begin.
@@ -142,122 +146,11 @@ impl LockGuard {
         Ok((value, released))
     }
 
-    /// Resolves when the hold is lost, with the reason; never after a normal unlock.
-    ///
-    /// The loss is reported by [`valid_until`](Self::valid_until), which precedes the server-side
-    /// expiry. The future does not borrow the guard.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(guard: redisson_lock::LockGuard) {
-    /// let lost = guard.lost();
-    /// tokio::spawn(async move { eprintln!("lost: {}", lost.await) });
-    /// # }
-    /// ```
-    pub fn lost(&self) -> Lost {
-        self.handle.lost()
-    }
-
-    /// Resolves when the hold has ended: `Some` with the reason if it was lost, `None` if it was
-    /// released.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(guard: redisson_lock::LockGuard) {
-    /// let ended = guard.ended();
-    /// tokio::spawn(async move {
-    ///     if let Some(reason) = ended.await {
-    ///         eprintln!("lost: {reason}");
-    ///     }
-    /// });
-    /// # }
-    /// ```
-    pub fn ended(&self) -> Ended {
-        self.handle.ended()
-    }
-
-    /// Current state of the hold, from local information; no network round trip.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(guard: redisson_lock::LockGuard) {
-    /// assert_eq!(guard.state(), redisson_lock::HoldState::Held);
-    /// # }
-    /// ```
-    pub fn state(&self) -> HoldState {
-        self.handle.state()
-    }
-
-    /// Whether the hold was lost, from local information; no network round trip.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(guard: redisson_lock::LockGuard) {
-    /// assert!(!guard.is_lost());
-    /// # }
-    /// ```
-    pub fn is_lost(&self) -> bool {
-        self.handle.is_lost()
-    }
-
-    /// The instant up to which the hold is guaranteed without another renewal; always before the
-    /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
-    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(guard: redisson_lock::LockGuard) {
-    /// let left = guard.valid_until().saturating_duration_since(std::time::Instant::now());
-    /// # }
-    /// ```
-    pub fn valid_until(&self) -> Instant {
-        self.handle.valid_until()
-    }
-
-    /// The name of the lock, without the key prefix.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(guard: redisson_lock::LockGuard) {
-    /// println!("{} is held by {}", guard.name(), guard.owner());
-    /// # }
-    /// ```
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
-    /// The owner of this hold.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # fn run(guard: redisson_lock::LockGuard) {
-    /// println!("held by {}", guard.owner());
-    /// # }
-    /// ```
-    pub fn owner(&self) -> &Owner {
-        &self.handle.owner
-    }
-
     /// Extends a fixed lease to at least `lease` from now; never shortens it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold has ended; [`Error::InvalidConfig`] if the watchdog renews it;
+    /// [`Error::Lost`] if the hold has ended; [`Error::Misuse`] if the watchdog renews it;
     /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
     /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`], also if too few replicas
     /// confirm the lease within the command timeout ([`sync_replicas`](crate::Lock::sync_replicas)), and
@@ -278,13 +171,13 @@ impl LockGuard {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let HoldHandle {
+        let Hold {
             entry,
             owner,
-            hold,
+            id,
             status,
-        } = &self.handle;
-        let extending = extend(entry, owner.id(), *hold, status, lease);
+        } = &***self;
+        let extending = extend(entry, owner.id(), *id, status, lease);
         entry.shared().on_client_runtime(pin!(extending)).await
     }
 
@@ -308,20 +201,24 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn detach(self) {
-        self.hold.detach();
+        self.open.detach();
         self.measured.detached();
     }
+}
 
-    pub(crate) fn handle(&self) -> HoldHandle {
-        self.handle.clone()
+impl Deref for LockGuard {
+    type Target = HoldHandle;
+
+    fn deref(&self) -> &HoldHandle {
+        &self.handle
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("lock", &self.handle.entry.name.given())
-            .field("owner", &self.handle.owner)
+            .field("lock", &self.entry.name.given())
+            .field("owner", &self.owner)
             .field("state", &self.state())
             .field("client", &self.client.shared().client_id)
             .finish()

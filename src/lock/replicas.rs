@@ -11,7 +11,6 @@ use super::guard::LockGuard;
 use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::hold_handle::HoldHandle;
 use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;
 use crate::shared::check_replicas;
@@ -24,7 +23,7 @@ impl Lock {
     /// Default: the client's [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
     ///
     /// A primary that dies takes with it what its replicas do not have yet. Only a lock that *all* replicas have
-    /// survives every promotion. The [`valid_until`](crate::LockGuard::valid_until) of such a hold moves only to a
+    /// survives every promotion. The [`valid_until`](crate::Hold::valid_until) of such a hold moves only to a
     /// lease that this many replicas have confirmed: if they are away for a whole lease, the hold is
     /// [lost](crate::LossReason::NotRenewed), and after two thirds of a lease minus the command timeout it may be,
     /// because renewals are sent every third. The same holds for the time in which a new primary has too few
@@ -136,10 +135,7 @@ impl Confirming {
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
     pub(super) async fn confirm(&mut self, guard: LockGuard) -> Result<LockGuard, Error> {
-        let HoldHandle {
-            entry, owner, hold, ..
-        } = guard.handle();
-        let owner = owner.id();
+        let (entry, owner, hold) = (Arc::clone(&guard.entry), guard.owner.id(), guard.id);
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
         if is_confirmed {

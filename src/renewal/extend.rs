@@ -91,12 +91,8 @@ pub(crate) async fn extend(
 fn check_policy(policy: LeasePolicy, deadline: Time, lease: Duration) -> Result<(), Error> {
     let LeasePolicy::Fixed { limit, .. } = policy else {
         let problem =
-            "the watchdog renews this hold; only a hold with a fixed lease can be extended"
-                .to_owned();
-        return Err(Error::InvalidConfig {
-            what: "extend",
-            problem,
-        });
+            "the watchdog renews this hold; only a hold with a fixed lease can be extended";
+        return Err(Error::Misuse { problem });
     };
     if limit.is_some_and(|limit| deadline > limit) {
         let problem = "it reaches past the max_hold of this hold";

@@ -155,7 +155,7 @@ async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
     let renewed = lock.lock().await.expect("free");
     assert!(matches!(
         renewed.extend(ms(500)).await,
-        Err(Error::InvalidConfig { .. })
+        Err(Error::Misuse { .. })
     ));
     renewed.unlock().await.expect("held");
     server.finish([client]).await;

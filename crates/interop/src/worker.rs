@@ -248,7 +248,7 @@ impl Worker {
                 guards
                     .get(name)
                     .and_then(|guards| guards.last())
-                    .map(LockGuard::lost)
+                    .map(|guard| guard.lost())
             }
             Side::Java { .. } => None,
         }

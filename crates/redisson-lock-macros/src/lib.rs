@@ -62,7 +62,7 @@ struct Migrating;
 /// (`{id:08}`), but no call. `{{` is a brace. It is formatted before the function waits.
 ///
 /// **The client.** Without `client` the function takes the client of the innermost
-/// `LockClient::as_default` around the call. If there is none, it returns `Error::InvalidConfig`
+/// `LockClient::as_default` around the call. If there is none, it returns `Error::Misuse`
 /// and does not run. `tokio::spawn` does not inherit a default client.
 ///
 /// **`busy`** needs `wait`. With `"error"` the function returns `Error::Busy`, which says who held

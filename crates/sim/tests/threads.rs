@@ -58,7 +58,7 @@ fn a_timer_is_set_to_what_is_due_when_it_is_set() {
         drop(second);
         overtaken.send(()).expect("it waits");
         slow.join().expect("no panic");
-        assert!(test_util::is_timer_right(&test_util::handle(&outer)));
+        assert!(test_util::is_timer_right(&outer));
         outer.unlock().await.expect("held");
     });
 }

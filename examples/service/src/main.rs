@@ -81,7 +81,7 @@ struct Service {
 async fn sell(State(service): State<Service>, Path(item): Path<u64>) -> Result<Response, Failed> {
     let lock = service.locks.lock(format!("stock:{item}")).class("stock");
     let sold = lock
-        .run_for(Duration::from_secs(2), |_held| async {
+        .try_run_for(Duration::from_secs(2), |_held| async {
             let mut stock = service.stock.lock().expect("nobody panics");
             let left = stock.entry(item).or_insert(3);
             let sold = *left > 0;

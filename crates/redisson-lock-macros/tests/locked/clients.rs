@@ -36,10 +36,10 @@ async fn without_a_client_it_is_the_default_one_of_the_task() {
 async fn no_client_is_an_error_that_says_what_to_do() {
     let fake = FakeRedis::start();
     let client = fake.client().await;
-    let sentence = "invalid default client: this task has none; run the call inside `client.as_default(…)`, or name a \
-                    client with `#[locked(client = …)]`";
+    let sentence = "this task has no default client; run the call inside `client.as_default(…)`, or name a client \
+                    with `#[locked(client = …)]`";
     let error = holder(&fake).await.unwrap_err();
-    assert!(matches!(error, Error::InvalidConfig { .. }));
+    assert!(matches!(error, Error::Misuse { .. }));
     assert_eq!(error.to_string(), sentence);
 
     let spawned = {

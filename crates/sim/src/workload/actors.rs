@@ -134,10 +134,7 @@ impl Actor {
                 let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
                 self.ends(call, &done);
                 if let Some(Err(error)) = done
-                    && !matches!(
-                        error,
-                        Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
-                    )
+                    && !matches!(error, Error::Misuse { .. } | Error::InvalidDuration { .. })
                 {
                     self.judge(&error, Some(&kept.token));
                 }

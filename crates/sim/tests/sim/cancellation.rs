@@ -284,7 +284,7 @@ impl Fixture {
         self.rest().await;
         let open = guards
             .iter()
-            .filter(|guard| !test_util::has_ended(&test_util::handle(guard)))
+            .filter(|guard| !test_util::has_ended(guard))
             .count();
         let count = self
             .world

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::{self, Role};
+use redisson_lock::test_util::Role;
 use redisson_lock::{Error, Lock, LockClient, LockGuard};
 use redisson_lock_test::sim::Latency;
 use sim::oracle::Terms;
@@ -136,12 +136,9 @@ impl Fixture {
 
     /// A guard in the hands of its caller: what it believes is compared from here on.
     pub(crate) fn believe(&self, guard: &LockGuard) {
-        self.world.oracle.taken(
-            0,
-            KEY,
-            test_util::handle(guard),
-            tokio::time::Instant::now(),
-        );
+        self.world
+            .oracle
+            .taken(0, KEY, guard.handle(), tokio::time::Instant::now());
     }
 }
 

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
-use redisson_lock::test_util;
 use sim::workload::{channel, ms};
 use tokio::time::Instant;
 
@@ -98,7 +97,7 @@ fn an_attempt_at_a_lock_that_is_held_here_is_answered_immediately() {
     play(true, async |fixture| {
         let first = fixture.task(0).lock().await.expect("free");
         // The client remembers the lock for as long as somebody refers to it.
-        let _held = test_util::handle(&first);
+        let _held = first.handle();
         first.unlock().await.expect("held");
         let guard = fixture
             .task(1)

@@ -203,7 +203,7 @@ fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
 fn v12_a_renewals_answer_counts_for_the_generation_it_was_sent_for() {
     play(true, async |fixture| {
         let first = fixture.task(0).lock().await.expect("free");
-        let renewing = test_util::renewing(&test_util::handle(&first)).expect("held");
+        let renewing = test_util::renewing(&first).expect("held");
         first.unlock().await.expect("held");
         let second = fixture.task(0).lock().await.expect("free");
         // All commands of a lock share one connection, so the network cannot bring this about: it

@@ -35,7 +35,7 @@ impl Actor {
         let reenters = self
             .guards
             .iter()
-            .any(|kept| kept.lock == nth && !test_util::has_ended(&test_util::handle(&kept.guard)));
+            .any(|kept| kept.lock == nth && !test_util::has_ended(&kept.guard));
         let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
@@ -123,7 +123,7 @@ impl Actor {
     }
 
     fn keep(&mut self, nth: usize, guard: LockGuard, began: Instant) {
-        let token = self.token(nth, test_util::handle(&guard), began);
+        let token = self.token(nth, guard.handle(), began);
         self.guards.push(Kept {
             guard,
             lock: nth,
@@ -145,7 +145,7 @@ impl Actor {
             self.world.oracle.call_ends(call, || format!("{taken:?}"));
             match taken {
                 Ok(Ok(guard)) => {
-                    let token = self.token(nth, test_util::handle(&guard), began);
+                    let token = self.token(nth, guard.handle(), began);
                     tokio::time::sleep(ms(inside_ms)).await;
                     self.unlock(
                         Kept {

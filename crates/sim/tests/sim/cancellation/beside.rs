@@ -165,7 +165,7 @@ async fn drop_it(case: Case, beside: Beside, cut_after: Option<u64>, polls: u32)
         // It may have been forced: then the next renewal says so, a third of the watchdog timeout
         // later.
         tokio::time::sleep(ms(1_600)).await;
-        guards.retain(|guard| !test_util::has_ended(&test_util::handle(guard)));
+        guards.retain(|guard| !test_util::has_ended(guard));
     }
     fixture.nothing_is_left(guards).await;
     ready
