@@ -13,7 +13,7 @@ use crate::core::LossReason;
 
 pub use operation::Operation;
 pub use refused::RefusedKind;
-pub use tls::TlsProblem;
+pub(crate) use tls::tls_problem;
 
 pub(crate) use cause::Cause;
 use cause::{Source, auth, denied, no_answer, redis, refusal, refused};
@@ -142,8 +142,8 @@ pub enum Error {
     /// There is no TLS connection: the server cannot prove who it is, or does not accept the client. Nothing was sent.
     #[error("no TLS connection to {}: {problem}", redis(source))]
     Tls {
-        /// Why.
-        problem: TlsProblem,
+        /// Why, and what to do.
+        problem: &'static str,
         /// What the TLS library, or the server, reported.
         #[source]
         source: Source,
@@ -385,9 +385,9 @@ impl Error {
                 _ => permission.to_owned(),
             });
         }
-        match TlsProblem::of(&source.text) {
+        match tls_problem(&source.text) {
             Some(problem) => {
-                source.text = TlsProblem::cause(&source.text).to_owned();
+                source.text = tls::tls_cause(&source.text).to_owned();
                 Self::Tls { problem, source }
             }
             None => Self::no_answer(while_doing, source),

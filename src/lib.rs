@@ -107,7 +107,7 @@ pub use builder::LockClientBuilder;
 pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{HeldBy, LossReason};
-pub use error::{Error, Operation, RefusedKind, TlsProblem};
+pub use error::{Error, Operation, RefusedKind};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use lock::{Holder, Lock, LockGuard, TryLock};
 pub use owner::Owner;

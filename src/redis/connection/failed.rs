@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::TOO_LONG;
-use crate::error::{Cause, Error, Operation, RefusalKind, TlsProblem};
+use crate::error::{Cause, Error, Operation, RefusalKind, tls_problem};
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
 
@@ -71,7 +71,7 @@ pub(in crate::redis) fn connect_error(settings: &Settings, problem: ConnectionEr
 fn explained(problem: ConnectionError, tls: bool) -> ConnectionError {
     match problem {
         ConnectionError::Timeout(text) | ConnectionError::Lost(text)
-            if TlsProblem::of(&text).is_none() =>
+            if tls_problem(&text).is_none() =>
         {
             ConnectionError::Lost(sentence(&text, tls))
         }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::current::{Current, Figures, GoneOnDrop, State};
-use crate::error::TlsProblem;
+use crate::error::tls_problem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::endpoint::{Endpoint, Identified};
@@ -232,7 +232,7 @@ impl Supervisor {
                     // Callers waiting for a connection get the server's reason for refusing it.
                     let is_refused = match &problem {
                         ConnectionError::Refused(_) => true,
-                        ConnectionError::Lost(text) => TlsProblem::of(text).is_some(),
+                        ConnectionError::Lost(text) => tls_problem(text).is_some(),
                         ConnectionError::Timeout(_) | ConnectionError::NoSockets => false,
                     };
                     let server = &self.endpoint.settings().address;
