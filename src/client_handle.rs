@@ -26,7 +26,7 @@ impl ClientHandle {
     pub(crate) async fn close(&self, grace: Duration) -> CloseReport {
         let (locks, shared) = (&self.locks, self.shared());
         locks.set_life(Life::Closing);
-        // Nobody waits any longer than this.
+        // No caller waits any longer than this.
         let grace = Instant::now() + grace.min(FOREVER);
         let guards_gone = wait_until(shared, |counts| counts.guarded == 0);
         let _ = tokio::time::timeout_at(grace, guards_gone).await;
@@ -44,7 +44,7 @@ impl ClientHandle {
         report
     }
 
-    /// Closes a client of which nobody can send anything any more, here or in its own tasks.
+    /// Closes a client that can send nothing any more, here or in its own tasks.
     pub(crate) fn close_without_runtime(&self) -> CloseReport {
         self.locks.set_life(Life::Closing);
         CloseReport {
@@ -60,7 +60,7 @@ impl Drop for ClientHandle {
         // On a runtime that is gone this does nothing, and nothing is left to do.
         self.shared().runtime.spawn(async move {
             locks.set_life(Life::Closing);
-            // Nobody is left who could release a detached hold.
+            // No owner is left that could release a detached hold.
             drop_detached(&locks);
             let idle = |counts: &Counts| counts.acquiring + counts.releasing == 0;
             let _ = tokio::time::timeout(LAST_WORK, wait_until(&locks.shared, idle)).await;
@@ -116,7 +116,7 @@ async fn wait_until(shared: &Shared, wished: impl Fn(&Counts) -> bool) {
 /// Waits until nothing is under way any more: within `grace`, and past it for as long as there is
 /// progress. Answers how much is left.
 async fn finish_work(shared: &Shared, grace: Instant) -> usize {
-    // An acquire that is on its way takes the lock although nobody wants it any more: it is undone
+    // An acquire that is on its way takes the lock although no call wants it any more: it is undone
     // too.
     let under_way = |counts: &Counts| counts.acquiring + counts.releasing;
     let mut limit = Instant::now() + shared.command_timeout();

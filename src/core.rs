@@ -15,7 +15,7 @@
 //! | `liveness` | whose turn it is, and who is passed over |
 //! | `admission`, `release`, `handoff`, `renewal` | the steps |
 
-// Public for the explorer of `crates/sim`, through the feature `test-util`, and for nobody else.
+// Public for the explorer of `crates/sim`, through the feature `test-util`, and for nothing else.
 #![allow(
     unreachable_pub,
     missing_docs,
@@ -91,7 +91,7 @@ pub struct LockCore {
 }
 
 /// What the waiters look at that are not about to do anything for an owner of their own. Without a head
-/// of the queue nobody looks.
+/// of the queue none of them looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Front {
     head: WaiterId,

@@ -33,7 +33,7 @@ struct Jobs {
     next: u64,
     /// With the time when they were last polled.
     all: HashMap<u64, (Instant, Job)>,
-    /// Left as it is when the last job ends: the next one comes soon, and wakes nobody.
+    /// Left as it is when the last job ends: the next one comes soon, and needs no wake-up.
     look_at: Option<Instant>,
 }
 

@@ -6,7 +6,7 @@
 //! code is not all ours. It may call back into this client, and it may panic.
 //!
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
-//! itself while its core remembers an owner: a detached hold or a job needs nobody else.
+//! itself while its core remembers an owner: a detached hold or a job needs no other reference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -423,7 +423,7 @@ impl Entry {
         assert_eq!(state.core.keeps_itself(), state.itself.is_some());
     }
 
-    /// Whether the timer of an owner is set to what is due. Only while nobody is at this lock.
+    /// Whether the timer of an owner is set to what is due. Only while no call is at this lock.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
         let due = self.peek(|core| core.timer(owner));

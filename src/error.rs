@@ -203,7 +203,7 @@ pub enum Error {
         found: Option<Box<HeldBy>>,
     },
 
-    /// Too few replicas had the lock in time, or nobody could be asked; see
+    /// Too few replicas had the lock in time, or none could be asked; see
     /// [`Lock::sync_replicas`](crate::Lock::sync_replicas). It is released again, and nothing new is held.
     #[error("{acknowledged} of {wanted} replicas have acknowledged lock `{lock}`: {}", refused::said(*released))]
     TooFewReplicas {
@@ -305,7 +305,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed a while later without anybody's help: the server was away,
+    /// Whether the same call may succeed a while later without help: the server was away,
     /// loading, busy, failing over or full; or the lock was not free in time for `#[locked]`.
     ///
     /// # Examples

@@ -117,7 +117,7 @@ mod with_metrics {
         }
     }
 
-    /// A hold, for as long as somebody has its guard.
+    /// A hold, for as long as its guard is kept.
     pub(crate) struct Holding {
         class: Class,
         since: Instant,

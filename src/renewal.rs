@@ -31,7 +31,7 @@ use crate::timers::FiredTimer;
 use batch::{Batch, BatchItem, Recheck, Renewals, batches, cut};
 pub(crate) use extend::extend;
 
-/// Dropped with the renewal task, when the client ends or its runtime does: nobody renews the holds
+/// Dropped with the renewal task, when the client ends or its runtime does: nothing renews the holds
 /// any more, or would notice that they are lost.
 struct EndsHolds {
     locks: Weak<Locks>,
@@ -42,7 +42,7 @@ impl Drop for EndsHolds {
         let Some(locks) = self.locks.upgrade() else {
             return;
         };
-        // Kept until their holds are lost: a detached hold's entry has nobody else once the client is
+        // Kept until their holds are lost: a detached hold's entry has no other reference once the client is
         // gone.
         let entries = locks.all();
         warn_of_what_is_left(&locks.shared);
@@ -266,7 +266,7 @@ async fn call(
 /// Who confirms the renewals of one call.
 struct Confirming {
     replicas: u32,
-    /// `None`: nobody needs to, or there is no connection.
+    /// `None`: none of them needs to, or there is no connection.
     confirmer: Option<Confirmer>,
 }
 

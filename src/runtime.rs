@@ -178,13 +178,13 @@ pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-/// Runs code that is not ours. What it panics with was printed by the panic hook; nobody else's
+/// Runs code that is not ours. What it panics with was printed by the panic hook; no other
 /// wake-up, job or lease is to be lost by it.
 pub(crate) fn isolated(foreign: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(foreign));
 }
 
-/// `tracing::debug_span!` for this crate, with the same care. `None`: nobody wants it.
+/// `tracing::debug_span!` for this crate, with the same care. `None`: no subscriber wants it.
 macro_rules! span {
     ($($rest:tt)+) => {{
         let mut span = None;

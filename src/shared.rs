@@ -144,7 +144,7 @@ impl Shared {
 }
 
 /// The sum over all locks of a client. It is written where a lock changes, under that lock's mutex,
-/// so that nobody has to count, and `close` misses nothing.
+/// so that no caller has to count, and `close` misses nothing.
 #[derive(Default)]
 pub(crate) struct Tally {
     sum: Mutex<Sum>,
@@ -276,7 +276,7 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     ending: OnceLock<Ending>,
-    /// Made for the first who waits for the end: nearly nobody does.
+    /// Made for the first who waits for the end: hardly any call does.
     ended: OnceLock<CancellationToken>,
 }
 
@@ -297,7 +297,7 @@ impl HoldStatus {
         ended
     }
 
-    /// Writes down how it ended. Nobody is woken by that: it is done under the mutex of the lock.
+    /// Writes down how it ended. It wakes no task: it is done under the mutex of the lock.
     pub(crate) fn set_ending(&self, ending: Ending) {
         let first = self.ending.set(ending).is_ok();
         debug_assert!(first, "I5: a hold ends once");

@@ -1,4 +1,4 @@
-//! Everything that exists once for each name, for as long as somebody refers to it.
+//! Everything that exists once for each name, for as long as anything refers to it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -99,7 +99,7 @@ mod tests {
         let table = Table::<u8>::default();
         let first = table.get_or_insert_with(&name(), || 1);
         let dropped = Arc::as_ptr(&first);
-        // Its last reference goes here; before it can remove itself, somebody asks for the name.
+        // Its last reference goes here; before it can remove itself, another call asks for the name.
         drop(first);
         let second = table.get_or_insert_with(&name(), || 2);
         assert_ne!(dropped, Arc::as_ptr(&second));

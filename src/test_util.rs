@@ -159,7 +159,7 @@ pub fn look_ups(client: &LockClient) -> u64 {
     client.handle.locks.table.look_ups()
 }
 
-/// Whether the timer that keeps a hold is set to what is due. Only while nobody is at its lock.
+/// Whether the timer that keeps a hold is set to what is due. Only while no call is at its lock.
 pub fn is_timer_right(hold: &Hold) -> bool {
     hold.entry.is_timer_right(hold.owner.id())
 }

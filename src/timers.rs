@@ -31,7 +31,7 @@ struct Inner<T> {
     keys: Keys,
 }
 
-/// A key of the queue is used again once its timer has fired, so nobody else may keep one.
+/// A key of the queue is used again once its timer has fired, so no other part may keep one.
 #[derive(Default)]
 struct Keys {
     all: HashMap<(u64, ThreadId), delay_queue::Key>,

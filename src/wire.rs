@@ -84,7 +84,7 @@ impl LockName {
 )]
 #[non_exhaustive]
 pub enum Announce {
-    /// Sharded, and classic too if anybody listens to the classic channel at the primary that has the lock;
+    /// Sharded, and classic too if a client listens to the classic channel at the primary that has the lock;
     /// listens to both. For fleets with Redisson 3.20 or newer; older ones listen elsewhere and need
     /// [`Both`](Self::Both). Classic if the servers have no sharded channels, which came with Redis 7.0.
     #[default]

@@ -68,7 +68,7 @@ pub enum Untaken {
     NotExecuted,
     /// The outer hold is gone, so there was nothing to nest into.
     OuterGone,
-    /// No answer, or nobody waits for it any more: it may have been executed, or may be still.
+    /// No answer, or no call waits for it any more: it may have been executed, or may be still.
     Unknown,
 }
 
@@ -175,7 +175,7 @@ impl LockCore {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_behind(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
-                // Among calls of one owner somebody may begin an operation and not poll it any more.
+                // Among calls of one owner one may begin an operation and not be polled any more.
                 let others = self
                     .queue
                     .has_others(owner, id)
@@ -261,7 +261,7 @@ impl LockCore {
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
                 let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
                 let rejected = match life {
-                    // Nobody is left who would signal its loss.
+                    // No task is left that would signal its loss.
                     Life::Gone => Some(Rejected::NoRuntime),
                     Life::Closing | Life::Closed => Some(Rejected::Closed),
                     Life::Open if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
@@ -365,7 +365,7 @@ impl LockCore {
         self.queue.get(id).map(|waiter| waiter.order)
     }
 
-    /// Whether a waiter that found the lock held by somebody else has a reason to attempt again: its
+    /// Whether a waiter that found the lock held by another client has a reason to attempt again: its
     /// owner got or lost the lock, another one of this client has just freed it, or it was passed over.
     pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {

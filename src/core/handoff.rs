@@ -2,8 +2,8 @@
 //! one script moves the field from the one to the other.
 //!
 //! A pass is one operation of both owners, with one answer. For the giver it is a release that is under
-//! way, for the receiver an acquire that somebody else sends. If it is answered, the receiver has the
-//! field, but no hold before its call picks the lock up: a hold that nobody knows of is not renewed.
+//! way, for the receiver an acquire that another owner sends. If it is answered, the receiver has the
+//! field, but no hold before its call picks the lock up: a hold that no caller knows of is not renewed.
 //! If it is not answered, each owner has a release of what it may have: whichever of the two
 //! fields is there goes, and no send of the pass comes later, because all of them went over the same
 //! connection before.
@@ -165,7 +165,7 @@ impl LockCore {
         given.is_some_and(|(waiter, _)| waiter == id)
     }
 
-    /// The lock is free for everybody: the row of passes ends. If a bound ended it, and others listen,
+    /// The lock is free for every client: the row of passes ends. If a bound ended it, and others listen,
     /// they go first.
     pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {
         let was_over = self.row.take().is_some_and(|row| row.over);

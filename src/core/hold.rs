@@ -46,7 +46,7 @@ impl LeasePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Keeper {
     Guard,
-    /// Nobody, until the owner unlocks without a guard.
+    /// No guard: the owner unlocks without one.
     Detached,
     /// An unlock without a guard that is under way.
     Unlock,
@@ -105,7 +105,7 @@ pub(super) struct LostHold {
 }
 
 impl LostHold {
-    /// A detached hold with an end of its own is left to it: nobody needs to come back for it.
+    /// A detached hold with an end of its own is left to it: no unlock needs to follow.
     pub(super) fn is_forgotten(&self) -> bool {
         self.keeper.is_detached() && self.bounded
     }
@@ -137,7 +137,7 @@ pub struct HoldSnapshot {
 pub(super) struct Loss {
     pub(super) id: HoldId,
     pub(super) reason: LossReason,
-    /// Somebody had counted on it: a detached lease that has run out did what it was taken for.
+    /// Its owner had counted on it: a detached lease that has run out did what it was taken for.
     pub(super) is_news: bool,
 }
 

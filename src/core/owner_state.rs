@@ -233,7 +233,7 @@ impl OwnerState {
         }
     }
 
-    /// Ends every hold, because the field is not there any more, or nobody is left to keep it. There is
+    /// Ends every hold, because the field is not there any more, or nothing is left to keep it. There is
     /// nothing to release.
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
@@ -347,7 +347,7 @@ pub struct OwnerView {
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.
     Counted,
-    /// The same as far as is known, and it is too late for it, or nobody wants it any more.
+    /// The same as far as is known, and it is too late for it, or no call wants it any more.
     Unwanted,
     /// It is what it was before.
     NotExecuted,

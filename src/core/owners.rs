@@ -72,7 +72,7 @@ impl Owners {
         }
     }
 
-    /// What [`changed`](Self::changed) will ask for. `None`: nobody is marked.
+    /// What [`changed`](Self::changed) will ask for. `None`: no owner is marked.
     pub(super) fn marks(&self, owner: ThreadId) -> Option<Marks> {
         self.marked.as_ref()?;
         self.get(owner).map(OwnerState::marks)

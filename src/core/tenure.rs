@@ -276,7 +276,7 @@ impl Tenure {
         self.lost.retain(|lost| !lost.is_forgotten());
     }
 
-    /// The latest detached hold that no unlock is at yet, or a lost one that nobody has asked for.
+    /// The latest detached hold that no unlock is at yet, or a lost one that no unlock has asked for.
     pub(super) fn claim_detached(&mut self) -> Option<HoldId> {
         let mut latest = self.holds.iter().rev();
         let held = latest.find(|hold| hold.keeper == Keeper::Detached);

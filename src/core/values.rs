@@ -151,7 +151,7 @@ pub struct Rules {
 }
 
 /// How often in a row a client hands a lock from one of its callers to the next, before it frees the
-/// lock for everybody.
+/// lock for every client.
 ///
 /// Each pass saves a script call, a wake-up and, unless the next caller's lease is shorter, a message,
 /// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the
@@ -171,7 +171,7 @@ pub struct HandOff {
 }
 
 impl HandOff {
-    /// Every release frees the lock for everybody.
+    /// Every release frees the lock for every client.
     pub const fn off() -> Self {
         Self {
             passes: 0,
@@ -240,7 +240,7 @@ pub enum Life {
     Open,
     /// No new holds; those there are kept and can be released.
     Closing,
-    /// The runtime is gone: nobody is left to renew a hold, or to signal its loss.
+    /// The runtime is gone: nothing is left to renew a hold, or to signal its loss.
     Gone,
     /// Nothing is sent any more.
     Closed,

@@ -128,7 +128,7 @@ impl Lock {
 pub(crate) struct Course {
     /// Of the server, since the last failure.
     server: Heard,
-    /// Boxed: nearly nobody asks.
+    /// Boxed: nearly no call asks.
     confirming: Option<Box<Confirming>>,
 }
 
@@ -215,7 +215,7 @@ pub(crate) async fn acquire(
             }
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the
-                // subscription was announced to nobody.
+                // subscription was announced to no listener.
                 shared.totals.count(Total::Contended, 1);
                 match Box::pin(subscribe(entry, &waiter, deadline)).await? {
                     Subscribed::Confirmed(confirmed) => subscription = Some(Box::new(confirmed)),
@@ -385,7 +385,7 @@ impl AcquirePermit {
 
 impl Drop for AcquirePermit {
     fn drop(&mut self) {
-        // Cancel safety: a script that was handed over is executed although nobody waits for it any
+        // Cancel safety: a script that was handed over is executed although no call waits for it any
         // more.
         if self.open {
             let sent = self.sent.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! A hold of this client that nobody knows of: a late send from a connection that was replaced without a
+//! A hold of this client that no owner knows of: a late send from a connection that was replaced without a
 //! fence.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::runtime::event;
 use crate::script;
 use crate::wire;
 
-/// Whether a busy lock is held by a field of this client that nobody holds or works with.
+/// Whether a busy lock is held by a field of this client that no owner holds or works with.
 pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
     let shared = entry.shared();
     entry.route().unfenced() > 0
@@ -18,7 +18,7 @@ pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
         && entry.peek(|core| core.owner_of(holder).is_none())
 }
 
-/// Frees the lock from a field of this client that nobody holds: a late send from a connection that
+/// Frees the lock from a field of this client that no owner holds: a late send from a connection that
 /// was replaced without a fence.
 pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();

@@ -51,7 +51,7 @@ async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Err
         confirmed = subscription.confirmed() => {
             confirmed.map_err(|cause| not_subscribed(entry, cause))
         }
-        // Nobody is left to confirm it.
+        // No task is left to confirm it.
         () = entry.shared().gone.cancelled() => Err(Error::Closed),
     }
 }

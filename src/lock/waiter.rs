@@ -263,7 +263,7 @@ impl Wait {
 pub(crate) enum Heard {
     #[default]
     Nothing,
-    /// That somebody else holds the lock.
+    /// That another owner holds the lock.
     Busy,
 }
 

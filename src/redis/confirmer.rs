@@ -82,7 +82,7 @@ impl Confirmer {
     /// How many replicas have the locks that `touch` is about as they were sent then, after `until` at the
     /// latest. 0 if that cannot be determined.
     ///
-    /// Dropped, it leaves nothing but a question that nobody waits for.
+    /// Dropped, it leaves nothing but a question that no call waits for.
     pub(crate) async fn acknowledged(
         &self,
         site: Site<'_>,

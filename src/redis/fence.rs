@@ -44,7 +44,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// No client has this address.
-    fn nobody() -> Self {
+    fn unknown() -> Self {
         Self {
             id: 1,
             address: "0.0.0.0:0".to_owned(),
@@ -119,7 +119,7 @@ fn kill_words(who: &Identity) -> Vec<Arg> {
 pub(super) fn without_effect() -> [(&'static str, Vec<Arg>); 2] {
     [
         ("+client|info", vec![Arg::Fixed("INFO")]),
-        ("+client|kill", kill_words(&Identity::nobody())),
+        ("+client|kill", kill_words(&Identity::unknown())),
     ]
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn may_kill(
     connection: &Connection,
     timeout: Duration,
 ) -> Result<ConnectionFence, ConnectionError> {
-    kill(connection, &Identity::nobody(), timeout).await
+    kill(connection, &Identity::unknown(), timeout).await
 }
 
 #[cfg(test)]

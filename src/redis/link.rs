@@ -322,7 +322,7 @@ impl Link {
     }
 
     /// Publishes on a sharded channel. Without an answer its listeners wait for the lease. `Auto` publishes on the
-    /// classic one too: its script has asked another node whether somebody listens.
+    /// classic one too: its script has asked another node whether a client listens.
     pub(super) async fn announce(&self, channel: &Arc<str>, announce: Announce, limit: Limit) {
         let ways: &[_] = match announce {
             Announce::Auto => &["SPUBLISH", "PUBLISH"],

@@ -189,7 +189,7 @@ impl Map {
         node.endpoint.set_address(address, settings);
     }
 
-    /// The server of a route says that another one has it now. Only its owner knows that; anybody else may have
+    /// The server of a route says that another one has it now. Only its owner knows that; any other may have
     /// heard of it late.
     fn moved(&self, route: u16, from: u16, address: Address) {
         let change = {
@@ -200,7 +200,7 @@ impl Map {
             let server = Named::from(address);
             let mut found = self.find(&mut state, &server);
             if found == Some(from) {
-                // It does not send anybody to itself, so another server has this address now.
+                // It does not redirect to itself, so another server has this address now.
                 state.registry.forget_address(&server.address);
                 found = self.find(&mut state, &server);
             }

@@ -101,7 +101,7 @@ impl Replicas {
         answer.ok().and_then(Result::ok).unwrap_or(0)
     }
 
-    /// Those over one connection that somebody still waits for.
+    /// Those over one connection that a call still waits for.
     fn next(&self) -> Option<Vec<Question>> {
         let (mut pending, now) = (self.pending.lock(), Instant::now());
         let mut all = std::mem::take(&mut pending.questions);

@@ -44,7 +44,7 @@ pub(crate) struct Settings {
     pub(crate) fence: bool,
     /// What every connection is called at the server.
     pub(super) client_name: Option<Arc<str>>,
-    /// As whom to ask the sentinels; `None`: as nobody.
+    /// As whom to ask the sentinels; `None`: without credentials.
     pub(super) sentinel_credentials: Option<Credentials>,
     /// How releases are announced in a cluster.
     pub(super) announce: Announce,

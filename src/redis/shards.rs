@@ -105,7 +105,7 @@ impl Assigner {
     fn assign(&mut self) {
         for name in self.common.subscriptions.take_wanted(usize::MAX) {
             let Some((number, node)) = self.owner(&name) else {
-                // Nobody has the slot: it is wanted again when the map has changed.
+                // No node has the slot: it is wanted again when the map has changed.
                 self.assigned.insert(name, u16::MAX);
                 continue;
             };

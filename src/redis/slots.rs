@@ -7,7 +7,7 @@ use super::address::Address;
 use super::endpoint::ServerId;
 use super::transport::Reply;
 
-/// A server as somebody names it.
+/// A server as a setting or another server names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) address: Address,

@@ -338,7 +338,7 @@ impl Supervisor {
     }
 }
 
-/// Waits until it is `wished`; for ever if nobody can change it any more.
+/// Waits until it is `wished`; for ever if nothing can change it any more.
 async fn is(mut wanted: watch::Receiver<bool>, wished: bool) {
     if wanted.wait_for(|wanted| *wanted == wished).await.is_err() {
         std::future::pending().await

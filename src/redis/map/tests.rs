@@ -13,7 +13,7 @@ use crate::redis::link::SendError;
 use crate::runtime::Runtime;
 
 fn map() -> Arc<Map> {
-    // Nobody listens there.
+    // No server listens there.
     let url = "redis-cluster://127.0.0.1:1";
     let settings = Settings::from_url(url, None, Duration::from_millis(100), true);
     let settings = Arc::new(settings.expect("valid"));
@@ -208,7 +208,7 @@ async fn the_owner_of_a_route_knows_who_is_next_and_others_may_have_heard_of_it_
         "another node should be asked"
     );
     assert_eq!(here(&map), (1, 0));
-    // A server does not send anybody to itself.
+    // A server does not redirect to itself.
     map.moved(6, 0, address(1));
     assert_eq!(here(&map), (1, 2));
     assert!(map.apply(&named(2, ("a", 1), &["b"])), "a later epoch");

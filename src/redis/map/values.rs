@@ -24,7 +24,7 @@ pub(in crate::redis) struct Table {
     pub(in crate::redis) members: BTreeSet<ServerId>,
 }
 
-/// Routes whose server has changed, until somebody asks for them.
+/// Routes whose server has changed, until the renewal task asks for them.
 #[derive(Default)]
 pub(crate) struct Switches {
     routes: Mutex<BTreeSet<u16>>,
@@ -67,7 +67,7 @@ impl RoutedLink {
         }
     }
 
-    /// Whether its server is about to take over the slot: nobody may hear yet what is published there.
+    /// Whether its server is about to take over the slot: what is published there may not be heard yet.
     pub(crate) fn is_on_the_way(&self) -> bool {
         self.taken_over_from.is_some()
     }

@@ -66,7 +66,7 @@ impl Orders {
     }
 
     /// What is to be done next. From here on it is among what is `subscribed` to, so that the end of the
-    /// connection, at whichever await, loses it in sight of everybody.
+    /// connection, at whichever await, loses it in sight of every caller.
     fn take(&mut self, subscribed: &mut BTreeSet<Arc<str>>) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
         for name in self.ended.drain(..) {
             subscribed.remove(&name);
@@ -296,7 +296,7 @@ impl ShardTask {
     }
 }
 
-/// Whether another node has the slot, or nobody has it at the moment.
+/// Whether another node has the slot, or none has it at the moment.
 fn is_elsewhere(refusal: &RefusalKind) -> bool {
     use RefusalKind::{Ask, Known, Moved, TryAgain};
     matches!(

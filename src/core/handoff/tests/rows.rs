@@ -80,7 +80,7 @@ fn passes_in_a_row_are_bounded_by_their_time() {
     fixture.now = fixture.now + Duration::from_millis(51);
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0);
-    // Nobody else listens: there is nobody to stand back for.
+    // No other client listens: there is none to stand back for.
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
 }
