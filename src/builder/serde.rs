@@ -29,6 +29,7 @@ struct Settings {
     max_hold: Option<Duration>,
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
+    #[serde(serialize_with = "is_on", deserialize_with = "by_switch")]
     handoff: HandOff,
     #[serde(with = "humantime_serde")]
     close_grace: Option<Duration>,
@@ -41,6 +42,14 @@ struct Settings {
     #[cfg_attr(feature = "tls-rustls", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(not(feature = "tls-rustls"), serde(skip))]
     tls: Option<Tls>,
+}
+
+fn is_on<S: Serializer>(handoff: &HandOff, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(handoff.passes > 0)
+}
+
+fn by_switch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HandOff, D::Error> {
+    bool::deserialize(deserializer).map(Into::into)
 }
 
 impl Serialize for LockClientBuilder {

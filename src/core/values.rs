@@ -158,11 +158,6 @@ pub struct Rules {
 /// next release announces the lock as free, and if other processes listen, this client's queue stands
 /// back for up to 5 ms, and the bounds of the next row are half of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(from = "bool", into = "bool")
-)]
 pub struct HandOff {
     /// Passes in a row. Default 32; 0 is off.
     pub passes: u32,
@@ -194,13 +189,6 @@ impl HandOff {
 impl From<bool> for HandOff {
     fn from(is_on: bool) -> Self {
         if is_on { Self::default() } else { Self::off() }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl From<HandOff> for bool {
-    fn from(bounds: HandOff) -> Self {
-        bounds.passes > 0
     }
 }
 
