@@ -5,7 +5,6 @@
 //! it does not poll its future for a quarter of a command timeout, the renewal task takes the job. So those who wait
 //! for the release have its outcome in time, and a caller that only waits for a slow server loses nothing by it.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::few::Few;
 use crate::runtime::Runtime;
 
 /// The job of a release.
@@ -31,10 +31,12 @@ pub(crate) struct Driven {
 #[derive(Default)]
 struct Jobs {
     next: u64,
-    /// With the time when they were last polled.
-    all: HashMap<u64, (Instant, Job)>,
+    /// In the order in which they were last polled, with the time of that.
+    all: Few<u64, (Instant, Job)>,
     /// Left as it is when the last job ends: the next one comes soon, and needs no wake-up.
     look_at: Option<Instant>,
+    /// The renewal task has ended: no job is kept any more.
+    over: bool,
 }
 
 impl Driven {
@@ -49,14 +51,14 @@ impl Driven {
 
     /// Drives a job while a caller waits.
     pub(crate) async fn drive<T>(&self, job: Option<Job>, wait: impl Future<Output = T>) -> T {
-        let mut driver = job.map(|job| {
-            let id = self.new_id();
-            self.put(id, job);
-            Driver { driven: self, id }
-        });
+        let mut driver = Driver {
+            driven: self,
+            first: job,
+            kept: None,
+        };
         let mut wait = std::pin::pin!(wait);
         std::future::poll_fn(|context| {
-            driver.iter_mut().for_each(|driver| driver.poll(context));
+            driver.poll(context);
             wait.as_mut().poll(context)
         })
         .await
@@ -78,25 +80,38 @@ impl Driven {
         }
     }
 
+    /// From now on no renewal task takes jobs.
+    pub(crate) fn end(&self) {
+        let left = {
+            let mut jobs = self.jobs.lock();
+            jobs.over = true;
+            std::mem::take(&mut jobs.all)
+        };
+        left.into_iter().for_each(|(_, (_, job))| self.spawn(job));
+    }
+
     pub(crate) fn spawn(&self, job: Job) {
         self.runtime.spawn(job);
     }
 
-    fn new_id(&self) -> u64 {
-        let mut jobs = self.jobs.lock();
-        jobs.next += 1;
-        jobs.next
-    }
-
-    fn put(&self, id: u64, job: Job) {
+    /// Keeps a job until its caller polls it again. `None`: it was spawned instead.
+    fn keep(&self, job: Job) -> Option<u64> {
         let now = Instant::now();
         let mut jobs = self.jobs.lock();
+        if jobs.over {
+            drop(jobs);
+            self.spawn(job);
+            return None;
+        }
+        jobs.next += 1;
+        let id = jobs.next;
         jobs.all.insert(id, (now, job));
         if jobs.look_at.is_none() {
             jobs.look_at = Some(now + self.limit);
             drop(jobs);
             self.begun.notify_one();
         }
+        Some(id)
     }
 
     fn take(&self, id: u64) -> Option<Job> {
@@ -107,10 +122,17 @@ impl Driven {
 impl Jobs {
     fn take_unpolled(&mut self, limit: Duration) -> Vec<Job> {
         let now = Instant::now();
-        let unpolled = self.all.extract_if(|_, (polled, _)| *polled + limit <= now);
-        let unpolled = unpolled.map(|(_, (_, job))| job).collect();
-        let polled = self.all.values().map(|(polled, _)| *polled);
-        self.look_at = polled.min().map(|polled| polled + limit);
+        let mut unpolled = Vec::new();
+        self.look_at = loop {
+            let Some((&id, (polled, _))) = self.all.first_entry() else {
+                break None;
+            };
+            let due = *polled + limit;
+            if due > now {
+                break Some(due);
+            }
+            unpolled.extend(self.all.remove(&id).map(|(_, job)| job));
+        };
         unpolled
     }
 }
@@ -118,24 +140,31 @@ impl Jobs {
 /// The caller that drives a job.
 struct Driver<'a> {
     driven: &'a Driven,
-    id: u64,
+    /// Until the first poll.
+    first: Option<Job>,
+    /// Where it is kept from then on.
+    kept: Option<u64>,
 }
 
 impl Driver<'_> {
     /// The job is nowhere else while it is polled: what it wakes may poll the caller's future from inside.
     fn poll(&mut self, context: &mut Context<'_>) {
-        let Some(mut job) = self.driven.take(self.id) else {
-            return;
-        };
-        if job.as_mut().poll(context).is_pending() {
-            self.driven.put(self.id, job);
+        if let Some(mut job) = self.take()
+            && job.as_mut().poll(context).is_pending()
+        {
+            self.kept = self.driven.keep(job);
         }
+    }
+
+    fn take(&mut self) -> Option<Job> {
+        let kept = self.kept.take();
+        self.first.take().or_else(|| self.driven.take(kept?))
     }
 }
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        if let Some(job) = self.driven.take(self.id) {
+        if let Some(job) = self.take() {
             self.driven.spawn(job);
         }
     }
@@ -214,5 +243,24 @@ mod tests {
             tokio::time::advance(ms(1)).await;
         }
         assert_eq!(taken, [ms(100), ms(160)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_end_no_job_is_kept() {
+        let driven = driven();
+        let mut context = Context::from_waker(Waker::noop());
+        let jobs: [_; 2] = std::array::from_fn(|_| job());
+        let [(before, ends, is_over), (after, ends_too, is_over_too)] = jobs;
+        let waits = || std::future::pending::<()>();
+        let mut caller = Box::pin(driven.drive(Some(before), waits()));
+        assert!(caller.as_mut().poll(&mut context).is_pending());
+        driven.end();
+        let mut later = Box::pin(driven.drive(Some(after), waits()));
+        assert!(later.as_mut().poll(&mut context).is_pending());
+        ends.send(()).expect("it is there");
+        ends_too.send(()).expect("it is there");
+        is_over.await.expect("it has ended");
+        is_over_too.await.expect("it has ended");
+        assert!(driven.jobs.lock().all.is_empty());
     }
 }

@@ -225,8 +225,9 @@ impl Lock {
     /// owner's next call waits for it. The place in the queue is lost.
     ///
     /// Poll or drop a waiting future: one that is kept without being polled is waited for by the callers
-    /// of this process that come after it, each time it could go on, for up to the command timeout. Then
-    /// it is passed over until it is polled, and has its place in the queue back.
+    /// of this process that come after it, each time it could go on, for up to the command timeout, and keeps
+    /// [`try_lock`](Self::try_lock) of other owners from attempting. Then it is passed over until it is polled, and has its
+    /// place in the queue back.
     ///
     /// # Examples
     ///
@@ -260,7 +261,7 @@ impl Lock {
     /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
     /// match client.lock("stock:42").try_lock().await? {
     ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("held by someone else"),
+    ///     None => println!("held, or others are first"),
     /// }
     /// # Ok(()) }
     /// ```

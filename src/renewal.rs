@@ -49,6 +49,7 @@ impl Drop for EndsHolds {
         // In this order: those who are woken find that the client is gone.
         locks.shared.gone.cancel();
         locks.timers.end();
+        locks.driven.end();
         locks.set_life(Life::Gone);
         for entry in entries {
             entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));

@@ -46,7 +46,8 @@ impl Lock {
         section(self.lock().await?, body).await
     }
 
-    /// Runs `body` if the lock is free now. Returns `None` if it is held, and the body does not run.
+    /// Runs `body` if the lock is free now. Returns `None`, and the body does not run, where
+    /// [`try_lock`](Self::try_lock) does.
     ///
     /// # Errors
     ///

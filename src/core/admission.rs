@@ -170,11 +170,13 @@ impl LockCore {
         match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
             Some(reason) => Err(Rejected::Lost(reason)),
             None if held || contends => self.permit(now, id, waiter, field, out),
-            None if waiter.order == Order::AtOnce => Ok(Admission::Busy),
             None => {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_behind(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
+                if waiter.order == Order::AtOnce {
+                    return Ok(Admission::Busy);
+                }
                 // Among calls of one owner one may begin an operation and not be polled any more.
                 let others = self
                     .queue

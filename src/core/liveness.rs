@@ -67,10 +67,12 @@ impl LockCore {
     fn turn_ends(&self) -> Option<Time> {
         let since = self.turn_since?;
         let limit = self.rules.command_timeout;
-        if self.attempt.is_some() {
-            // Attempts at once too: they are in the queue while they ask.
-            let others_want_it = self.queue.len() > 1;
-            return others_want_it.then_some(since + limit);
+        if let Some(attempt) = self.attempt {
+            let queued = self.queue.has_another_queued(attempt.waiter);
+            // An attempt at once is in the queue while it asks. It has no timer, so the reply may be on its way.
+            let at_once = self.queue.len() > 1;
+            let limit = if queued { limit } else { limit * 2 };
+            return (queued || at_once).then_some(since + limit);
         }
         let head = self.queue.get(self.queue.head()?)?;
         let since = head.waits_until.map_or(since, |until| until.max(since));

@@ -204,7 +204,7 @@ impl Op {
         matches!(self, Self::Idle)
     }
 
-    /// An attempt past the queue that changes nothing for those who queue.
+    /// An attempt that does not queue, and changes nothing for those that do.
     pub(super) fn is_attempt_at_once(&self) -> bool {
         self.acquire()
             .is_some_and(|acquire| acquire.order == Order::AtOnce && !acquire.then_release)

@@ -12,7 +12,7 @@ use crate::few::{Few, FewKeys};
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
-    /// One attempt at once, past the queue.
+    /// One attempt, or none if callers of other owners queue.
     AtOnce,
     Queued,
 }

@@ -91,8 +91,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases the hold in the background, exactly once. From the first poll on a
-    /// background task does so in any case: the future only waits for the outcome.
+    /// Dropping the future releases the hold in the background, exactly once. The future drives the release: if it is
+    /// kept and not polled for a quarter of the command timeout, a background task continues it.
     ///
     /// # Examples
     ///

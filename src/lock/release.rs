@@ -2,7 +2,8 @@
 //!
 //! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
 //! happened before is included. The job ends when Redis has confirmed the count or refused it for good, or when
-//! the lease is over and has done its work. It needs no caller: an unlock that is dropped, or not polled, holds up nothing.
+//! the lease is over and has done its work. It needs no caller for long: when the unlock that drives it is dropped
+//! or not polled, a task continues it (`driven.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -193,6 +193,10 @@ fn so_is_a_head_that_does_not_read_the_answer_of_its_attempt() {
     fixture.permit(head);
     fixture.now = fixture.now + RULES.command_timeout;
     let stranger = fixture.call(C, Order::AtOnce);
+    assert_eq!(fixture.admit(stranger), Admission::Busy, "it may be polled");
+    fixture.step(|core, now, out| core.leave(now, stranger, out));
+    fixture.now = fixture.now + RULES.command_timeout;
+    let stranger = fixture.call(C, Order::AtOnce);
     fixture.permit(stranger);
     assert_eq!(fixture.out.jobs.len(), 1, "its attempt is undone");
 }

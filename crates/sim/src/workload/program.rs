@@ -104,7 +104,7 @@ pub enum Step {
     Sleep {
         ms: u64,
     },
-    /// `try_lock` again and again, past the queue.
+    /// `try_lock` again and again.
     Poll {
         lock: usize,
         times: u32,
