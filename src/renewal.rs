@@ -79,12 +79,10 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     async move {
         let locks = &ends_holds.locks;
         let by_slot = Arc::new(AtomicBool::new(false));
-        let Some(driven) = locks.upgrade().map(|locks| Arc::clone(&locks.driven)) else {
-            return;
+        let (driven, switches) = match locks.upgrade() {
+            Some(locks) => (Arc::clone(&locks.driven), locks.shared.redis.switches()),
+            None => return,
         };
-        let switches = locks
-            .upgrade()
-            .and_then(|locks| locks.shared.redis.switches());
         let mut calls = JoinSet::new();
         let mut recheck = Recheck::default();
         loop {

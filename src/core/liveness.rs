@@ -4,7 +4,8 @@
 //! attempting is gone. While it waits for another process it has one at the instant when its wait is
 //! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
 //! then on, or has not applied the answer of its attempt, its call is not polled. It is passed over: the
-//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place.
+//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place. An attempt at
+//! once passes over a head in the same way, one with an attempt under way after two command timeouts.
 //!
 //! Any other acquire under way is ended in the same way, a nested one too, if other calls or a release of
 //! its owner wait: it has a command timeout for its answer, and one more to apply it.
@@ -69,7 +70,8 @@ impl LockCore {
         let limit = self.rules.command_timeout;
         if let Some(attempt) = self.attempt {
             let queued = self.queue.has_another_queued(attempt.waiter);
-            // An attempt at once is in the queue while it asks. It has no timer, so the reply may be on its way.
+            // A `try_lock` is in the queue while it asks. It may come between the time limit of an attempt that is
+            // polled and the moment when that call reports it: such a call is not overtaken.
             let at_once = self.queue.len() > 1;
             let limit = if queued { limit } else { limit * 2 };
             return (queued || at_once).then_some(since + limit);

@@ -27,7 +27,7 @@ const SYSTEMS: [&str; 3] = [
     "floor with a task that wakes the waiter",
 ];
 
-/// Before a hand-off nobody has written for at least this many microseconds.
+/// A hand-off begins after at least this many microseconds without a write.
 const SILENCE: f64 = 6_000.0;
 
 /// A longer one was disturbed.
