@@ -244,6 +244,8 @@ fn a_release_that_is_over_says_nothing() {
     fixture.admit(waiter);
     fixture.unlock(A, hold);
     assert!(sends_pass(&mut fixture, A), "another one");
+    let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
+    assert_eq!(said, None, "it is not the one under way");
     fixture.step(|core, now, out| core.release_not_executed(now, A, over, out));
     assert!(fixture.core.pass_under_way(A).is_some());
 }
