@@ -1,8 +1,7 @@
 //! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
 //! What falls due within a tenth of the period is renewed together, up to 100 locks a script call, the
-//! calls side by side. A node of a cluster takes only keys of one slot in a call: then each slot has
-//! calls of its own. Timers do not keep entries alive; a timer whose hold is gone means nothing.
+//! calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
 //!
 //! When another server takes over some locks, all of them are checked immediately: what was not replicated
 //! is lost, and its holders are told.
@@ -11,7 +10,6 @@ mod batch;
 mod extend;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
@@ -21,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::entry::{Entry, Locks};
-use crate::error::{Error, Operation, RefusalKind, RefusedKind};
-use crate::redis::{Bulk, Confirmer, Switches, slot_of};
+use crate::error::{Error, Operation, RefusalKind};
+use crate::redis::{Bulk, Confirmer, Switches};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::Shared;
 use crate::timers::FiredTimer;
 
-use batch::{Batch, BatchItem, Recheck, Renewals, batches, cut};
+use batch::{Batch, BatchItem, Recheck, Renewals, cut};
 pub(crate) use extend::extend;
 
 /// Dropped with the renewal task, when the client ends or its runtime does: nothing renews the holds
@@ -78,7 +76,6 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     };
     async move {
         let locks = &ends_holds.locks;
-        let by_slot = Arc::new(AtomicBool::new(false));
         let (driven, switches) = match locks.upgrade() {
             Some(locks) => (Arc::clone(&locks.driven), locks.shared.redis.switches()),
             None => return,
@@ -90,7 +87,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                 biased;
                 () = stop.cancelled() => return,
                 fired = next_fired(locks) => match fired {
-                    Some((locks, fired)) => due(&locks, fired, by_slot.load(Ordering::Relaxed)),
+                    Some((locks, fired)) => due(&locks, fired),
                     None => return,
                 },
                 jobs = driven.unpolled() => {
@@ -113,7 +110,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                 () = tokio::task::yield_now(), if recheck.is_under_way() => recheck.go_on(),
             };
             for batch in batches {
-                calls.spawn(renew(batch, Arc::clone(&by_slot)));
+                calls.spawn(renew(batch));
             }
         }
     }
@@ -144,7 +141,7 @@ async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
 }
 
 /// What is due of the fired timers, in batches that each go over one connection.
-fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch> {
+fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>) -> Vec<Batch> {
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
     let mut due = Renewals::default();
     for FiredTimer { lock, owner, .. } in fired {
@@ -156,13 +153,13 @@ fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>, by_slot: bool) -> Vec<Batch
             due.add(&entry, owner, request);
         }
     }
-    due.batches(by_slot, limit)
+    due.batches(limit)
 }
 
 /// Renews one batch. What was refused for the company it was in comes back, in smaller batches that
-/// are to be sent at once: by slot if the server is a node of a cluster; halved if it may be because
-/// of a key, so that one bad name costs no other its lease.
-async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
+/// are to be sent immediately: halved if it may be because of a key, so that one bad name costs no other its
+/// lease.
+async fn renew(batch: Batch) -> Vec<Batch> {
     let Batch { mut items, limit } = batch;
     let Some(first) = items.first() else {
         return Vec::new();
@@ -199,10 +196,6 @@ async fn renew(batch: Batch, by_slot: Arc<AtomicBool>) -> Vec<Batch> {
                     acknowledged,
                 });
             }
-        }
-        Err(failed) if is_about_slots(&failed.error) && has_many_slots(&items) => {
-            by_slot.store(true, Ordering::Relaxed);
-            return batches(items, true, limit);
         }
         // Of the keys of a slot that is on its way, some are at one node and some at the other.
         Err(failed)
@@ -302,24 +295,6 @@ impl Confirming {
         let touch = script::touch(held.map(|held| (&held.key, &held.field)));
         confirmer.acknowledged(site, touch, sent_at, until).await
     }
-}
-
-/// Whether the server may have refused the whole call because its keys are in different slots: a slot
-/// that it does not serve, or keys that are not all in one.
-fn is_about_slots(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Refused {
-            kind: RefusedKind::Cluster | RefusedKind::ClusterDown,
-            ..
-        }
-    )
-}
-
-fn has_many_slots(items: &[BatchItem]) -> bool {
-    let mut slots = items.iter().map(|item| slot_of(&item.renewal.key));
-    let first = slots.next();
-    slots.any(|slot| Some(slot) != first)
 }
 
 /// Whether the server may have refused the whole call because of one of its keys.

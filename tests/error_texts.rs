@@ -212,21 +212,13 @@ async fn an_address_that_meets_another_kind_of_server_says_which_to_use() {
         "{error:?}"
     );
     client.close(ms(0)).await;
-    let client = brisk().connect(&format!("redis://127.0.0.1:{node}")).await;
-    let client = client.expect("a node takes connections");
-    let elsewhere = cluster.key_at(1, "a");
-    let error = client
-        .lock(elsewhere)
-        .lock()
-        .await
-        .expect_err("at another node");
+    let error = fails(&format!("redis://127.0.0.1:{node}")).await;
     let text = logged(&error);
     assert!(
         text.starts_with(&format!("Redis at 127.0.0.1:{node} refused: it ")),
         "{text}"
     );
     assert!(text.contains("redis-cluster://"), "{text}");
-    client.close(ms(0)).await;
     // The name is right, or the sentinels say that it is not, which shows none.
     let error = fails(&url.replace("Name=shop", "Name=hidden")).await;
     let text = logged(&error);

@@ -133,8 +133,8 @@ async fn resp3_works_as_well() {
     let mut control = server.control();
     assert_eq!(
         control.calls("hello"),
-        2,
-        "the version is agreed on for each connection"
+        3,
+        "the version is agreed on for each of two connections, and one asks for the server's mode"
     );
     for line in ours(&mut control) {
         // Redis 6.2 does not show it.

@@ -300,6 +300,12 @@ impl From<Value> for Reply {
             Value::Null => Self::Nil,
             Value::Integer(number) => Self::Number(number),
             Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            // As the older protocol has it.
+            Value::Map(fields) => {
+                let fields = fields.inner().into_iter();
+                let fields = fields.flat_map(|(name, value)| [Value::from(name), value]);
+                Self::List(fields.map(Self::from).collect())
+            }
             Value::String(text) => Self::Text(text.to_string()),
             Value::Bytes(bytes) => match std::str::from_utf8(&bytes) {
                 Ok(text) => Self::Text(text.to_owned()),

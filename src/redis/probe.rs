@@ -20,6 +20,16 @@ pub(super) async fn check(
     let timeout = settings.command_timeout;
     match settings.expected {
         Expected::Nothing => Ok(None),
+        Expected::NoCluster => match is_in_cluster(connection, timeout).await? {
+            false => Ok(None),
+            true => {
+                let kind = RefusalKind::Known(RefusedKind::Cluster);
+                Err(ConnectionError::unusable(
+                    kind,
+                    "it reports the mode `cluster`",
+                ))
+            }
+        },
         Expected::WorkingCluster => match works(connection, timeout).await? {
             None => Err(not_working()),
             Some(_) => node_id(connection, &endpoint.address(), timeout).await,
@@ -89,6 +99,22 @@ pub(super) async fn works(
     let text = reply.await?.into_text()?.unwrap_or_default();
     let epoch = field(&text, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
     Ok((field(&text, "cluster_state") == Some("ok")).then(|| epoch.unwrap_or(0)))
+}
+
+/// Whether the server is a node of a cluster. HELLO needs no permission; a server without it is found out by its first
+/// redirect.
+async fn is_in_cluster(
+    connection: &Connection,
+    timeout: Duration,
+) -> Result<bool, ConnectionError> {
+    let answer = connection.command("HELLO", &[], timeout);
+    let Some(Reply::List(items)) = permitted(answer.await)? else {
+        return Ok(false);
+    };
+    let text = |text: &'static str| Reply::Text(text.to_owned());
+    Ok(items
+        .chunks(2)
+        .any(|field| *field == [text("mode"), text("cluster")]))
 }
 
 async fn is_primary(connection: &Connection, timeout: Duration) -> Result<bool, ConnectionError> {

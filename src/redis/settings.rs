@@ -73,6 +73,8 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Nothing,
+    /// A server by itself.
+    NoCluster,
     /// A node that sees its cluster working.
     WorkingCluster,
     /// A primary, and no replica.
@@ -251,7 +253,7 @@ impl Settings {
         Ok(Self {
             target: Target::Server(Box::new(server)),
             kind,
-            expected: Expected::Nothing,
+            expected: Expected::NoCluster,
             address: first.to_string().into(),
             command_timeout,
             fence,

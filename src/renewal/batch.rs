@@ -34,7 +34,7 @@ pub(super) struct Batch {
 /// Holds to look at, by what can be sent together.
 #[derive(Default)]
 pub(super) struct Renewals {
-    routes: BTreeMap<usize, Vec<BatchItem>>,
+    routes: BTreeMap<(usize, u32), Vec<BatchItem>>,
 }
 
 impl Renewals {
@@ -44,7 +44,10 @@ impl Renewals {
             field: request.field,
             asked: request.asked,
         };
-        let items = self.routes.entry(entry.route().number()).or_default();
+        let items = self
+            .routes
+            .entry((entry.route().number(), request.replicas))
+            .or_default();
         items.push(BatchItem {
             entry: Arc::clone(entry),
             owner,
@@ -59,28 +62,12 @@ impl Renewals {
         self.routes.values().map(Vec::len).sum()
     }
 
-    pub(super) fn batches(self, by_slot: bool, limit: Instant) -> Vec<Batch> {
+    /// Cuts what goes over one connection, and waits for as many replicas, into calls.
+    pub(super) fn batches(self, limit: Instant) -> Vec<Batch> {
         let routes = self.routes.into_values();
-        routes
-            .flat_map(|items| batches(items, by_slot, limit))
-            .collect()
+        let parts = routes.flat_map(|items| cut(items, BATCH_MAX));
+        parts.map(|items| Batch { items, limit }).collect()
     }
-}
-
-/// Cuts what goes over one connection into calls.
-pub(super) fn batches(items: Vec<BatchItem>, by_slot: bool, limit: Instant) -> Vec<Batch> {
-    let mut groups: BTreeMap<(u16, u32), Vec<BatchItem>> = BTreeMap::new();
-    for item in items {
-        let group = if by_slot {
-            slot_of(&item.renewal.key)
-        } else {
-            0
-        };
-        let group = (group, item.replicas);
-        groups.entry(group).or_default().push(item);
-    }
-    let parts = groups.into_values().flat_map(|items| cut(items, BATCH_MAX));
-    parts.map(|items| Batch { items, limit }).collect()
 }
 
 /// Parts of at most that length, each with room for what it has and no more; every item is moved once.
@@ -183,7 +170,7 @@ impl Recheck {
             self.log(Some(holds).filter(|holds| *holds > 0));
         }
         let limit = limit.unwrap_or_else(Instant::now);
-        rechecked.batches(false, limit)
+        rechecked.batches(limit)
     }
 
     /// When there is something to log that was held back.

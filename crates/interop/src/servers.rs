@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::fixture::{Fixture, Messages, QUICK, Scenario, eventually, listen};
-use crate::party::{Fail, Party};
+use crate::party::{Fail, Party, Several};
 use test_support::{Server, ms};
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -34,7 +34,7 @@ async fn lk04(fixture: Fixture) {
     assert!(matches!(tried, Err(Fail::Other(_))), "{tried:?}");
 }
 
-/// A cluster of one node: Java takes it for a cluster, we know its one address.
+/// A cluster of one node.
 async fn cluster(fixture: &Fixture, watchdog: Duration) -> (Server, [Party; 2]) {
     let server = Server::start_with(&[
         "--cluster-enabled",
@@ -57,15 +57,14 @@ async fn cluster(fixture: &Fixture, watchdog: Duration) -> (Server, [Party; 2]) 
             .contains("cluster_state:ok")
     };
     eventually("the cluster works", works).await;
-    let as_cluster = [("cluster", "true".to_owned())];
-    let first = fixture
-        .first
-        .another(&server.url(), watchdog, &as_cluster)
-        .await;
-    let second = fixture
-        .second
-        .another(&server.url(), watchdog, &as_cluster)
-        .await;
+    let servers = Several {
+        rust: server.url().replacen("redis://", "redis-cluster://", 1),
+        java: server.url(),
+        kind: "cluster",
+        name: "true".to_owned(),
+    };
+    let first = fixture.first.of_several(&servers, watchdog).await;
+    let second = fixture.second.of_several(&servers, watchdog).await;
     (server, [first, second])
 }
 
