@@ -70,9 +70,8 @@ impl Run<'_> {
         });
         let bounds: Option<Vec<String>> = bounds.into_iter().collect();
         Some(format!(
-            "**The ratios to Redisson are bounded by the floors.** A lock that cost nothing would have, of Redisson's rate in \
-             the same round: {}. Two cores are shared by client and server, and one script call costs most of what an \
-             acquisition costs.",
+            "**The floors bound the ratios to Redisson.** A lock that cost nothing would reach, of Redisson's rate in the \
+             same round: {}. Client and server share two cores, and one script call costs most of an acquisition.",
             bounds?.join(", ")
         ))
     }
@@ -84,8 +83,8 @@ impl Run<'_> {
         let relay = self.ratio("handoff", [handoff::RELAYED, handoff::BARE], sample::P50)?;
         let rest = self.ratio("handoff", [OURS, handoff::RELAYED], sample::P50)?;
         Some(format!(
-            "**Asleep between two calls** (`handoff`). {} µs, the floor {}. The floor's waiter hears the message itself; a \
-             client with many waiters has one task that hears and wakes, and the floor with such a task needs {}: {} times. \
+            "**Asleep between two calls** (`handoff`). {} µs, the floor {}. The floor's waiter reads the message itself; \
+             with a task that reads for many waiters and wakes them, as in a client, the floor needs {}, {} times as much. \
              Ours needs {} times that.",
             number(ours?, 0),
             number(bare?, 0),
@@ -115,11 +114,11 @@ impl Run<'_> {
         ];
         let others: Vec<String> = others.into_iter().flatten().collect();
         Some(format!(
-            "**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). A pair in `solo` takes {} µs. The client \
-             computes for {} % of that, the kernel for it for {} %, the server with its kernel for {} %; in what is left \
-             of {} %, if not in more, nobody does, and one side waits until the other has been woken. Ours needs {} µs in the \
-             client, {} in the kernel and {} in the server, the bare client {}, {} and {}. The client's own µs per \
-             acquisition in the others, ours and the floor's: {}.",
+            "**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). A lock/unlock cycle in `solo` takes {} \
+             µs. The client computes for {} % of that, the kernel for it for {} %, the server with its kernel for {} %; in \
+             the remaining {} %, or more, one side waits for the other to wake. µs of client, kernel and server: ours {}, \
+             {} and {}, the bare client {}, {} and {}. The client's own µs per acquisition elsewhere, ours and the floor's: \
+             {}.",
             number(pair, 0),
             share(client),
             share(kernel),
@@ -141,11 +140,11 @@ impl Run<'_> {
         let cores = self.figure("spread64", OURS, sample::CORES)?;
         let ratio = |systems| self.ratio("spread64", systems, sample::PER_SECOND);
         Some(format!(
-            "**Many calls at once** (`spread64`). {} cores are in use, and a pair costs {} µs of them; with the bare client \
-             and the same settings of the socket {}, with fred's own {}, with redis-rs {}. The second and the third differ in \
-             `TCP_NODELAY` alone: with it each command leaves in a write of its own, since fred flushes after each script \
-             call, and only the kernel gathers what it then writes. The second reaches {} of the rate of the third, round by \
-             round, which a lock that cost nothing would; ours reaches {} of the rate of the second.",
+            "**Many calls at once** (`spread64`). {} cores are in use, and a cycle costs {} µs of them; with the bare \
+             client and the same socket settings {}, with fred's own {}, with redis-rs {}. The second and the third differ \
+             in `TCP_NODELAY` alone: with it each command is a write of its own, because fred flushes after each script \
+             call. The second reaches {} of the rate of the third, round by round, as a lock that cost nothing would; ours \
+             reaches {} of the rate of the second.",
             number(cores, 2),
             number(ours?, 0),
             number(same?, 0),
@@ -159,8 +158,8 @@ impl Run<'_> {
     fn far(&self) -> Option<String> {
         let ratio = self.ratio("far8", [OURS, FRED_DEFAULT], sample::PER_SECOND)?;
         Some(format!(
-            "**A server that is not on the same machine** (`far8`). With `TCP_NODELAY` eight tasks a millisecond away get {} \
-             times the rate of the floor with fred's own sockets, where a small write waits for the answer to the one before.",
+            "**A remote server** (`far8`). With `TCP_NODELAY` eight tasks a millisecond away get {} times the rate of the \
+             floor with fred's own sockets, where a small write waits for the reply to the one before.",
             number(ratio, 2)
         ))
     }
@@ -172,7 +171,7 @@ impl Run<'_> {
         });
         let ratios: Option<Vec<String>> = ratios.into_iter().collect();
         Some(format!(
-            "**More connections.** In `spread64`, {} the rate of one, which is the default.",
+            "**More connections.** In `spread64`, {} the rate of one, the default.",
             ratios?.join(" and ")
         ))
     }
@@ -181,7 +180,7 @@ impl Run<'_> {
 const HEAD: &str = "\
 ## What limits it
 
-Figures of this run: medians of the columns above, and of ratios that were taken round by round.
+Medians of the columns above, and of ratios taken round by round.
 
 ";
 
@@ -224,11 +223,11 @@ mod tests {
             "computes for 10 %",
             "kernel for it for 20 %",
             "server with its kernel for 30 %",
-            "left of 40 %",
+            "remaining 40 %",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let both = "Ours needs 100 µs in the client, 200 in the kernel and 300 in the server, the bare client 50, 100 and 150.";
+        let both = "µs of client, kernel and server: ours 100, 200 and 300, the bare client 50, 100 and 150.";
         assert!(text.contains(both), "{text}");
     }
 

@@ -131,34 +131,30 @@ $ cargo xtask bench            # everything, in about 40 minutes; writes this pa
 $ cargo xtask bench --quick    # three short rounds, in about four minutes
 ```
 
-Client and server share one machine, so absolute numbers belong to it; what can be compared are numbers of one run.
+Client and server share one machine, so compare only numbers of one run.
 This one: ";
 
 const READING: &str = "\
-- All systems of a scenario play by turns, round by round, on one server without persistence. A figure is the median of
-  the rounds; the ratio is taken in each round, and given as median, least and most.
-- At a lock that many want, each system has one of its own, but for `beside-jvm`. There is a pause before each, and the order
-  is another one in each round: who plays behind a busy one finds the cores awake, and is faster for it.
-- *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and `far8`, of the call of lock at a lock
-  that many want, from the unlock in one client to the lock in the other in `handoff`, and from the first unlock in
-  `herd1000`, where one herd follows the other for as long as a round lasts: who is faster has more of them.
-- *fairness* is Jain's index of acquisitions per task: 1 if all have had as many, 1/n if one has had them all. Throughput
-  at one lock means little without it: a lock that one task keeps is fast.
-- *scripts each*: EVALSHA and EVAL that the server counted, per acquisition. rslock takes its locks with SET, which is
-  not counted.
-- *client*, *kernel* and *server*: processor time per acquisition, of the client's program, of the kernel for it (sockets
-  and wake-ups), and of the server with its kernel; *cores*: all three by the second. The system counts it in steps of
-  10 ms. A JVM's is not read. In `handoff` it is the mean of the two acquisitions of a round; there and in `herd1000` ours has
-  in it what the scenario does before and behind: makes the tasks, and waits until all of them wait.
-- `far8` has a proxy in between that delivers everything half a millisecond late, in both directions. Its threads are part
-  of the client's program.
+- The systems of a scenario take turns, round by round, on one server without persistence. A figure is the median of the
+  rounds; a ratio is taken in each round, and given as median, least and most.
+- Each system has its own contended lock, except in `beside-jvm`. There is a pause before each turn, and the order changes
+  with each round, because a system is faster after a busy one has kept the cores awake.
+- *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and `far8`, of the call of lock for a
+  contended lock, from the unlock to the other client's lock in `handoff`, and from the first unlock in `herd1000`, where
+  herds repeat until the round ends.
+- *fairness* is Jain's index of acquisitions per task: 1 if all have as many, 1/n if one has all. Throughput for one lock
+  means little without it.
+- *scripts each*: EVALSHA and EVAL per acquisition, as counted by the server. rslock locks with SET, which is not counted.
+- *client*, *kernel* and *server*: CPU time per acquisition of the client's program, of the kernel for it, and of the
+  server with its kernel, in steps of 10 ms, but not of a JVM; *cores*: all three per second. In `handoff` it is the mean
+  of a round's two acquisitions; there and in `herd1000` ours includes making the tasks and waiting until all of them wait.
+- `far8` has a proxy that delays everything by half a millisecond in both directions, in the client's program.
 - Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
-  round has a new process, and a new JVM.
-- The *floors* are calls without a lock around them: the scripts of this crate on a bare client with the crate's
-  settings of the socket; a lock that one script call passes on from owner to owner; a message and a script.
-- Held locks: *heap* and *RSS* are what a process has more with all locks than with a tenth of them, by the lock; the
-  list of guards is subtracted. Redisson's heap is read after collections. CPU is that of the client's process. A client
-  that has lost locks no longer renews them: it is compared with all the same, and *lost* says how many.
+  round has a new process and JVM.
+- The *floors* are calls without a lock around them: this crate's scripts on a bare client with the crate's socket
+  settings; a lock that one script call passes from owner to owner; a message and a script.
+- Held locks: *heap* and *RSS* are a process's growth per lock from a tenth of the locks to all, without the list of
+  guards; Redisson's heap is read after collections. CPU is the client process's. *lost* locks are no longer renewed.
 ";
 
 #[cfg(test)]

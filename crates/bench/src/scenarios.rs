@@ -43,17 +43,17 @@ pub const SCENARIOS: [Scenario; 10] = [
     },
     Scenario {
         name: "spread64",
-        text: "64 tasks, each with a lock of its own",
+        text: "64 tasks, each with its own lock",
         compared: RATES,
     },
     Scenario {
         name: "far8",
-        text: "8 tasks, each with a lock of its own, at a server that is a millisecond away",
+        text: "8 tasks, each with its own lock, on a server a millisecond away",
         compared: RATES,
     },
     Scenario {
         name: "contend16",
-        text: "16 tasks of one client, one lock, an empty section",
+        text: "16 tasks of one client, one lock, an empty critical section",
         compared: SHARED,
     },
     Scenario {
@@ -68,7 +68,7 @@ pub const SCENARIOS: [Scenario; 10] = [
     },
     Scenario {
         name: "handoff",
-        text: "from the call of unlock to the return of lock in another client, where a task was asleep for 10 ms",
+        text: "from the call of unlock to the return of lock in another client, whose task was asleep for 10 ms",
         compared: &[sample::P50, sample::P99],
     },
     Scenario {
