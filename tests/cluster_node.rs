@@ -64,7 +64,7 @@ async fn it_is_refused_as_one_server() {
     server.finish([]).await;
 }
 
-/// A server that cannot be asked is found out by the first call that it redirects.
+/// A server without HELLO is refused at the first call that it redirects.
 #[tokio::test]
 async fn one_that_hides_it_is_refused_at_its_first_redirect() {
     let server = TestServer::with(&["--cluster-enabled", "yes", "--rename-command", "HELLO", ""]);

@@ -101,7 +101,7 @@ pub(super) async fn works(
     Ok((field(&text, "cluster_state") == Some("ok")).then(|| epoch.unwrap_or(0)))
 }
 
-/// Whether the server is a node of a cluster. HELLO needs no permission; a server without it is found out by its first
+/// Whether the server is a node of a cluster. HELLO needs no permission; a server without it is refused at its first
 /// redirect.
 async fn is_in_cluster(
     connection: &Connection,
