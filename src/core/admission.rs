@@ -292,7 +292,7 @@ impl LockCore {
             });
             let (hold, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whichever call took it, there is nothing left to go first for.
-            (core.freed, core.stands_back_until) = (false, None);
+            core.stands_back_until = None;
             if by_itself {
                 core.row = None;
             }

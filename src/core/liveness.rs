@@ -69,12 +69,8 @@ impl LockCore {
         let since = self.turn_since?;
         let limit = self.rules.command_timeout;
         if let Some(attempt) = self.attempt {
-            let queued = self.queue.has_another_queued(attempt.waiter);
-            // A `try_lock` is in the queue while it asks. It may come between the time limit of an attempt that is
-            // polled and the moment when that call reports it: such a call is not overtaken.
-            let at_once = self.queue.len() > 1;
-            let limit = if queued { limit } else { limit * 2 };
-            return (queued || at_once).then_some(since + limit);
+            let others_wait = self.queue.has_another_queued(attempt.waiter);
+            return others_wait.then_some(since + limit);
         }
         let head = self.queue.get(self.queue.head()?)?;
         let since = head.waits_until.map_or(since, |until| until.max(since));
