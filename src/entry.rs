@@ -80,6 +80,11 @@ impl Locks {
         })
     }
 
+    /// The entry of a lock that a call, a guard, a hold or a job refers to.
+    pub(crate) fn find(&self, name: &LockName) -> Option<Arc<Entry>> {
+        self.table.find(name.key())
+    }
+
     /// Locks that are remembered.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

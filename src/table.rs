@@ -42,6 +42,11 @@ impl<T> Table<T> {
         })
     }
 
+    /// The one of this name, if anything refers to it.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<T>> {
+        self.by_name.lock().get(name).and_then(Weak::upgrade)
+    }
+
     /// Forgets one that is being dropped.
     pub(crate) fn remove(&self, name: &Arc<str>, dropped: *const T) {
         self.count_look_up();

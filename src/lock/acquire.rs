@@ -17,6 +17,7 @@ use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
 use crate::shared::{Taken, check_lease};
 use crate::wait::Subscription;
+use crate::wire::LockName;
 
 use super::guard::LockGuard;
 use super::replicas::Confirming;
@@ -81,12 +82,14 @@ impl Lock {
     }
 
     pub(super) fn entry(&self) -> Result<Arc<Entry>, Error> {
+        Ok(self.client.locks.get(&self.valid_name()?))
+    }
+
+    /// The name, or what is wrong with it.
+    pub(super) fn valid_name(&self) -> Result<Arc<LockName>, Error> {
         match &self.name {
-            Some(name) => Ok(self.client.locks.get(name)),
-            None => {
-                let name = self.client.shared().lock_name(&self.given)?;
-                Ok(self.client.locks.get(&Arc::new(name)))
-            }
+            Some(name) => Ok(Arc::clone(name)),
+            None => self.client.shared().lock_name(&self.given).map(Arc::new),
         }
     }
 

@@ -6,15 +6,14 @@
 //! server has another clock.
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::Lock;
 use crate::core::{LossReason, on_another_clock};
-use crate::entry::Entry;
 use crate::error::{Error, Operation, RefusedKind};
 use crate::script::{self, Answer, CallError, Forced, Inspected};
+use crate::wire::LockName;
 
 impl Lock {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -51,11 +50,11 @@ impl Lock {
         let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
-                let entry = self.entry()?;
+                let name = self.valid_name()?;
                 let mut redirected = None;
                 for _ in 0..FORCE_ATTEMPTS {
-                    let seen = self.inspect_with(&entry, true).await?;
-                    match self.force_seen(&entry, seen).await {
+                    let seen = self.look(&name, true).await?;
+                    match self.force_seen(&name, seen).await {
                         Ok(Some(was_locked)) => return Ok(was_locked),
                         Ok(None) => redirected = None,
                         Err(error) if is_elsewhere(&error) => redirected = Some(error),
@@ -72,7 +71,7 @@ impl Lock {
     /// Frees the lock if the holder that was seen still has it. `None`: it has not.
     async fn force_seen(
         &self,
-        entry: &Arc<Entry>,
+        name: &LockName,
         seen: Answer<Inspected>,
     ) -> Result<Option<bool>, Error> {
         let shared = self.client.shared();
@@ -85,15 +84,19 @@ impl Lock {
         let limit = clock.map(|clock| clock + on_another_clock(timeout));
         // A field of this client is text.
         let text = std::str::from_utf8(&field).ok();
-        let meant = text.and_then(|field| entry.peek(|core| core.owner_of(field)));
+        let entry = self.client.locks.find(name);
+        let meant = entry.and_then(|entry| {
+            let owner = entry.peek(|core| core.owner_of(text?))?;
+            Some((entry, owner))
+        });
         let announce = shared.redis.announce();
-        let call = script::force_unlock(&entry.name, &field, limit, announce);
-        let (route, doing) = (entry.route(), Operation::Forcing);
+        let call = script::force_unlock(name, &field, limit, announce);
+        let (route, doing) = (self.route(name), Operation::Forcing);
         match script::call_there(route, seen.way, doing, timeout, &call).await {
             Ok(Answer { value, way, .. }) => match value {
                 Forced::Freed => {
                     // By now the same owner may have acquired the lock again.
-                    if let Some((owner, generation)) = meant {
+                    if let Some((entry, (owner, generation))) = meant {
                         let (generation, reason) = (Some(generation), LossReason::Gone);
                         entry.step(|core, now, out| {
                             core.lose_owner(now, owner, generation, reason, out);
@@ -113,7 +116,7 @@ impl Lock {
                     Some(_) => tokio::time::sleep_until(over).await,
                     // Once this is answered, by the same connection or by one after the fence, the
                     // send without a reply can no longer be executed.
-                    None => _ = self.inspect_with(entry, false).await,
+                    None => _ = self.look(name, false).await,
                 }
                 Err(error)
             }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::core::HeldBy;
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::Owner;
+use crate::redis::Route;
 use crate::script::{self, Answer, Inspected};
+use crate::wire::LockName;
 
 impl Lock {
     /// Whether the lock is held, by any owner. Asks Redis.
@@ -76,10 +77,11 @@ impl Lock {
         shared
             .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
-                let entry = self.entry()?;
-                let own = entry.peek(|core| core.field(owner.id()));
+                let name = self.valid_name()?;
+                let entry = self.client.locks.find(&name);
+                let own = entry.and_then(|entry| entry.peek(|core| core.field(owner.id())));
                 let own = own.unwrap_or_else(|| Arc::clone(owner.field()));
-                Ok(match self.inspect_once(&entry).await? {
+                Ok(match self.look(&name, false).await?.value {
                     Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
                     _ => 0,
                 })
@@ -131,8 +133,8 @@ impl Lock {
         let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
-                let entry = self.entry()?;
-                Ok(match self.inspect_once(&entry).await? {
+                let name = self.valid_name()?;
+                Ok(match self.look(&name, false).await?.value {
                     Inspected::Held {
                         left, field, count, ..
                     } => {
@@ -153,16 +155,16 @@ impl Lock {
     pub(crate) async fn missing_permissions(&self) -> Result<Vec<String>, Error> {
         let shared = self.client.shared();
         let checking = async {
-            let entry = self.entry()?;
+            let name = self.valid_name()?;
             if shared.is_closed() {
                 return Err(Error::Closed);
             }
             // The field of a new owner is no name that exists.
             let absent = Owner::fresh(&shared.client_id);
-            let (route, asks_replicas) = (entry.route(), self.replicas.is_some());
-            let script = script::inspect(&entry.name, false).script;
+            let script = script::inspect(&name, false).script;
+            let (route, asks_replicas) = (self.route(&name), self.replicas.is_some());
             route
-                .missing_permissions(script, &entry.name, absent.field(), asks_replicas)
+                .missing_permissions(script, &name, absent.field(), asks_replicas)
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await
@@ -177,25 +179,26 @@ impl Lock {
         }))
     }
 
-    async fn inspect_once(&self, entry: &Entry) -> Result<Inspected, Error> {
-        Ok(self.inspect_with(entry, false).await?.value)
+    pub(super) fn route<'a>(&'a self, name: &LockName) -> Route<'a> {
+        self.client.shared().redis.route(name.key())
     }
 
-    /// One run of `inspect.lua`.
-    pub(super) async fn inspect_with(
+    /// One run of `inspect.lua`. It needs no entry: a look does not make the name one that is in use.
+    pub(super) async fn look(
         &self,
-        entry: &Entry,
+        name: &LockName,
         with_clock: bool,
     ) -> Result<Answer<Inspected>, Error> {
         let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let call = || Some(script::inspect(&entry.name, with_clock));
-        let answer = script::call(entry.route(), Operation::Inspecting, shared.retry(), call).await;
+        let call = || Some(script::inspect(name, with_clock));
+        let doing = Operation::Inspecting;
+        let answer = script::call(self.route(name), doing, shared.retry(), call).await;
         let answer = answer.map_err(|failed| failed.error)?;
         match &answer.value {
-            Inspected::NotALock(found) => Err(Error::not_a_lock(entry.name.key(), found)),
+            Inspected::NotALock(found) => Err(Error::not_a_lock(name.key(), found)),
             Inspected::Held { .. } | Inspected::Free => Ok(answer),
         }
     }
