@@ -3,11 +3,11 @@
 -- KEYS[1]  lock     hash: owner -> hold count
 -- ARGV[1]  owner    "clientId:threadId" of the holder to remove
 -- ARGV[2]  limit    milliseconds of this server's clock, after which nothing is done; 0: no limit
--- ARGV[3]  channel  the unlock channel of the lock
+-- ARGV[3]  channel  the unlock channel of the lock; empty: no message
 -- ARGV[4]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
---    1  freed, and a message was published
+--    1  freed; a message was published unless the channel is empty
 --    0  this owner does not hold it; nothing changed
 --   -1  too late: the limit has passed; nothing changed
 
@@ -19,9 +19,11 @@ if limit > 0 then
 end
 if redis.call('hexists', lock, owner) == 0 then return 0 end
 -- Published first: if the message is refused, no waiter is left waiting for a free lock.
-if way ~= 'publish' then redis.call('spublish', channel, '0') end
-if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
-  redis.call('publish', channel, '0')
+if channel ~= '' then
+  if way ~= 'publish' then redis.call('spublish', channel, '0') end
+  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+    redis.call('publish', channel, '0')
+  end
 end
 redis.call('del', lock)
 return 1

@@ -4,7 +4,7 @@
 -- ARGV[1]  from     "clientId:threadId" of the holder
 -- ARGV[2]  to       "clientId:threadId" of the receiver, which holds nothing yet; its hold count becomes 1
 -- ARGV[3]  lease    milliseconds of the receiver's lease, at least 1
--- ARGV[4]  channel  the unlock channel of the lock; there is a message only if the lease becomes shorter
+-- ARGV[4]  channel  the unlock channel of the lock; there is a message only if the lease becomes shorter. Empty: none
 -- ARGV[5]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
@@ -20,7 +20,7 @@ if redis.call('hexists', lock, from) == 1 then
   redis.call('hdel', lock, to)
   -- Who waits was told the longer lease, or that there is none, and would sleep beside a key that may be gone before.
   local left = redis.call('pttl', lock)
-  if left < 0 or left > tonumber(lease_ms) then
+  if channel ~= '' and (left < 0 or left > tonumber(lease_ms)) then
     if way ~= 'publish' then redis.call('spublish', channel, '0') end
     if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
       redis.call('publish', channel, '0')

@@ -4,7 +4,7 @@
 -- ARGV[1]  owner    "clientId:threadId"
 -- ARGV[2]  target   hold count to set, 0 to 4294967295
 -- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
--- ARGV[4]  channel  the unlock channel of the lock
+-- ARGV[4]  channel  the unlock channel of the lock; empty: no message
 -- ARGV[5]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
 -- Returns
@@ -21,9 +21,12 @@ if not count then return -redis.call('exists', lock) end
 
 if target == '0' then
   -- Published first: if the message is refused, the lock is still there to be released again.
-  local heard = way == 'publish' and 0 or redis.call('spublish', channel, '0')
-  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
-    heard = heard + redis.call('publish', channel, '0')
+  local heard = 0
+  if channel ~= '' then
+    if way ~= 'publish' then heard = redis.call('spublish', channel, '0') end
+    if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+      heard = heard + redis.call('publish', channel, '0')
+    end
   end
   redis.call('del', lock)
   return 1 + heard

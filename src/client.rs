@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::client_handle::{ClientHandle, CloseReport};
 use crate::core::Total;
 use crate::error::{Error, Operation};
+use crate::kind::LockKind;
 use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::redis::{ConnectionFence, Limit};
@@ -61,7 +62,58 @@ impl LockClient {
     /// # }
     /// ```
     pub fn lock(&self, name: impl Into<String>) -> Lock {
-        Lock::new(Arc::clone(&self.handle), name.into())
+        self.lock_of(LockKind::Plain, name)
+    }
+
+    /// A spin lock by its name: Redisson's `getSpinLock`, the hash of a plain lock without messages.
+    ///
+    /// Callers that wait try again after pauses of 1 to 128 ms, one caller of each client at a time. It needs no
+    /// subscription and no permission for a channel. A caller that waits for the same key as a plain lock, in Rust or
+    /// Java, is not woken by its release: it looks again when the lease is over.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.spin_lock("stock:42").lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn spin_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::Spin, name)
+    }
+
+    /// A string lock by its name: a key with a value of each acquisition and an expiry, deleted only if it has
+    /// that value. It excludes redis-py's `Lock`, redsync, and other programs that write `SET key value NX PX`.
+    ///
+    /// It is not reentrant ([`Error::AlreadyHeld`]). Callers that wait pause as those of a
+    /// [spin lock](Self::spin_lock). A key without expiry stays locked until its program or
+    /// [`force_unlock`](Lock::force_unlock) deletes it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// if let Some(guard) = client.string_lock("nightly").try_lock().await? {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn string_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::String, name)
+    }
+
+    /// A lock of this kind, for programs that read the kind from their configuration.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let kind = "spin".parse()?;
+    /// let lock = client.lock_of(kind, "stock:42");
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_of(&self, kind: LockKind, name: impl Into<String>) -> Lock {
+        Lock::new(Arc::clone(&self.handle), kind, name.into())
     }
 
     /// A new owner, different from every other.

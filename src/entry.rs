@@ -63,9 +63,9 @@ impl Locks {
         }
     }
 
-    /// The entry of a lock, made if there is none.
-    pub(crate) fn get(self: &Arc<Self>, name: &Arc<LockName>) -> Arc<Entry> {
-        self.table.get_or_insert_with(name.key(), || {
+    /// The entry of a lock, made if there is none. Fails while the name is in use as another kind of lock.
+    pub(crate) fn get(self: &Arc<Self>, name: &Arc<LockName>) -> Result<Arc<Entry>, Error> {
+        let entry = self.table.get_or_insert_with(name.key(), || {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
             let core = LockCore::new(Arc::clone(&self.shared.config.rules), self.shared.life());
@@ -77,7 +77,15 @@ impl Locks {
                 name: Arc::clone(name),
                 state,
             }
-        })
+        });
+        match entry.name.kind() {
+            kind if kind == name.kind() => Ok(entry),
+            in_use => Err(Error::OtherKind {
+                lock: name.given().to_string(),
+                kind: name.kind(),
+                in_use,
+            }),
+        }
     }
 
     /// The entry of a lock that a call, a guard, a hold or a job refers to.

@@ -11,6 +11,8 @@ mod tls;
 use crate::core::HeldBy;
 use crate::core::LossReason;
 
+use crate::kind::LockKind;
+
 pub use operation::Operation;
 pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;
@@ -189,6 +191,31 @@ pub enum Error {
         depth: u32,
     },
 
+    /// The owner holds the lock, and the call or that hold does not nest: a string lock, or a call or a hold of
+    /// [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
+    #[error(
+        "lock `{lock}` is already held by this owner, and this call or that hold is not reentrant: unlock first, or use \
+         another owner"
+    )]
+    AlreadyHeld {
+        /// The name as given.
+        lock: String,
+    },
+
+    /// This client uses the name as another kind of lock: a call, a guard, a hold or a release under way. Nothing was
+    /// sent.
+    #[error(
+        "`{lock}` is in use as a lock of the kind `{in_use}` in this client, not `{kind}`: use another name"
+    )]
+    OtherKind {
+        /// The name as given.
+        lock: String,
+        /// The kind of the call.
+        kind: LockKind,
+        /// The kind as which this client uses the name.
+        in_use: LockKind,
+    },
+
     /// A function with `#[locked(wait = "…")]` did not get its lock in time. It did not run, and
     /// nothing is held.
     #[cfg(feature = "macros")]
@@ -340,6 +367,8 @@ impl Error {
             Self::NotHeld { lock, .. }
             | Self::Lost { lock, .. }
             | Self::TooDeep { lock, .. }
+            | Self::AlreadyHeld { lock }
+            | Self::OtherKind { lock, .. }
             | Self::TooFewReplicas { lock, .. } => Some(lock),
             Self::InvalidName { name, .. } => Some(name),
             #[cfg(feature = "macros")]

@@ -80,6 +80,7 @@ mod few;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod hold_handle;
+mod kind;
 mod lock;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
@@ -109,6 +110,7 @@ pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
+pub use kind::LockKind;
 pub use lock::{Holder, Lock, LockGuard, TryLock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;

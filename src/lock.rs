@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::client_handle::ClientHandle;
 use crate::core::HeldBy;
 use crate::error::Error;
+use crate::kind::LockKind;
 use crate::measure::Class;
 use crate::owner::Owner;
 use crate::redis::Wanted;
@@ -54,6 +55,7 @@ pub(crate) use waiter::{Wait, sleep_until};
 #[derive(Clone)]
 pub struct Lock {
     client: Arc<ClientHandle>,
+    kind: LockKind,
     given: Arc<str>,
     /// `None`: the name is not a valid one, which the verbs say.
     name: Option<Arc<LockName>>,
@@ -62,13 +64,14 @@ pub struct Lock {
     owner: Option<Owner>,
     retry_for: Option<Duration>,
     replicas: Option<Wanted>,
+    reentrant: bool,
     class: Class,
 }
 
 impl Lock {
-    pub(crate) fn new(client: Arc<ClientHandle>, name: String) -> Self {
+    pub(crate) fn new(client: Arc<ClientHandle>, kind: LockKind, name: String) -> Self {
         let config = &client.shared().config;
-        let valid = client.shared().lock_name(&name).ok();
+        let valid = client.shared().lock_name(kind, &name).ok();
         let given = valid.as_ref().map(|valid| Arc::clone(valid.given()));
         Self {
             given: given.unwrap_or_else(|| name.into()),
@@ -76,11 +79,26 @@ impl Lock {
             max_hold: config.max_hold,
             retry_for: config.retry_for,
             replicas: config.replicas,
+            reentrant: kind.is_reentrant(),
             client,
+            kind,
             lease: None,
             owner: None,
             class: Class::DEFAULT,
         }
+    }
+
+    /// The kind of this lock.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) {
+    /// assert_eq!(client.lock("stock:42").kind(), redisson_lock::LockKind::Plain);
+    /// # }
+    /// ```
+    pub fn kind(&self) -> LockKind {
+        self.kind
     }
 
     /// The name as given, without the key prefix.
@@ -155,6 +173,30 @@ impl Lock {
     pub fn owned_by(&self, owner: &Owner) -> Self {
         Self {
             owner: Some(owner.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock for calls that do not nest: such a call fails with [`Error::AlreadyHeld`] while its owner holds
+    /// the lock, and so does each call of the owner while it has a hold that was acquired in this way. Nothing
+    /// is sent then.
+    ///
+    /// So the branches of one `join!`, which are one owner, exclude each other. It is a matter of this client alone:
+    /// in Redis the hold is an ordinary one, as that of Redisson's `getNonReentrantLock`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let stock = client.lock("stock:42").non_reentrant();
+    /// let guard = stock.lock().await?;
+    /// assert!(matches!(stock.try_lock().await, Err(redisson_lock::Error::AlreadyHeld { .. })));
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn non_reentrant(&self) -> Self {
+        Self {
+            reentrant: false,
             ..self.clone()
         }
     }
@@ -402,6 +444,7 @@ impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("name", &self.given)
+            .field("kind", &self.kind)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .field("owner", &self.owner)

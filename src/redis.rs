@@ -187,6 +187,11 @@ impl Redis {
         Backoff::new(self.scattered)
     }
 
+    /// The pauses of a caller that is not woken by a message.
+    pub(crate) fn pauses(&self) -> Backoff {
+        Backoff::between_attempts(self.scattered)
+    }
+
     /// Whether every server has the connections that are used.
     pub(crate) fn is_connected(&self) -> bool {
         self.topology.is_connected()

@@ -292,7 +292,8 @@ impl Confirming {
         };
         let site = entry.route().waiting_for(self.replicas);
         // One write is enough for all of them: the server that makes it has executed the call before.
-        let touch = script::touch(held.map(|held| (&held.key, &held.field)));
+        let holds = held.map(|held| (&held.key, &held.field));
+        let touch = script::touch(entry.name.kind(), holds);
         confirmer.acknowledged(site, touch, sent_at, until).await
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use smallvec::smallvec;
 
 use crate::core::{LossReason, RenewalAsk};
+use crate::kind::LockKind;
 use crate::redis::{Arg, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
 
@@ -44,6 +45,73 @@ scripts! {
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
     TOUCH = "touch";
+    STRING_ACQUIRE = "string/acquire";
+    STRING_RELEASE = "string/release";
+    STRING_PASS = "string/pass";
+    STRING_RENEW = "string/renew";
+    STRING_FORCE_UNLOCK = "string/force_unlock";
+    STRING_INSPECT = "string/inspect";
+    STRING_TOUCH = "string/touch";
+}
+
+/// The scripts of a kind. Those for one purpose take the same KEYS and ARGV, and return the same, so each function
+/// below serves every kind.
+struct Scripts {
+    acquire: &'static Script,
+    release: &'static Script,
+    pass: &'static Script,
+    renew: &'static Script,
+    force_unlock: &'static Script,
+    inspect: &'static Script,
+    touch: &'static Script,
+}
+
+static OF_HASHES: Scripts = Scripts {
+    acquire: &ACQUIRE,
+    release: &RELEASE,
+    pass: &PASS,
+    renew: &RENEW,
+    force_unlock: &FORCE_UNLOCK,
+    inspect: &INSPECT,
+    touch: &TOUCH,
+};
+
+static OF_STRINGS: Scripts = Scripts {
+    acquire: &STRING_ACQUIRE,
+    release: &STRING_RELEASE,
+    pass: &STRING_PASS,
+    renew: &STRING_RENEW,
+    force_unlock: &STRING_FORCE_UNLOCK,
+    inspect: &STRING_INSPECT,
+    touch: &STRING_TOUCH,
+};
+
+impl Scripts {
+    fn of(kind: LockKind) -> &'static Self {
+        match kind {
+            LockKind::Plain | LockKind::Spin => &OF_HASHES,
+            LockKind::String => &OF_STRINGS,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 7] {
+    let Scripts {
+        acquire,
+        release,
+        pass,
+        renew,
+        force_unlock,
+        inspect,
+        touch,
+    } = Scripts::of(kind);
+    [acquire, release, pass, renew, force_unlock, inspect, touch]
+}
+
+/// What tells apart which locks can be renewed in one call.
+pub(crate) fn renewed_by(kind: LockKind) -> &'static str {
+    Scripts::of(kind).renew.name
 }
 
 /// What `acquire.lua` returns.
@@ -68,7 +136,7 @@ pub(crate) fn acquire(
     lease: Duration,
 ) -> Call<Acquired> {
     Call {
-        script: &ACQUIRE,
+        script: Scripts::of(name.kind()).acquire,
         keys: smallvec![Arc::clone(name.key())],
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
@@ -115,16 +183,12 @@ pub(crate) fn release(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: &RELEASE,
+        script: Scripts::of(name.kind()).release,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
+            name,
             announce,
-            smallvec![
-                text(field),
-                Arg::Number(target.into()),
-                millis(lease),
-                text(name.channel()),
-            ],
+            smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         ),
         announced: sharded(name, announce).filter(|_| target == 0),
         decode: |reply, _| match reply {
@@ -143,11 +207,12 @@ pub(crate) fn pass(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: &PASS,
+        script: Scripts::of(name.kind()).pass,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
+            name,
             announce,
-            smallvec![text(from), text(to), millis(lease), text(name.channel())],
+            smallvec![text(from), text(to), millis(lease)],
         ),
         announced: sharded(name, announce),
         decode: |reply, _| released(reply),
@@ -169,12 +234,14 @@ fn released(reply: &Reply) -> Option<Released> {
 /// One key of a renewal.
 #[derive(Clone)]
 pub(crate) struct RenewalKey {
+    pub(crate) kind: LockKind,
     pub(crate) key: Arc<str>,
     pub(crate) field: Arc<str>,
     pub(crate) asked: RenewalAsk,
 }
 
-/// Renews each key; returns for each whether it is held, or why not.
+/// Renews each key; returns for each whether it is held, or why not. All are renewed by one script
+/// ([`renewed_by`]).
 pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
     let words = |renewal: &RenewalKey| {
         let lease = match renewal.asked {
@@ -184,7 +251,7 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
         [text(&renewal.field), lease]
     };
     Call {
-        script: &RENEW,
+        script: Scripts::of(kind_of(batch)).renew,
         keys: batch
             .iter()
             .map(|renewal| Arc::clone(&renewal.key))
@@ -225,14 +292,14 @@ pub(crate) fn force_unlock(
     announce: Announce,
 ) -> Call<Forced> {
     Call {
-        script: &FORCE_UNLOCK,
+        script: Scripts::of(name.kind()).force_unlock,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
+            name,
             announce,
             smallvec![
                 Arg::Bytes(Arc::clone(field)),
                 limit.map_or(Arg::Number(0), millis),
-                text(name.channel()),
             ],
         ),
         announced: sharded(name, announce),
@@ -264,7 +331,7 @@ pub(crate) enum Inspected {
 /// Reads the holder, and the server's clock too if it is wanted.
 pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
-        script: &INSPECT,
+        script: Scripts::of(name.kind()).inspect,
         keys: smallvec![Arc::clone(name.key())],
         args: with_clock
             .then_some(Arg::Fixed("time"))
@@ -295,13 +362,20 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     }
 }
 
+fn kind_of(batch: &[RenewalKey]) -> LockKind {
+    batch.first().map_or(LockKind::Plain, |first| first.kind)
+}
+
 /// Writes something about one of these keys that is held by the owner with this field; returns whether one is.
-pub(crate) fn touch<'a>(holds: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> Call<bool> {
+pub(crate) fn touch<'a>(
+    kind: LockKind,
+    holds: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>,
+) -> Call<bool> {
     let (keys, args) = holds
         .map(|(key, field)| (Arc::clone(key), text(field)))
         .unzip();
     Call {
-        script: &TOUCH,
+        script: Scripts::of(kind).touch,
         keys,
         args,
         announced: None,

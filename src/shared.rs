@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
 use crate::error::{Error, shorten};
+use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, Wanted, slot_of};
 use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
@@ -88,9 +89,10 @@ impl Shared {
     }
 
     /// The name of a lock in its three forms.
-    pub(crate) fn lock_name(&self, given: &str) -> Result<LockName, Error> {
-        let name = LockName::new(&self.config.key_prefix, given)?;
-        if self.redis.is_cluster() && slot_of(name.key()) != slot_of(name.channel()) {
+    pub(crate) fn lock_name(&self, kind: LockKind, given: &str) -> Result<LockName, Error> {
+        let name = LockName::new(kind, &self.config.key_prefix, given)?;
+        let listens = kind.announces() && self.redis.is_cluster();
+        if listens && slot_of(name.key()) != slot_of(name.channel()) {
             return Err(Error::InvalidName {
                 name: shorten(given),
                 problem: "in a cluster its key and its unlock channel would be in different slots; use braces in pairs \

@@ -18,6 +18,7 @@ use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, Thre
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::Hold;
+use crate::kind::LockKind;
 use crate::lock::Holder;
 use crate::owner::Owner;
 use crate::redis::Call;
@@ -236,19 +237,19 @@ impl<T> From<Call<T>> for ScriptCall {
 
 /// The call of `acquire.lua`.
 pub fn acquire(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new("", key)?;
+    let name = LockName::new(LockKind::Plain, "", key)?;
     Ok(script::acquire(&name, &field.into(), target, lease).into())
 }
 
 /// The call of `release.lua`.
 pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new("", key)?;
+    let name = LockName::new(LockKind::Plain, "", key)?;
     Ok(script::release(&name, &field.into(), target, lease, Announce::Classic).into())
 }
 
 /// The call of `pass.lua`.
 pub fn pass(key: &str, from: &str, to: &str, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new("", key)?;
+    let name = LockName::new(LockKind::Plain, "", key)?;
     Ok(script::pass(&name, &from.into(), &to.into(), lease, Announce::Classic).into())
 }
 
@@ -257,6 +258,7 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     let renewals: Vec<_> = batch
         .iter()
         .map(|&(key, field, lease)| RenewalKey {
+            kind: LockKind::Plain,
             key: key.into(),
             field: field.into(),
             asked: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
@@ -271,13 +273,13 @@ pub fn force_unlock(
     holder: &[u8],
     limit: Option<Duration>,
 ) -> Result<ScriptCall, Error> {
-    let name = LockName::new("", key)?;
+    let name = LockName::new(LockKind::Plain, "", key)?;
     Ok(script::force_unlock(&name, &holder.into(), limit, Announce::Classic).into())
 }
 
 /// The call of `inspect.lua`.
 pub fn inspect(key: &str, with_clock: bool) -> Result<ScriptCall, Error> {
-    Ok(script::inspect(&LockName::new("", key)?, with_clock).into())
+    Ok(script::inspect(&LockName::new(LockKind::Plain, "", key)?, with_clock).into())
 }
 
 /// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.

@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::kind::LockKind;
 
 /// A lock's name in its three forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockName {
+    kind: LockKind,
     given: Arc<str>,
     key: Arc<str>,
     channel: Arc<str>,
@@ -18,7 +20,7 @@ pub(crate) struct LockName {
 impl LockName {
     /// Checks the name and derives the key and channel. The prefix replaces Redisson's
     /// `NameMapper`: it is part of the raw name, from which the channel is built.
-    pub(crate) fn new(prefix: &str, given: &str) -> Result<Self, Error> {
+    pub(crate) fn new(kind: LockKind, prefix: &str, given: &str) -> Result<Self, Error> {
         if given.is_empty() {
             return Err(Error::InvalidName {
                 name: String::new(),
@@ -41,10 +43,15 @@ impl LockName {
             key.into()
         };
         Ok(Self {
+            kind,
             given,
             key,
             channel,
         })
+    }
+
+    pub(crate) fn kind(&self) -> LockKind {
+        self.kind
     }
 
     /// The name as the user gave it.
@@ -140,7 +147,7 @@ mod tests {
     use super::*;
 
     fn channel_of(name: &str) -> String {
-        LockName::new("", name)
+        LockName::new(LockKind::Plain, "", name)
             .expect("valid")
             .channel()
             .to_string()
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn prefix_is_part_of_key_and_channel_but_not_of_the_given_name() {
-        let name = LockName::new("app:", "a").expect("valid");
+        let name = LockName::new(LockKind::Plain, "app:", "a").expect("valid");
         assert_eq!(&**name.given(), "a");
         assert_eq!(&**name.key(), "app:a");
         assert_eq!(&**name.channel(), "redisson_lock__channel:{app:a}");
@@ -165,9 +172,10 @@ mod tests {
 
     #[test]
     fn empty_and_endless_names_are_refused() {
-        assert!(LockName::new("app:", "").is_err());
-        assert!(LockName::new("", &"x".repeat(NAME_BYTES_MAX)).is_ok());
-        assert!(LockName::new("p", &"x".repeat(NAME_BYTES_MAX)).is_err());
+        let name = |prefix, given: &str| LockName::new(LockKind::Plain, prefix, given);
+        assert!(name("app:", "").is_err());
+        assert!(name("", &"x".repeat(NAME_BYTES_MAX)).is_ok());
+        assert!(name("p", &"x".repeat(NAME_BYTES_MAX)).is_err());
     }
 
     #[test]

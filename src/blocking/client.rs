@@ -12,6 +12,7 @@ use crate::builder::LockClientBuilder;
 use crate::client::ClientStats;
 use crate::client_handle::CloseReport;
 use crate::error::Error;
+use crate::kind::LockKind;
 use crate::owner::Owner;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
@@ -88,7 +89,23 @@ impl LockClient {
 
     /// A lock by its name; see the async [`lock`](crate::LockClient::lock).
     pub fn lock(&self, name: impl Into<String>) -> Lock {
-        Lock::new(self.running.client.lock(name), Arc::clone(&self.running))
+        self.lock_of(LockKind::Plain, name)
+    }
+
+    /// A spin lock; see the async [`spin_lock`](crate::LockClient::spin_lock).
+    pub fn spin_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::Spin, name)
+    }
+
+    /// A string lock; see the async [`string_lock`](crate::LockClient::string_lock).
+    pub fn string_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::String, name)
+    }
+
+    /// A lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).
+    pub fn lock_of(&self, kind: LockKind, name: impl Into<String>) -> Lock {
+        let lock = self.running.client.lock_of(kind, name);
+        Lock::new(lock, Arc::clone(&self.running))
     }
 
     /// A new owner; see the async [`owner`](crate::LockClient::owner).

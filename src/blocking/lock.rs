@@ -8,6 +8,7 @@ use super::guard::LockGuard;
 use super::own_runtime::Running;
 use crate::error::Error;
 use crate::hold_handle::{Hold, HoldState};
+use crate::kind::LockKind;
 use crate::lock::{Holder, Lock as AsyncLock, TryLock};
 use crate::owner::Owner;
 use crate::runtime::{InSpan, span};
@@ -46,6 +47,11 @@ impl Lock {
         }
     }
 
+    /// The kind of this lock; see the async [`kind`](crate::Lock::kind).
+    pub fn kind(&self) -> LockKind {
+        self.lock.kind()
+    }
+
     /// The name as given; see the async [`name`](crate::Lock::name).
     pub fn name(&self) -> &str {
         self.lock.name()
@@ -65,6 +71,15 @@ impl Lock {
     pub fn max_hold(&self, limit: Duration) -> Self {
         Self {
             lock: self.lock.max_hold(limit),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock for calls that do not nest; see the async [`non_reentrant`](crate::Lock::non_reentrant).
+    #[must_use]
+    pub fn non_reentrant(&self) -> Self {
+        Self {
+            lock: self.lock.non_reentrant(),
             ..self.clone()
         }
     }

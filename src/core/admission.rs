@@ -55,6 +55,8 @@ pub enum Rejected {
     /// An outer hold of the owner is gone.
     Lost(LossReason),
     TooDeep(u32),
+    /// The owner holds the lock, and this call or that hold does not nest.
+    AlreadyHeld,
     /// The answer came when the lease was already over.
     TooLate,
     /// Its call was not polled when it came, and others wait: a job undoes it, and the call asks again.
@@ -169,6 +171,7 @@ impl LockCore {
         }
         match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
             Some(reason) => Err(Rejected::Lost(reason)),
+            None if held && !self.may_nest(&waiter) => Err(Rejected::AlreadyHeld),
             None if held || contends => self.permit(now, id, waiter, field, out),
             None => {
                 // It may have to queue now; the next of its owner need not wait for that.
@@ -278,6 +281,7 @@ impl LockCore {
                 }
                 if !own.tenure.is_held() {
                     own.generation = cx.ids.generation();
+                    own.reentrant = terms.reentrant;
                 }
                 let hold = cx.ids.hold();
                 let Terms {
@@ -332,6 +336,12 @@ impl LockCore {
             })
         });
         Rejected::Lost(reason.flatten().unwrap_or(LossReason::Gone))
+    }
+
+    /// Whether a call of an owner that holds the lock may add a hold.
+    fn may_nest(&self, waiter: &Waiter) -> bool {
+        let own = self.owners.get(waiter.owner);
+        waiter.terms.reentrant && own.is_none_or(|own| own.reentrant)
     }
 
     /// Whether this attempt is still its call's.

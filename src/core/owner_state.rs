@@ -29,6 +29,8 @@ pub(super) struct OwnerState {
     /// The field in Redis; without a connection fence it may differ from the owner's own.
     pub(super) field: Arc<str>,
     pub(super) generation: Generation,
+    /// Whether others may be added to the hold that is there.
+    pub(super) reentrant: bool,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
     /// Holds that were unlocked, and whose unlocks have no outcome yet.
@@ -66,6 +68,7 @@ impl OwnerState {
         Self {
             field,
             generation,
+            reentrant: true,
             tenure,
             op,
             unlocks: Few::default(),

@@ -25,6 +25,8 @@ pub struct Terms {
     pub limit: Option<Duration>,
     /// How many replicas must confirm its lease.
     pub replicas: u32,
+    /// Whether its hold may be one of several of its owner.
+    pub reentrant: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,6 +14,7 @@ pub(super) const TERMS: Terms = Terms {
     kind: LeaseKind::Watchdog,
     limit: None,
     replicas: 0,
+    reentrant: true,
 };
 pub(super) const A: ThreadId = ThreadId(1);
 pub(super) const B: ThreadId = ThreadId(2);

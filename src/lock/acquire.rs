@@ -82,14 +82,18 @@ impl Lock {
     }
 
     pub(super) fn entry(&self) -> Result<Arc<Entry>, Error> {
-        Ok(self.client.locks.get(&self.valid_name()?))
+        self.client.locks.get(&self.valid_name()?)
     }
 
     /// The name, or what is wrong with it.
     pub(super) fn valid_name(&self) -> Result<Arc<LockName>, Error> {
         match &self.name {
             Some(name) => Ok(Arc::clone(name)),
-            None => self.client.shared().lock_name(&self.given).map(Arc::new),
+            None => self
+                .client
+                .shared()
+                .lock_name(self.kind, &self.given)
+                .map(Arc::new),
         }
     }
 
@@ -111,6 +115,7 @@ impl Lock {
             kind,
             limit,
             replicas,
+            reentrant: self.reentrant,
         })
     }
 
@@ -175,6 +180,7 @@ pub(crate) async fn acquire(
     // outcome is unknown, then that the call has left the queue.
     let mut waiter = Waiter::new(entry, owner, *terms, wait);
     let mut subscription: Option<Box<Subscription>> = None;
+    let mut pauses = None;
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut course.confirming {
@@ -184,7 +190,10 @@ pub(crate) async fn acquire(
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, course)?;
-                let Some(taken) = taken else { continue };
+                let Some(taken) = taken else {
+                    waiter.begins_again();
+                    continue;
+                };
                 return Ok(Ok(taken));
             }
             None => return Ok(Err(waiter.found())),
@@ -197,7 +206,10 @@ pub(crate) async fn acquire(
         };
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(Ok(taken)),
-            Attempt::TakenOver => continue,
+            Attempt::TakenOver => {
+                waiter.begins_again();
+                continue;
+            }
             Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy, on_the_way) => {
                 course.server = Heard::Busy;
@@ -208,13 +220,27 @@ pub(crate) async fn acquire(
                 left.into_iter().chain(most).min()
             }
         };
+        let watchdog_timeout = shared.watchdog_timeout();
+        let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
+        let at_most = lease_over.min(watchdog_timeout);
+        let limit = |after| {
+            let again = Instant::now() + after;
+            deadline.map_or(again, |deadline| deadline.min(again))
+        };
         match subscription.as_deref().filter(|found| !found.is_refused()) {
             Some(listening) => {
-                let watchdog_timeout = shared.watchdog_timeout();
-                let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
-                let again = Instant::now() + lease_over.min(watchdog_timeout);
-                let limit = deadline.map_or(again, |deadline| deadline.min(again));
-                waiter.until_retry(listening, seen, limit).await;
+                let heard = listening.changed_since(seen);
+                waiter.until_retry(heard, limit(at_most)).await;
+            }
+            None if !entry.name.kind().announces() => {
+                let pauses = pauses.get_or_insert_with(|| {
+                    shared.totals.count(Total::Contended, 1);
+                    Box::new(shared.redis.pauses())
+                });
+                let silence = std::future::pending();
+                waiter
+                    .until_retry(silence, limit(at_most.min(pauses.next())))
+                    .await;
             }
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the

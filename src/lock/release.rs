@@ -205,8 +205,9 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
         Released::NotALock => (Some(LossReason::Changed), 0),
     };
     // The registry of channels is asked only if a client listens. Of a cluster the server that answers does
-    // not know who listens at the others.
+    // not know who listens at the others, and without messages no server knows who waits.
     let others_listen = shared.redis.is_cluster()
+        || !entry.name.kind().announces()
         || receivers > 0 && receivers > shared.channels.own_listeners(channel);
     ReleaseAnswer {
         gone,

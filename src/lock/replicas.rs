@@ -147,7 +147,8 @@ impl Confirming {
         if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
             (&self.confirmer, self.taken, field)
         {
-            let touch = script::touch([(entry.name.key(), &field)].into_iter());
+            let holds = [(entry.name.key(), &field)].into_iter();
+            let touch = script::touch(entry.name.kind(), holds);
             let until = Instant::now() + within;
             acknowledged = confirmer
                 .acknowledged(self.site(&entry), touch, sent_at, until)

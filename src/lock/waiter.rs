@@ -1,5 +1,6 @@
 //! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use crate::owner::{Owner, next_own_id};
 use crate::redis::Backoff;
 use crate::runtime::event;
 use crate::shared::{LEASE_MAX, Shared};
-use crate::wait::Subscription;
 use crate::wire;
 
 /// A call that wants the lock; it leaves the queue when it is dropped.
@@ -28,6 +28,8 @@ pub(super) struct Waiter {
     warned: bool,
     /// What the latest attempt found.
     found: Option<Box<HeldBy>>,
+    /// What its hold has in Redis instead of its owner's field, if each acquisition has a value of its own.
+    value: Option<Arc<str>>,
 }
 
 impl Waiter {
@@ -41,6 +43,7 @@ impl Waiter {
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
             found: None,
+            value: value(entry),
         }
     }
 
@@ -88,11 +91,19 @@ impl Waiter {
     }
 
     fn admit(&self) -> Result<Admission, Error> {
-        let field = field(&self.entry, &self.owner);
+        let field = match &self.value {
+            Some(value) => Arc::clone(value),
+            None => field(&self.entry, &self.owner),
+        };
         let admission = self
             .entry
             .step(|core, now, out| core.admit(now, self.id, &field, out));
         admission.map_err(|rejected| rejection(&self.entry, rejected))
+    }
+
+    /// After an attempt that is undone in the background: what it has written must not be what the next one writes.
+    pub(super) fn begins_again(&mut self) {
+        self.value = value(&self.entry);
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
@@ -116,22 +127,18 @@ impl Waiter {
         }
     }
 
-    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on
-    /// the channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
-    pub(super) async fn until_retry(
-        &mut self,
-        subscription: &Subscription,
-        before: u64,
-        limit: Instant,
-    ) {
+    /// Waits, after an attempt found the lock held, until another one makes sense: something was `heard` of the lock,
+    /// `limit` is reached, or this owner itself got or lost the lock.
+    pub(super) async fn until_retry(&mut self, heard: impl Future<Output = ()>, limit: Instant) {
         let clock = &self.entry.shared().clock;
         let until = clock.time(limit);
         self.entry
             .step(|core, now, out| core.waits(now, self.id, until, out));
+        let mut heard = pin!(heard);
         loop {
             tokio::select! {
                 biased;
-                () = subscription.changed_since(before) => return,
+                () = heard.as_mut() => return,
                 () = tokio::time::sleep_until(limit) => break,
                 () = self.notify.notified() => {
                     // Its own attempts are among what it is woken for; they are no news.
@@ -187,6 +194,12 @@ impl Drop for Waiter {
     }
 }
 
+/// For a kind whose acquisitions have a value each, one that no other has.
+fn value(entry: &Entry) -> Option<Arc<str>> {
+    let value = || wire::field(&entry.shared().client_id, next_own_id());
+    entry.name.kind().has_value_per_hold().then(value)
+}
+
 /// The field under which a hold of this owner would appear in Redis.
 ///
 /// After a reconnect without a fence a late send of an earlier hold may still be executed, so every
@@ -209,6 +222,9 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
         Rejected::TooDeep(depth) => Error::TooDeep {
             lock: lock.to_string(),
             depth,
+        },
+        Rejected::AlreadyHeld => Error::AlreadyHeld {
+            lock: lock.to_string(),
         },
         Rejected::TooLate => late("the lease was already over; use a longer one"),
         Rejected::TakenOver => late("the call was not polled; poll its future until it is ready"),

@@ -3,26 +3,44 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The pause between two attempts to connect: it doubles up to a second.
+/// The pause between two attempts. It doubles up to the longest.
 pub(crate) struct Backoff {
     pause: Duration,
+    longest: Duration,
     scattered: bool,
 }
 
 impl Backoff {
     pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
+    /// Between attempts to connect, up to a second.
     pub(crate) fn new(scattered: bool) -> Self {
         Self {
             pause: Duration::from_millis(20),
+            longest: Self::LONGEST,
             scattered,
         }
     }
 
-    pub(crate) async fn wait(&mut self) {
+    /// Between attempts at a lock that another client holds, up to 128 milliseconds, as those of Redisson's spin
+    /// lock.
+    pub(crate) fn between_attempts(scattered: bool) -> Self {
+        Self {
+            pause: Duration::from_millis(1),
+            longest: Duration::from_millis(128),
+            scattered,
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
         let dice = if self.scattered { dice() } else { u32::MAX };
-        tokio::time::sleep(scattered(self.pause, dice)).await;
-        self.pause = (self.pause * 2).min(Self::LONGEST);
+        let pause = scattered(self.pause, dice);
+        self.pause = (self.pause * 2).min(self.longest);
+        pause
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.next()).await;
     }
 }
 

@@ -16,6 +16,7 @@ use super::settings::Settings;
 use super::topology::Topology;
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
 use crate::error::{Denied, Error, Operation, RefusalKind, pattern_of};
+use crate::kind::LockKind;
 use crate::wire::{Announce, LockName};
 
 /// A permission, and a command that needs it.
@@ -48,16 +49,30 @@ impl Route<'_> {
         let nowhere =
             || self.no_answer(doing, "no server of the cluster has the slot of this lock");
         let settings = self.settings().ok_or_else(nowhere)?;
-        let announce = self.redis.announce();
+        let announce = Some(self.redis.announce()).filter(|_| lock.kind().announces());
+        let classic = announce.is_some_and(Announce::hears_classic);
+        let sharded = announce.is_some_and(Announce::hears_sharded);
         let mut questions = for_every_lock(script, lock, absent);
-        if announce.hears_classic() {
+        if classic {
             questions.push(needs(
                 "+publish",
                 "PUBLISH",
                 [text(absent), Arg::Fixed("0")],
             ));
         }
-        questions.extend(self.besides(&settings, absent, asks_replicas));
+        if sharded {
+            let (numsub, shards) = (Arg::Fixed("NUMSUB"), Arg::Fixed("SHARDNUMSUB"));
+            questions.push(needs(
+                "+spublish",
+                "SPUBLISH",
+                [text(absent), Arg::Fixed("0")],
+            ));
+            questions.push(needs("+pubsub|shardnumsub", "PUBSUB", [shards]));
+            if announce == Some(Announce::Auto) {
+                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(absent)]));
+            }
+        }
+        questions.extend(self.besides(&settings, asks_replicas));
         let mut asked = Asked {
             settings: settings.for_questions(),
             lock,
@@ -67,21 +82,21 @@ impl Route<'_> {
         };
         asked.commands(questions).await?;
         let channel = || vec![Arc::clone(lock.channel())];
-        if announce.hears_classic() {
+        if classic {
             let unsubscribe = Change::Unsubscribe(channel());
             asked.change("+unsubscribe", unsubscribe).await?;
             asked
                 .change("+subscribe", Change::Subscribe(channel()))
                 .await?;
         }
-        if announce.hears_sharded() {
+        if sharded {
             asked.sharded_channel().await?;
         }
         Ok(asked.missing())
     }
 
     /// What not every client sends.
-    fn besides(self, settings: &Settings, absent: &Arc<str>, asks_replicas: bool) -> Vec<Question> {
+    fn besides(self, settings: &Settings, asks_replicas: bool) -> Vec<Question> {
         let mut questions = Vec::new();
         if settings.fence {
             let fence = fence::without_effect();
@@ -98,18 +113,6 @@ impl Route<'_> {
             // None has to have anything.
             questions.push(needs("+wait", "WAIT", [Arg::Number(0), Arg::Number(0)]));
         }
-        if self.redis.announce().hears_sharded() {
-            let (numsub, shards) = (Arg::Fixed("NUMSUB"), Arg::Fixed("SHARDNUMSUB"));
-            questions.push(needs(
-                "+spublish",
-                "SPUBLISH",
-                [text(absent), Arg::Fixed("0")],
-            ));
-            questions.push(needs("+pubsub|shardnumsub", "PUBSUB", [shards]));
-            if self.redis.announce() == Announce::Auto {
-                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(absent)]));
-            }
-        }
         match &self.redis.topology {
             Topology::One(_) => {}
             Topology::Sentinel(_) => questions.push(needs("+role", "ROLE", [])),
@@ -125,12 +128,27 @@ impl Route<'_> {
     }
 }
 
-/// What the scripts call, what runs them, and what each connection sends.
+/// What the scripts of the lock's kind call, what runs them, and what each connection sends.
 fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
     let number = || Arg::Fixed("x");
-    vec![
+    // What is no number is refused after the permissions, and before anything changes.
+    let of_kind = match lock.kind() {
+        LockKind::String => vec![
+            needs("+get", "GET", [key()]),
+            needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
+        ],
+        _ => vec![
+            needs("+hget", "HGET", field()),
+            needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
+            needs("+hdel", "HDEL", field()),
+            needs("+hlen", "HLEN", [key()]),
+            needs("+hkeys", "HKEYS", [key()]),
+            needs("+hexists", "HEXISTS", field()),
+        ],
+    };
+    let of_all = [
         needs(
             "+evalsha",
             "EVALSHA",
@@ -141,13 +159,6 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
             "EVAL",
             [Arg::Fixed(script.source), Arg::Number(1), key()],
         ),
-        needs("+hget", "HGET", field()),
-        // What is no number is refused after the permissions, and before anything changes.
-        needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
-        needs("+hdel", "HDEL", field()),
-        needs("+hlen", "HLEN", [key()]),
-        needs("+hkeys", "HKEYS", [key()]),
-        needs("+hexists", "HEXISTS", field()),
         needs("+exists", "EXISTS", [key()]),
         needs("+pttl", "PTTL", [key()]),
         needs("+pexpire", "PEXPIRE", [key(), number()]),
@@ -157,7 +168,8 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
         needs("+ping", "PING", []),
         needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
         needs("+info", "INFO", [Arg::Fixed("SERVER")]),
-    ]
+    ];
+    of_all.into_iter().chain(of_kind).collect()
 }
 
 fn text(text: &Arc<str>) -> Arg {
@@ -307,27 +319,30 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::script::{ALL, commands};
+    use crate::script::{commands, of_kind};
 
     /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
     const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
 
     #[test]
     fn every_command_of_every_script_is_asked_for() {
-        let lock = LockName::new("", "a").expect("a name");
-        let questions = for_every_lock(ALL[0], &lock, &"absent".into());
-        let asked: BTreeSet<String> = questions
-            .iter()
-            .map(|question| question.permission.to_owned())
-            .collect();
-        for script in ALL {
-            let called = commands(script.source);
-            let mut called = called.filter(|command| !BY_CHANNELS.contains(&command.as_str()));
-            assert!(
-                called.all(|command| asked.contains(&command)),
-                "{}",
-                script.name
-            );
+        for kind in [LockKind::Plain, LockKind::Spin, LockKind::String] {
+            let lock = LockName::new(kind, "", "a").expect("a name");
+            let scripts = of_kind(kind);
+            let questions = for_every_lock(scripts[0], &lock, &"absent".into());
+            let asked: BTreeSet<String> = questions
+                .iter()
+                .map(|question| question.permission.to_owned())
+                .collect();
+            for script in scripts {
+                let called = commands(script.source);
+                let mut called = called.filter(|command| !BY_CHANNELS.contains(&command.as_str()));
+                assert!(
+                    called.all(|command| asked.contains(&command)),
+                    "{kind}: {}",
+                    script.name
+                );
+            }
         }
     }
 }

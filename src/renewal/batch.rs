@@ -9,7 +9,7 @@ use crate::core::{Generation, RenewOutcome, RenewalRequest, ThreadId};
 use crate::entry::{Entry, Locks};
 use crate::redis::slot_of;
 use crate::runtime::{Throttle, event};
-use crate::script::RenewalKey;
+use crate::script::{RenewalKey, renewed_by};
 
 /// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
 /// core.
@@ -23,7 +23,7 @@ pub(super) struct BatchItem {
     answered: bool,
 }
 
-/// The locks of one call, all of one connection, and all confirmed by the same number of replicas.
+/// The locks of one call: all of one connection, renewed by one script, and confirmed by the same number of replicas.
 pub(super) struct Batch {
     pub(super) items: Vec<BatchItem>,
     /// By then its outcome is reported, so that the timer of a hold need not run while its renewal is
@@ -34,19 +34,21 @@ pub(super) struct Batch {
 /// Holds to look at, by what can be sent together.
 #[derive(Default)]
 pub(super) struct Renewals {
-    routes: BTreeMap<(usize, u32), Vec<BatchItem>>,
+    routes: BTreeMap<(usize, u32, &'static str), Vec<BatchItem>>,
 }
 
 impl Renewals {
     pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: ThreadId, request: RenewalRequest) {
         let renewal = RenewalKey {
+            kind: entry.name.kind(),
             key: Arc::clone(entry.name.key()),
             field: request.field,
             asked: request.asked,
         };
+        let script = renewed_by(renewal.kind);
         let items = self
             .routes
-            .entry((entry.route().number(), request.replicas))
+            .entry((entry.route().number(), request.replicas, script))
             .or_default();
         items.push(BatchItem {
             entry: Arc::clone(entry),

@@ -51,6 +51,7 @@ pub(crate) async fn extend(
     entry.step(extending).ok_or_else(lost)?;
     let asked = RenewalAsk::Extend(lease);
     let renewal = [RenewalKey {
+        kind: entry.name.kind(),
         key: Arc::clone(entry.name.key()),
         field,
         asked,

@@ -3,18 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kind::LockKind;
 use crate::redis::{Arg, Args};
 use crate::wire::{Announce, LockName};
 
 pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
-    announce
-        .hears_sharded()
+    (name.kind().announces() && announce.hears_sharded())
         .then(|| (Arc::clone(name.channel()), announce))
 }
 
-/// The arguments with the word for the way; without one a script uses classic channels, which is all that there
-/// is outside of clusters.
-pub(super) fn announced_by(announce: Announce, mut args: Args) -> Args {
+/// The arguments with the channel and the word for the way. Without the word a script uses classic channels, which is
+/// all that there is outside of clusters. A kind that announces nothing has an empty channel, or takes none.
+pub(super) fn announced_by(name: &LockName, announce: Announce, mut args: Args) -> Args {
+    match name.kind() {
+        LockKind::String => return args,
+        kind if !kind.announces() => {
+            args.push(Arg::Fixed(""));
+            return args;
+        }
+        _ => args.push(text(name.channel())),
+    }
     let way = match announce {
         Announce::Classic => return args,
         Announce::Sharded => "spublish",

@@ -84,6 +84,7 @@ fn leases_round_up_to_whole_milliseconds() {
 #[test]
 fn a_renewal_has_an_answer_for_each_of_its_keys() {
     let renewal = RenewalKey {
+        kind: LockKind::Plain,
         key: "a".into(),
         field: "f".into(),
         asked: RenewalAsk::Check,

@@ -3,6 +3,7 @@
 use test_support::{Server, tokio};
 
 use super::*;
+use crate::kind::LockKind;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::settings::Settings;
 use crate::redis::transport::Role;
@@ -51,7 +52,7 @@ impl Scene {
 
 fn touch() -> Call<bool> {
     let (key, field) = ("stock".into(), "owner:1".into());
-    script::touch([(&key, &field)].into_iter())
+    script::touch(LockKind::Plain, [(&key, &field)].into_iter())
 }
 
 const LONG: Duration = Duration::from_secs(20);

@@ -1,0 +1,27 @@
+-- string/acquire.lua: set the key to this value if it is absent; reports who has it otherwise.
+--
+-- KEYS[1]  lock    string: value of the holder
+-- ARGV[1]  value   "clientId:number", of this acquisition alone
+-- ARGV[2]  target  hold count to go to: a hold that is above 1 nests, which this kind does not do
+-- ARGV[3]  lease   milliseconds, at least 1
+--
+-- Returns
+--   1               taken: the key has the value, at least the lease is left
+--   0               lost: the target is above 1 and the key has another value, or none; nothing changed
+--   {left, holder}  busy: milliseconds left (-1: no expiry) and the start of the holder's value
+
+local lock, value, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+
+local holder = redis.call('get', lock)
+if holder == value then
+  local left = redis.call('pttl', lock)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  return 1
+end
+if target ~= '1' then return 0 end
+if not holder then
+  redis.call('set', lock, value, 'nx', 'px', lease_ms)
+  return 1
+end
+local left = redis.call('pttl', lock)
+return {left, string.sub(holder, 1, 200)}

@@ -1,0 +1,25 @@
+-- string/pass.lua: replace the holder's value by that of another acquisition of the same client.
+--
+-- KEYS[1]  lock   string: value of the holder
+-- ARGV[1]  from   "clientId:number" of the holder
+-- ARGV[2]  to     "clientId:number" of the receiver
+-- ARGV[3]  lease  milliseconds of the receiver's lease, at least 1
+--
+-- Returns
+--    1  passed: the receiver holds the lock, now or since an earlier copy of this call
+--    0  gone: there is no such key; nothing changed
+--   -1  taken: the key has another value; nothing changed
+
+local lock, from, to, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+
+local holder = redis.call('get', lock)
+if holder == from then
+  redis.call('set', lock, to, 'px', lease_ms)
+  return 1
+end
+if holder == to then
+  local left = redis.call('pttl', lock)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  return 1
+end
+return holder and -1 or 0

@@ -1,0 +1,23 @@
+-- string/release.lua: delete the key if it has this value. No message: those who wait pause.
+--
+-- KEYS[1]  lock    string: value of the holder
+-- ARGV[1]  value   "clientId:number", of one acquisition
+-- ARGV[2]  target  hold count to go to: 0, or 1 if the hold stays
+-- ARGV[3]  lease   milliseconds promised to the hold that stays, at least 1
+--
+-- Returns
+--    1  released: the key is gone; or it stays, for at least the lease
+--    0  gone: there is no such key; nothing changed
+--   -1  taken: the key has another value; nothing changed
+
+local lock, value, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+
+local holder = redis.call('get', lock)
+if holder ~= value then return holder and -1 or 0 end
+if target == '0' then
+  redis.call('del', lock)
+  return 1
+end
+local left = redis.call('pttl', lock)
+redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+return 1

@@ -1,0 +1,30 @@
+-- string/renew.lua: restart the leases of many held locks; reports locks that are no longer held.
+--
+-- KEYS[n]    lock   string: value of the holder
+-- ARGV[2n-1] value  "clientId:number", one for each key
+-- ARGV[2n]   lease  milliseconds, one for each key; 0 checks without extending
+--
+-- Returns a list with one number for each key
+--    1  held: at least the lease is left
+--    0  gone: there is no such key
+--   -1  taken: the key has another value
+--   -2  changed: the key is of another type
+
+local answers = {}
+for n, lock in ipairs(KEYS) do
+  local value, lease_ms = ARGV[2 * n - 1], ARGV[2 * n]
+  -- pcall here and only here: a key of another type must not cost its neighbours their leases.
+  local holder = redis.pcall('get', lock)
+  if type(holder) == 'table' then
+    if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end
+    answers[n] = -2
+  elseif holder == value then
+    if lease_ms ~= '0' and redis.call('pttl', lock) < tonumber(lease_ms) then
+      redis.call('pexpire', lock, lease_ms)
+    end
+    answers[n] = 1
+  else
+    answers[n] = holder and -1 or 0
+  end
+end
+return answers

@@ -1,0 +1,17 @@
+-- string/touch.lua: write one of these locks that is still held as it is, so that WAIT has something to wait for.
+--
+-- KEYS[n]  lock   string: value of the holder
+-- ARGV[n]  value  "clientId:number", one for each key
+--
+-- Returns
+--    1  written: value and lease are what they were
+--    0  none of these keys has its value; nothing changed
+
+for n, lock in ipairs(KEYS) do
+  local value = ARGV[n]
+  if redis.call('get', lock) == value then
+    redis.call('set', lock, value, 'xx', 'keepttl')
+    return 1
+  end
+end
+return 0

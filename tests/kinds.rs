@@ -1,0 +1,520 @@
+//! What the kinds of locks share, each row for every kind, and what each does differently.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
+use test_support::{Control, Monitor, TestServer, eventually, ms, tokio, within};
+
+const KINDS: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::String];
+
+/// Those that an owner may hold several times.
+const NESTED: [LockKind; 2] = [LockKind::Plain, LockKind::Spin];
+
+/// Who has the lock in Redis.
+fn holder(control: &mut Control, key: &str) -> Option<String> {
+    match control.run(&["TYPE", key]).as_str() {
+        "none" => None,
+        "string" => Some(control.run(&["GET", key])),
+        _ => Some(control.run(&["HKEYS", key])),
+    }
+}
+
+/// Another client takes the lock away.
+fn rob(control: &mut Control, kind: LockKind, key: &str) {
+    control.run(&["DEL", key]);
+    match kind {
+        LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
+        _ => {
+            control.run(&["HSET", key, "another:1", "1"]);
+            control.run(&["PEXPIRE", key, "30000"])
+        }
+    };
+}
+
+/// A server, and two clients of it.
+struct Two {
+    server: TestServer,
+    one: LockClient,
+    other: LockClient,
+}
+
+impl Two {
+    async fn new() -> Self {
+        let server = TestServer::new();
+        let (one, other) = (server.client().await, server.client().await);
+        Self { server, one, other }
+    }
+
+    fn locks(&self, kind: LockKind) -> (Lock, Lock, String) {
+        let name = format!("lock of {kind}");
+        let lock = |client: &LockClient| client.lock_of(kind, name.clone());
+        (lock(&self.one), lock(&self.other), name)
+    }
+
+    async fn finish(self) {
+        self.server.finish([self.one, self.other]).await;
+    }
+}
+
+async fn taken(lock: &Lock) -> LockGuard {
+    let taken = lock.try_lock().await.expect("asked");
+    taken.expect("free")
+}
+
+async fn is_busy(lock: &Lock) -> bool {
+    lock.try_lock().await.expect("asked").is_none()
+}
+
+#[tokio::test]
+async fn each_kind_excludes_other_clients_and_frees_the_lock_by_unlock_and_by_drop() {
+    let two = Two::new().await;
+    let mut control = two.server.control();
+    for kind in KINDS {
+        let (lock, other, key) = two.locks(kind);
+        let guard = lock.lock().await.expect("free");
+        assert_eq!((lock.kind(), guard.state()), (kind, HoldState::Held));
+        assert!((29_000..=30_000).contains(&control.pttl(&key)), "{kind}");
+        assert!(is_busy(&other).await, "{kind}");
+        assert!(other.is_locked().await.expect("asked"), "{kind}");
+        assert_eq!(lock.hold_count().await.expect("asked"), 1, "{kind}");
+        assert_eq!(other.hold_count().await.expect("asked"), 0, "{kind}");
+        let found = other.inspect().await.expect("asked").expect("held");
+        assert_eq!(Some(found.owner), holder(&mut control, &key), "{kind}");
+        guard.unlock().await.expect("held");
+        assert_eq!(holder(&mut control, &key), None, "{kind}");
+        drop(taken(&other).await);
+        eventually("a drop frees the lock", ms(5_000), || {
+            holder(&mut control, &key).is_none()
+        })
+        .await;
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_pair_of_each_kind_is_two_script_calls_and_no_other_command() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        taken(&lock).await.unlock().await.expect("held");
+        let mut control = server.control();
+        let monitor = Monitor::start(server.port);
+        for _ in 0..100 {
+            taken(&lock).await.unlock().await.expect("held");
+        }
+        let mut lines = monitor.take(&mut control);
+        lines.retain(|line| !line.contains(" lua]"));
+        let is_script = |line: &&String| line.contains("\"EVALSHA\"");
+        let scripts = lines.iter().filter(is_script).count();
+        assert_eq!((scripts, lines.len()), (200, 200), "{kind}: {lines:#?}");
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_has_the_lock_soon_after_an_unlock_and_after_a_lease() {
+    let two = Two::new().await;
+    for kind in KINDS {
+        let (lock, other, _) = two.locks(kind);
+        let guard = lock.lock().await.expect("free");
+        let waiting = tokio::spawn(async move { (other.lock().await, Instant::now()) });
+        // Long enough for the pauses to have grown to their longest.
+        tokio::time::sleep(ms(400)).await;
+        assert!(!waiting.is_finished(), "{kind}");
+        let unlocked = Instant::now();
+        guard.unlock().await.expect("held");
+        let (theirs, at) = waiting.await.expect("no panic");
+        let waited = at.saturating_duration_since(unlocked);
+        assert!(waited < ms(1_000), "{kind}: {waited:?}");
+        theirs.expect("free").unlock().await.expect("held");
+
+        let (lock, other, _) = two.locks(kind);
+        let leased = lock.lease(ms(300)).lock().await.expect("free");
+        let theirs = within(ms(2_000), other.lock()).await;
+        let theirs = theirs.expect("the lease ends").expect("free");
+        assert_eq!(leased.state(), HoldState::Lost(LossReason::LeaseOver));
+        theirs.unlock().await.expect("held");
+        assert!(leased.unlock().await.is_err(), "{kind}");
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn holds_nest_or_are_refused_without_a_command() {
+    let two = Two::new().await;
+    let mut control = two.server.control();
+    for kind in NESTED {
+        let (lock, _, key) = two.locks(kind);
+        let outer = lock.lock().await.expect("free");
+        let inner = lock.lock().await.expect("nested");
+        assert_eq!(control.count(&key), 2, "{kind}");
+        inner.unlock().await.expect("held");
+        assert_eq!(control.count(&key), 1, "{kind}");
+        outer.unlock().await.expect("held");
+    }
+    for lock in [
+        two.one.string_lock("refused"),
+        two.one.lock("plain").non_reentrant(),
+        two.one.spin_lock("spin").non_reentrant(),
+    ] {
+        let kind = lock.kind();
+        let guard = lock.lock().await.expect("free");
+        let before = control.calls("evalsha");
+        for again in [
+            lock.lock().await.map(Some),
+            lock.try_lock().await,
+            lock.try_lock_for(ms(100)).await,
+        ] {
+            assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+        }
+        // A call that nests is refused inside of a hold that does not.
+        let nesting = two.one.lock_of(kind, lock.name()).try_lock().await;
+        assert!(matches!(nesting, Err(Error::AlreadyHeld { .. })), "{kind}");
+        assert_eq!(control.calls("evalsha"), before, "{kind}: nothing was sent");
+        let owner = two.one.owner();
+        assert!(is_busy(&lock.owned_by(&owner)).await, "{kind}");
+        guard.unlock().await.expect("held");
+    }
+    // A hold that nests refuses a call that does not.
+    let plain = two.one.lock("plain");
+    let guard = plain.lock().await.expect("free");
+    let refused = plain.non_reentrant().try_lock().await;
+    assert!(matches!(refused, Err(Error::AlreadyHeld { .. })));
+    plain
+        .lock()
+        .await
+        .expect("nested")
+        .unlock()
+        .await
+        .expect("held");
+    guard.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn branches_of_one_task_exclude_each_other_without_reentrance() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    for lock in [
+        client.string_lock("string"),
+        client.lock("plain").non_reentrant(),
+    ] {
+        let section = || async {
+            let guard = lock.lock().await?;
+            tokio::time::sleep(ms(50)).await;
+            guard.unlock().await
+        };
+        let branches = tokio::join!(section(), section());
+        assert!(branches.0.is_ok(), "{branches:?}");
+        assert!(
+            matches!(branches.1, Err(Error::AlreadyHeld { .. })),
+            "{branches:?}"
+        );
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn each_kind_reports_every_loss() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(200)))
+        .await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        let key = lock.name().to_owned();
+        let cases: [(LossReason, &dyn Fn(&mut Control)); 3] = [
+            (LossReason::Gone, &|control| {
+                control.run(&["DEL", &key]);
+            }),
+            (LossReason::Taken, &|control| rob(control, kind, &key)),
+            (LossReason::Changed, &|control| {
+                control.run(&["DEL", &key]);
+                control.run(&["LPUSH", &key, "x"]);
+            }),
+        ];
+        for (reason, lose) in cases {
+            let guard = lock.lock().await.expect("free");
+            lose(&mut control);
+            let lost = within(ms(3_000), guard.lost()).await;
+            assert_eq!(lost, Some(reason), "{kind}");
+            let unlocked = guard.unlock().await;
+            assert!(matches!(unlocked, Err(Error::Lost { .. })), "{kind}");
+            control.run(&["DEL", &key]);
+        }
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn the_watchdog_renews_each_kind_and_a_fixed_lease_is_extended() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)).command_timeout(ms(200)))
+        .await;
+    let mut guards = Vec::new();
+    // Locks of several kinds fall due together: each batch has one kind of keys.
+    for kind in KINDS {
+        for nth in 0..3 {
+            let lock = client.lock_of(kind, format!("{kind} {nth}"));
+            guards.push(lock.lock().await.expect("free"));
+        }
+    }
+    tokio::time::sleep(ms(2_500)).await;
+    for guard in guards {
+        assert_eq!(guard.state(), HoldState::Held, "{guard:?}");
+        guard.unlock().await.expect("held");
+    }
+    let mut control = server.control();
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        let guard = lock.lease(ms(500)).lock().await.expect("free");
+        guard.extend(ms(20_000)).await.expect("held");
+        assert!(control.pttl(lock.name()) > 15_000, "{kind}");
+        guard.unlock().await.expect("held");
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_of_tasks_and_clients_never_overlap_and_a_hand_over_is_one_call() {
+    for kind in KINDS {
+        let two = Two::new().await;
+        let (inside, sections) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let mut tasks = tokio::task::JoinSet::new();
+        for nth in 0..8 {
+            let lock = match nth % 2 {
+                0 => two.one.lock_of(kind, "shared"),
+                _ => two.other.lock_of(kind, "shared"),
+            };
+            let (inside, sections) = (Arc::clone(&inside), Arc::clone(&sections));
+            tasks.spawn(async move {
+                for _ in 0..40 {
+                    let guard = lock.lock().await.expect("free in the end");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two owners");
+                    tokio::task::yield_now().await;
+                    inside.store(false, Ordering::SeqCst);
+                    sections.fetch_add(1, Ordering::SeqCst);
+                    guard.unlock().await.expect("held");
+                }
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.expect("no panic");
+        }
+        assert_eq!(sections.load(Ordering::SeqCst), 320, "{kind}");
+        let passes = two.one.stats().passes_total + two.other.stats().passes_total;
+        assert!(passes > 100, "{kind}: {passes}");
+        two.finish().await;
+    }
+}
+
+/// Without messages a client cannot know whether others wait: it leaves the lock free for a moment at regular
+/// intervals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_polls_has_the_lock_beside_eight_tasks_of_one_client() {
+    for kind in [LockKind::Spin, LockKind::String] {
+        let server = TestServer::new();
+        let client = server.client().await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (lock, stop) = (client.lock_of(kind, "shared"), Arc::clone(&stop));
+            tasks.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    lock.lock()
+                        .await
+                        .expect("free")
+                        .unlock()
+                        .await
+                        .expect("held");
+                }
+            });
+        }
+        let mut control = server.control();
+        let (until, mut times) = (Instant::now() + Duration::from_secs(12), 0);
+        while Instant::now() < until {
+            // As redis-py waits, and a JVM's spin lock at its longest.
+            tokio::time::sleep(ms(100)).await;
+            let free = control.run(&["EXISTS", "shared"]) == "0";
+            if free
+                && control
+                    .try_run(&["SET", "shared", "peer", "NX", "PX", "30"])
+                    .is_ok()
+            {
+                times += usize::from(
+                    control
+                        .try_run(&["GET", "shared"])
+                        .is_ok_and(|value| value == "peer"),
+                );
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        while let Some(task) = tasks.join_next().await {
+            assert!(task.is_ok() || kind == LockKind::Spin, "{task:?}");
+        }
+        // 20 in a minute.
+        assert!(times >= 4, "{kind}: {times}");
+        server.finish([client]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_call_of_each_kind_leaves_nothing() {
+    let two = Two::new().await;
+    let mut control = two.server.control();
+    for kind in KINDS {
+        let (lock, other, key) = two.locks(kind);
+        let guard = lock.lock().await.expect("free");
+        for after in [0, 1, 5, 40, 200] {
+            let waiting = tokio::time::timeout(ms(after), other.lock());
+            assert!(waiting.await.is_err(), "{kind}");
+        }
+        guard.unlock().await.expect("held");
+        for _ in 0..20 {
+            // Polled once, and dropped with its command under way.
+            drop(tokio::time::timeout(Duration::ZERO, other.lock()).await);
+        }
+        eventually("nothing is left", ms(5_000), || {
+            holder(&mut control, &key).is_none()
+        })
+        .await;
+        let stats = two.other.stats();
+        assert_eq!((stats.held, stats.waiting), (0, 0), "{kind}");
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn one_name_is_of_one_kind_while_it_is_in_use_and_a_look_is_no_use() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    for kind in KINDS {
+        let guard = client.lock_of(kind, "a").lock().await.expect("free");
+        for other in KINDS.into_iter().filter(|other| *other != kind) {
+            let refused = client.lock_of(other, "a").try_lock().await;
+            assert!(
+                matches!(&refused, Err(Error::OtherKind { kind: of, in_use, .. })
+                    if (*of, *in_use) == (other, kind)),
+                "{refused:?}"
+            );
+        }
+        guard.unlock().await.expect("held");
+        // The name is free for another kind once nothing refers to it, whoever looks at it meanwhile.
+        let plain = client.lock("a");
+        let mut looks = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let plain = plain.clone();
+            looks.spawn(async move { plain.is_locked().await });
+        }
+        let string = client.string_lock("a");
+        tokio::task::yield_now().await;
+        for _ in 0..20 {
+            let guard = string.try_lock().await.expect("of this kind");
+            guard.expect("free").unlock().await.expect("held");
+        }
+        looks.join_all().await;
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_spin_lock_is_the_hash_of_a_plain_one_without_subscription_and_message() {
+    let two = Two::new().await;
+    let (lock, other, key) = two.locks(LockKind::Spin);
+    let mut control = two.server.control();
+    let monitor = Monitor::start(two.server.port);
+    let guard = lock.lock().await.expect("free");
+    assert_eq!(control.hash(&key), format!("{} 1", guard.owner()));
+    let waiting = tokio::spawn(async move { other.lock().await });
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(two.other.stats().subscriptions, 0);
+    assert_eq!(two.other.stats().contended_total, 1);
+    // A plain lock of another client excludes it, and the reverse.
+    let theirs = two.server.client().await;
+    assert!(is_busy(&theirs.lock(key.as_str())).await);
+    guard.unlock().await.expect("held");
+    let waited = waiting.await.expect("no panic").expect("free");
+    assert!(lock.force_unlock().await.expect("asked"));
+    assert!(waited.unlock().await.is_err());
+    let lines = monitor.take(&mut control);
+    for word in ["\"SUBSCRIBE\"", "\"PUBLISH\"", "\"publish\""] {
+        let found = |line: &&String| line.contains(&format!("] {word}"));
+        assert_eq!(lines.iter().find(found), None);
+    }
+    two.server.finish([two.one, two.other, theirs]).await;
+}
+
+#[tokio::test]
+async fn a_string_lock_is_a_value_of_each_acquisition_that_other_programs_compare() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = client.string_lock("s");
+    let mut values = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let guard = lock.lock().await.expect("free");
+        let value = control.run(&["GET", "s"]);
+        assert!(value.starts_with(&format!("{}:", client.id())), "{value}");
+        assert!(values.insert(value), "used before");
+        guard.unlock().await.expect("held");
+    }
+    // Also under an explicit owner.
+    let owned = lock.owned_by(&client.owner_with_id(7));
+    for _ in 0..2 {
+        let guard = owned.lock().await.expect("free");
+        assert!(values.insert(control.run(&["GET", "s"])), "used before");
+        guard.unlock().await.expect("held");
+    }
+    // Another program's value: any bytes, with or without an expiry.
+    let foreign = b"\xac\xed\x00\x05t\x00\x04\xff\xfe\r\n\x00".as_slice();
+    for lease in [Some(60_000), None] {
+        let mut set = redis::cmd("SET");
+        set.arg("s").arg(foreign);
+        if let Some(lease) = lease {
+            set.arg("PX").arg(lease);
+        }
+        set.query::<()>(&mut control.connection).expect("set");
+        assert!(is_busy(&lock).await);
+        let found = lock.inspect().await.expect("asked").expect("held");
+        assert_eq!(found.lease_left.is_some(), lease.is_some());
+        assert!(lock.try_lock_for(ms(300)).await.expect("asked").is_none());
+        let mut get = redis::cmd("GET");
+        let left: Vec<u8> = get.arg("s").query(&mut control.connection).expect("read");
+        assert_eq!(left, foreign, "it was not taken over");
+        assert!(lock.force_unlock().await.expect("asked"));
+        assert_eq!(control.run(&["EXISTS", "s"]), "0");
+    }
+    assert!(!lock.force_unlock().await.expect("asked"));
+    // A hash is no string, and a string no hash.
+    rob(&mut control, LockKind::Plain, "s");
+    assert!(matches!(lock.try_lock().await, Err(Error::NotALock { .. })));
+    rob(&mut control, LockKind::String, "s");
+    let plain = client.lock("s").try_lock().await;
+    assert!(matches!(plain, Err(Error::NotALock { .. })), "{plain:?}");
+    control.run(&["DEL", "s"]);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn kinds_are_read_from_text_and_a_wrong_one_is_named() {
+    for kind in KINDS {
+        assert_eq!(
+            kind.to_string().parse::<LockKind>().expect("its name"),
+            kind
+        );
+    }
+    let wrong = "strings".parse::<LockKind>().expect_err("no kind");
+    let text = wrong.to_string();
+    assert!(
+        text.contains("`strings`") && text.contains("plain, spin"),
+        "{text}"
+    );
+}
