@@ -303,6 +303,10 @@ impl OwnerState {
 impl OwnerState {
     pub(super) fn check(&self) {
         assert!(
+            self.reentrant || self.tenure.count() <= 1,
+            "nothing nests into a hold that is not reentrant: {self:?}"
+        );
+        assert!(
             self.unlocks.is_empty() || self.op.releases(),
             "an unlock has its outcome when the release ends: {self:?}"
         );

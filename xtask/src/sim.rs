@@ -2,8 +2,8 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--topology cluster] [--first SEED] [--seeds N | --seconds T]\n       \
-                     cargo xtask sim [--topology cluster] --seed SEED";
+const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|string] [--first SEED] [--seeds N | --seconds T]\n       \
+                     cargo xtask sim [--topology cluster | --kind spin|string] --seed SEED";
 
 /// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
@@ -41,6 +41,14 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
                 test = IN_CLUSTER;
                 continue;
             }
+            ["--kind", "spin"] => {
+                test = OF_SPIN_LOCKS;
+                continue;
+            }
+            ["--kind", "string"] => {
+                test = OF_STRING_LOCKS;
+                continue;
+            }
             _ => return Err(Problem::to_do(USAGE)),
         };
         if number.parse::<u64>().is_err() {
@@ -59,6 +67,10 @@ pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
 
 /// The same in a cluster whose slots move.
 const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promises";
+
+/// The same with locks of another kind.
+const OF_SPIN_LOCKS: &str = "schedules::every_schedule_of_spin_locks_keeps_the_promises";
+const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
 
 /// The explorer of the core, with the same profile.
 pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];

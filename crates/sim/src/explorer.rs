@@ -51,6 +51,8 @@ pub struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Lock,
+    /// In a hold of its own, which no other call nests in.
+    LockAlone,
     TryLock,
     /// With a fixed lease, shorter than the watchdog's.
     LockFixed,
@@ -134,6 +136,7 @@ impl Verb {
             kind,
             limit,
             replicas,
+            reentrant: self != Self::LockAlone,
         };
         (order, terms)
     }

@@ -26,6 +26,8 @@ pub struct Terms {
     pub command_timeout: Duration,
     /// Several servers.
     pub cluster: bool,
+    /// A release is announced.
+    pub announced: bool,
     /// Client ids, by number.
     pub clients: Vec<String>,
     /// Commands of a lost connection are over before its successor is used.

@@ -48,7 +48,7 @@ pub struct Keyspace {
     pub listeners: BTreeMap<String, i64>,
     /// What the user of the running script may do.
     pub rights: Rights,
-    /// Keys that ran out since this was last taken, each with its first field.
+    /// Keys that ran out since this was last taken, each with its first field, or its value.
     pub expired: Vec<(String, String)>,
     /// Holds that somebody outside of the server renews, by key.
     pub(super) renewed: BTreeMap<String, RenewReply>,
@@ -94,6 +94,21 @@ impl Keyspace {
                 Answer::Number(self.add(key, field, integer(step)?)?)
             }
             ("hdel", &[key, field]) => Answer::Number(self.delete_field(key, field)?),
+            ("get", &[key]) => self
+                .text(key)?
+                .map_or(Answer::Nil, |text| Answer::Text(text.to_owned())),
+            ("set", &[key, value, "nx", "px", ms]) => match self.keys.contains_key(key) {
+                true => Answer::Nil,
+                false => self.set_for(key, value, integer(ms)?)?,
+            },
+            ("set", &[key, value, "px", ms]) => self.set_for(key, value, integer(ms)?)?,
+            ("set", &[key, value, "xx", "keepttl"]) => match self.keys.get_mut(key) {
+                None => Answer::Nil,
+                Some(stored) => {
+                    stored.value = Value::Text(value.to_owned());
+                    Answer::Text("OK".to_owned())
+                }
+            },
             ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
             ("time", []) => {
@@ -123,10 +138,29 @@ impl Keyspace {
         match self.keys.get(key).map(|stored| &stored.value) {
             None => Ok(&[]),
             Some(Value::Hash(fields)) => Ok(fields),
-            Some(Value::Text(_)) => {
-                Err("WRONGTYPE Operation against a key holding the wrong kind of value".to_owned())
-            }
+            Some(Value::Text(_)) => Err(WRONG_TYPE.to_owned()),
         }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&str>, String> {
+        match self.keys.get(key).map(|stored| &stored.value) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::Hash(_)) => Err(WRONG_TYPE.to_owned()),
+        }
+    }
+
+    /// SET with PX.
+    fn set_for(&mut self, key: &str, value: &str, ms: i64) -> Result<Answer, String> {
+        let ms = u64::try_from(ms).ok().filter(|ms| *ms > 0);
+        let at = ms.and_then(|ms| self.now.checked_add(ms));
+        let at = at.ok_or_else(|| "ERR invalid expire time in 'set' command".to_owned())?;
+        let stored = Stored {
+            value: Value::Text(value.to_owned()),
+            expires_at: Some(at),
+        };
+        self.keys.insert(key.to_owned(), stored);
+        Ok(Answer::Text("OK".to_owned()))
     }
 
     fn get(&self, key: &str, field: &str) -> Result<Option<String>, String> {
@@ -200,12 +234,15 @@ impl Keyspace {
         let expired = &mut self.expired;
         self.keys.retain(|key, stored| {
             let alive = stored.expires_at.is_none_or(|at| now <= at);
-            if let Value::Hash(fields) = &stored.value
-                && let Some((field, _)) = fields.first()
-                && !alive
-            {
-                expired.push((key.clone(), field.clone()));
-            }
+            let holder = match &stored.value {
+                Value::Hash(fields) => fields.first().map(|(field, _)| field),
+                Value::Text(text) => Some(text),
+            };
+            expired.extend(
+                holder
+                    .filter(|_| !alive)
+                    .map(|field| (key.clone(), field.clone())),
+            );
             alive
         });
     }
@@ -310,8 +347,11 @@ impl Keyspace {
         self.keys.keys().map(String::as_str)
     }
 
-    /// The one field of a lock, with its count.
+    /// The one field of a lock, with its count; the value of a string lock.
     pub fn holder(&self, key: &str) -> Option<(&str, i64)> {
+        if let Ok(Some(value)) = self.text(key) {
+            return Some((value, 1));
+        }
         match self.fields(key) {
             Ok([(field, count)]) => Some((field, count.parse().ok()?)),
             _ => None,
@@ -338,6 +378,8 @@ impl Keyspace {
         }
     }
 }
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 fn integer(text: &str) -> Result<i64, String> {
     text.parse()

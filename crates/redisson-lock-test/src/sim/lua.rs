@@ -105,11 +105,15 @@ impl Interpreter {
 }
 
 /// `-- acquire.lua: …` is the script `acquire`.
+/// Without the folder of the kind.
 fn name(source: &str) -> &str {
     source
         .strip_prefix("-- ")
         .and_then(|rest| rest.split_once(".lua: "))
         .map_or("another script", |(name, _)| name)
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
 }
 
 /// An error that a command raised inside a script.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock::{
-    Error, HoldHandle, Lock, LockClient, LockGuard, Owner, RefusedKind, test_util,
+    Error, HoldHandle, Lock, LockClient, LockGuard, LockKind, Owner, RefusedKind, test_util,
 };
 use tokio::time::Instant;
 
@@ -25,6 +25,7 @@ pub(crate) struct Actor {
     world: Arc<World>,
     client: LockClient,
     nth: usize,
+    kind: LockKind,
     /// What the client puts in front of its names.
     prefix: &'static str,
     owner: Owner,
@@ -66,6 +67,7 @@ impl Actor {
             world: Arc::clone(world),
             client: client.clone(),
             nth: task.client,
+            kind: program.kind,
             prefix: if program.clients[task.client].prefix {
                 PREFIX
             } else {
@@ -254,7 +256,8 @@ impl Actor {
     }
 
     fn lock(&self, nth: usize) -> Lock {
-        self.client.lock(self.name(nth)).owned_by(&self.owner)
+        let lock = self.client.lock_of(self.kind, self.name(nth));
+        lock.owned_by(&self.owner)
     }
 
     fn name(&self, nth: usize) -> &'static str {
@@ -313,6 +316,7 @@ impl Actor {
                 self.expected.no_answer
             }
             Error::PermissionDenied { .. } => self.expected.denied,
+            Error::AlreadyHeld { .. } => self.kind == LockKind::String,
             Error::Refused {
                 kind: RefusedKind::ClusterDown,
                 ..

@@ -1,6 +1,7 @@
 //! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
 //! down.
 
+use redisson_lock::LockKind;
 use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 
@@ -8,6 +9,8 @@ use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 #[derive(Debug, Clone)]
 pub struct Program {
     pub seed: u64,
+    /// Of all locks.
+    pub kind: LockKind,
     /// Several servers, whose slots move.
     pub cluster: bool,
     pub latency: Latency,

@@ -1,6 +1,7 @@
 //! Programs from seeds.
 
 use fastrand::Rng;
+use redisson_lock::LockKind;
 use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
@@ -67,6 +68,7 @@ impl Program {
         let late_percent = [0, 0, 5, 30][rng.usize(0..4)];
         Self {
             seed,
+            kind: LockKind::Plain,
             cluster: false,
             latency,
             late_percent,
@@ -79,6 +81,15 @@ impl Program {
 }
 
 impl Program {
+    /// The same with locks of another kind. The JVM knows no string locks.
+    pub fn of_kind(mut self, kind: LockKind) -> Self {
+        self.kind = kind;
+        if kind == LockKind::String {
+            self.rounds.iter_mut().for_each(|round| round.java.clear());
+        }
+        self
+    }
+
     /// The program of a seed, in a cluster whose slots move.
     pub fn roll_in_cluster(seed: u64) -> Self {
         let mut program = Self::roll(seed);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redisson_lock::test_util;
 use redisson_lock::test_util::core::HandOff;
-use redisson_lock::{Announce, LockClient};
+use redisson_lock::{Announce, LockClient, LockKind};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -123,6 +123,7 @@ impl Session {
             watchdog_timeout: ms(program.watchdog_ms),
             command_timeout: ms(program.command_ms),
             cluster: program.cluster,
+            announced: program.kind == LockKind::Plain,
             clients: clients
                 .iter()
                 .map(|client| client.id().to_owned())

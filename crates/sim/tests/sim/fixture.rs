@@ -37,6 +37,7 @@ impl Fixture {
             watchdog_timeout: ms(30_000),
             command_timeout: ms(1_000),
             cluster: false,
+            announced: true,
             clients: vec![client.id().to_owned()],
             fenced: vec![fence],
             one_lane: vec![true],

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use redisson_lock::LockKind;
 use sim::oracle::Counts;
 use sim::workload::{Program, run, shrink};
 use test_support::{Limited, may_take};
@@ -11,6 +12,22 @@ use test_support::{Limited, may_take};
 #[test]
 fn every_schedule_keeps_the_promises() {
     every(Program::roll, |_, _| {});
+}
+
+#[test]
+fn every_schedule_of_spin_locks_keeps_the_promises() {
+    every(
+        |seed| Program::roll(seed).of_kind(LockKind::Spin),
+        |_, _| {},
+    );
+}
+
+#[test]
+fn every_schedule_of_string_locks_keeps_the_promises() {
+    every(
+        |seed| Program::roll(seed).of_kind(LockKind::String),
+        |_, _| {},
+    );
 }
 
 /// With slots that move, and primaries that are taken over from.
@@ -125,7 +142,11 @@ fn replay(program: &Program) {
         true => "--topology cluster ",
         false => "",
     };
-    panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim {cluster}--seed {seed}");
+    let kind = match program.kind {
+        LockKind::Plain => String::new(),
+        kind => format!("--kind {kind} "),
+    };
+    panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim {cluster}{kind}--seed {seed}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! waiting calls that give up, refusals, and the end of the client.
 
 use super::super::Verb::{
-    Detach, Drop, Extend, Lock, LockFixed, LockLimited, LockWithin, TryLock, Unlock, UnlockDetached,
+    Detach, Drop, Extend, Lock, LockAlone, LockFixed, LockLimited, LockWithin, TryLock, Unlock,
+    UnlockDetached,
 };
 use super::super::{Verb, World};
 use super::{NOTHING, world};
@@ -39,6 +40,16 @@ fn of_one_owner() -> Vec<World> {
             "overlapping unlocks in time",
             &[(1, &[Lock, Lock, Unlock, Drop]), (1, &[Lock, Unlock])],
             NOTHING.ticks(1),
+        ),
+        world(
+            "branches that do not nest",
+            &[(1, &[LockAlone, Unlock]), (1, &[LockAlone, Unlock])],
+            NOTHING.losses(1).cancels(1).ticks(1),
+        ),
+        world(
+            "a branch that nests beside one that does not",
+            &[(1, &[LockAlone, Lock, Drop]), (1, &[Lock, Unlock])],
+            NOTHING.losses(1).cancels(1),
         ),
     ]
 }

@@ -1,5 +1,7 @@
 //! Taking a lock, by every verb.
 
+use std::sync::OnceLock;
+
 use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LossReason, test_util};
 use tokio::time::Instant;
 
@@ -72,7 +74,9 @@ impl Actor {
 
     async fn run(&self, attempt: Attempt, inside_ms: u64) {
         let (world, call) = (&self.world, attempt.call);
+        let field = OnceLock::new();
         let body = |held: HoldHandle| {
+            let _ = field.set(test_util::field(&held));
             let token = self.token(attempt.nth, held, attempt.began);
             async move {
                 let _token = token;
@@ -94,8 +98,9 @@ impl Actor {
                 ..
             }
         ) {
-            let field = test_util::field_of(&self.owner);
-            self.world.oracle.left_behind(LOCKS[attempt.nth], &field);
+            let own = || test_util::field_of(&self.owner);
+            let field = field.get_or_init(own);
+            self.world.oracle.left_behind(LOCKS[attempt.nth], field);
         }
         self.judge(&error, None);
     }
@@ -135,7 +140,7 @@ impl Actor {
     pub(super) async fn both(&self, nth: usize, inside_ms: u64) {
         let section = || async {
             let began = Instant::now();
-            let lock = self.client.lock(self.name(nth));
+            let lock = self.client.lock_of(self.kind, self.name(nth));
             let call = self.begins(
                 format!("owner {} branch", self.owner.thread_id()),
                 None,
