@@ -45,7 +45,7 @@ impl Drop for EndsHolds {
         let entries = locks.all();
         warn_of_what_is_left(&locks.shared);
         // In this order: those who are woken find that the client is gone.
-        locks.shared.gone.cancel();
+        locks.shared.gone();
         locks.timers.end();
         locks.driven.end();
         locks.set_life(Life::Gone);

@@ -294,6 +294,10 @@ impl LockClient {
         body: impl FnOnce(Self) -> Fut,
         grace: Duration,
     ) -> Fut::Output {
+        let mut closes = ClosesClient {
+            client: self.clone(),
+            grace: Some(grace),
+        };
         let outcome = {
             let client = self.clone();
             let mut running = pin!(async { body(client).await });
@@ -309,7 +313,24 @@ impl LockClient {
         };
         // What its report would say was said by events.
         self.close(grace).await;
+        closes.grace = None;
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// Closes the client in the background if the future is dropped that runs its body.
+struct ClosesClient {
+    client: LockClient,
+    grace: Option<Duration>,
+}
+
+impl Drop for ClosesClient {
+    fn drop(&mut self) {
+        if let Some(grace) = self.grace {
+            let client = self.client.clone();
+            let closing = async move { _ = client.close(grace).await };
+            self.client.handle.shared().runtime.spawn(closing);
+        }
     }
 }
 

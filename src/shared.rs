@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     life: AtomicU8,
     /// Cancelled when the client's tasks are gone, by closing or with their runtime.
     pub(crate) gone: CancellationToken,
+    /// Read while a call is polled. With the runtime its timers end, and a timer that is polled then panics.
+    polled: RwLock<()>,
 }
 
 /// The settings that locks look at.
@@ -64,6 +66,7 @@ impl Shared {
             cannot_pass: AtomicBool::new(false),
             life: AtomicU8::new(Life::Open as u8),
             gone: CancellationToken::new(),
+            polled: RwLock::new(()),
         }
     }
 
@@ -79,6 +82,7 @@ impl Shared {
         Handle::try_current().map_err(|_| Error::NoRuntime)?;
         std::future::poll_fn(|context| {
             // A timer of a runtime that has ended must not be polled.
+            let _polled = self.polled.read_recursive();
             if self.gone.is_cancelled() && !self.is_closed() {
                 return Poll::Ready(Err(Error::NoRuntime));
             }
@@ -100,6 +104,13 @@ impl Shared {
             });
         }
         Ok(name)
+    }
+
+    /// The client's tasks end, maybe with their runtime. Waits until no call is polled that does not know it, unless
+    /// that poll is what has ended the runtime.
+    pub(crate) fn gone(&self) {
+        self.gone.cancel();
+        drop(self.polled.try_write_for(POLL_MAX));
     }
 
     pub(crate) fn life(&self) -> Life {
@@ -230,6 +241,9 @@ pub(crate) fn check_timeouts(watchdog: Duration, command: Duration) -> Result<()
         problem,
     })
 }
+
+/// How long the end of a runtime waits for a poll.
+const POLL_MAX: Duration = Duration::from_millis(500);
 
 const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);

@@ -235,30 +235,48 @@ impl<T> From<Call<T>> for ScriptCall {
     }
 }
 
-/// The call of `acquire.lua`.
-pub fn acquire(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new(LockKind::Plain, "", key)?;
+/// The call that acquires a lock of this kind.
+pub fn acquire_of(
+    kind: LockKind,
+    key: &str,
+    field: &str,
+    target: u32,
+    lease: Duration,
+) -> Result<ScriptCall, Error> {
+    let name = LockName::new(kind, "", key)?;
     Ok(script::acquire(&name, &field.into(), target, lease).into())
 }
 
-/// The call of `release.lua`.
-pub fn release(key: &str, field: &str, target: u32, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new(LockKind::Plain, "", key)?;
+/// The call that releases a lock of this kind.
+pub fn release_of(
+    kind: LockKind,
+    key: &str,
+    field: &str,
+    target: u32,
+    lease: Duration,
+) -> Result<ScriptCall, Error> {
+    let name = LockName::new(kind, "", key)?;
     Ok(script::release(&name, &field.into(), target, lease, Announce::Classic).into())
 }
 
-/// The call of `pass.lua`.
-pub fn pass(key: &str, from: &str, to: &str, lease: Duration) -> Result<ScriptCall, Error> {
-    let name = LockName::new(LockKind::Plain, "", key)?;
+/// The call that hands a lock of this kind over.
+pub fn pass_of(
+    kind: LockKind,
+    key: &str,
+    from: &str,
+    to: &str,
+    lease: Duration,
+) -> Result<ScriptCall, Error> {
+    let name = LockName::new(kind, "", key)?;
     Ok(script::pass(&name, &from.into(), &to.into(), lease, Announce::Classic).into())
 }
 
-/// The call of `renew.lua`, by key, field and lease.
-pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
+/// The call that renews locks of this kind, by key, field and lease.
+pub fn renew_of(kind: LockKind, batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     let renewals: Vec<_> = batch
         .iter()
         .map(|&(key, field, lease)| RenewalKey {
-            kind: LockKind::Plain,
+            kind,
             key: key.into(),
             field: field.into(),
             asked: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
@@ -267,19 +285,20 @@ pub fn renew(batch: &[(&str, &str, Option<Duration>)]) -> ScriptCall {
     script::renew(&renewals).into()
 }
 
-/// The call of `force_unlock.lua`. `limit`: what the server's clock may show, since 1970.
-pub fn force_unlock(
+/// The call that force-unlocks a lock of this kind. `limit`: what the server's clock may show, since 1970.
+pub fn force_unlock_of(
+    kind: LockKind,
     key: &str,
     holder: &[u8],
     limit: Option<Duration>,
 ) -> Result<ScriptCall, Error> {
-    let name = LockName::new(LockKind::Plain, "", key)?;
+    let name = LockName::new(kind, "", key)?;
     Ok(script::force_unlock(&name, &holder.into(), limit, Announce::Classic).into())
 }
 
-/// The call of `inspect.lua`.
-pub fn inspect(key: &str, with_clock: bool) -> Result<ScriptCall, Error> {
-    Ok(script::inspect(&LockName::new(LockKind::Plain, "", key)?, with_clock).into())
+/// The call that looks at a lock of this kind.
+pub fn inspect_of(kind: LockKind, key: &str, with_clock: bool) -> Result<ScriptCall, Error> {
+    Ok(script::inspect(&LockName::new(kind, "", key)?, with_clock).into())
 }
 
 /// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.

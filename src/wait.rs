@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -56,8 +57,9 @@ struct Signal {
     confirmed: AtomicU64,
     refused: OnceLock<Cause>,
     notify: Notify,
-    /// Hears of everything too, whether or not the call is polled that listens.
-    hearer: Mutex<Option<Weak<dyn Hears>>>,
+    /// They hear of everything too, whether or not the call is polled that listens. Several locks may have one channel:
+    /// `a` and `{a}`.
+    hearers: Mutex<SmallVec<[Weak<dyn Hears>; 1]>>,
 }
 
 /// What the calls that listen to a channel share.
@@ -68,10 +70,11 @@ pub(crate) trait Hears: Send + Sync {
 impl Signal {
     fn bump(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
-        let hearer = self.hearer.lock().as_ref().and_then(Weak::upgrade);
-        if let Some(hearer) = hearer {
-            hearer.note_change();
-        }
+        let hearers: SmallVec<[_; 1]> = {
+            let hearers = self.hearers.lock();
+            hearers.iter().filter_map(Weak::upgrade).collect()
+        };
+        hearers.into_iter().for_each(Hears::note_change);
         self.notify.notify_waiters();
     }
 }

@@ -510,7 +510,10 @@ fn a_server_that_is_away_is_an_error_in_time_and_the_end_does_not_wait_forever()
     let dropped = Instant::now();
     drop(client);
     let waited = dropped.elapsed();
-    assert!(waited >= ms(COMMAND), "it waits for an answer: {waited:?}");
+    assert!(
+        waited >= ms(2 * COMMAND),
+        "it waits for an answer: {waited:?}"
+    );
     assert!(waited < ms(4 * COMMAND) + stalls(dropped), "{waited:?}");
     assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
     server.resume();

@@ -405,3 +405,24 @@ async fn whether_the_server_is_there_is_known_and_can_be_asked() {
     assert!(matches!(client.ping().await, Err(Error::Closed)));
     pair.finish().await;
 }
+
+/// A task that the body has spawned keeps the client and a guard.
+#[tokio::test]
+async fn a_scope_that_is_dropped_closes_its_client_in_the_background() {
+    let server = Server::start();
+    let mut control = server.control();
+    let url = server.url();
+    let builder = LockClient::builder().close_grace(ms(100));
+    let scope = builder.scope(&url, async |client| {
+        let lock = client.lock("a");
+        let guard = lock.lease(Duration::from_secs(2)).lock().await?;
+        tokio::spawn(async move {
+            let lost = guard.lost().await;
+            drop((lost, client, guard));
+        });
+        std::future::pending::<Result<(), Error>>().await
+    });
+    assert!(tokio::time::timeout(ms(300), scope).await.is_err());
+    let closed = || control.connections() == 0;
+    eventually("the client is closed", ms(5_000), closed).await;
+}

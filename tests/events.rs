@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{Error, LockClient};
+use redisson_lock::{Error, HoldState, LockClient, LossReason};
 use test_support::{
     Events, Fate, Proxy, Server, TestServer, acquire_to, eventually, ms, release_to, test, tokio,
 };
@@ -316,4 +316,33 @@ async fn stats_count_what_happened() {
     );
     assert_eq!(client.stats().released_total, 3);
     server.finish([client, other]).await;
+}
+
+/// How a hold has ended is known when its release is answered, whether a caller waits for that or a guard was dropped.
+#[tokio::test]
+async fn a_loss_that_a_release_finds_is_reported_as_one() {
+    let events = collected();
+    let server = TestServer::new();
+    let client = server.client().await;
+    for (nth, how) in (1..).zip(["found-by-unlock", "found-by-drop"]) {
+        let guard = client.lock(how).lock().await.expect("free");
+        let (ended, held) = (guard.ended(), guard.handle());
+        server.control().run(&["DEL", how]);
+        match nth {
+            1 => assert!(matches!(guard.unlock().await, Err(Error::Lost { .. }))),
+            _ => drop(guard),
+        }
+        assert_eq!(ended.await, Some(LossReason::Gone), "{how}");
+        assert_eq!(held.state(), HoldState::Lost(LossReason::Gone), "{how}");
+        let stats = client.stats();
+        assert_eq!((stats.lost_total, stats.released_total), (nth, 0), "{how}");
+        events.comes(Level::WARN, &format!("lock={how}")).await;
+    }
+    let guard = client.lock("kept").lock().await.expect("free");
+    let ended = guard.ended();
+    drop(guard);
+    assert_eq!(ended.await, None);
+    let stats = client.stats();
+    assert_eq!((stats.lost_total, stats.released_total), (2, 1));
+    server.finish([client]).await;
 }

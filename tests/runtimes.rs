@@ -1,10 +1,11 @@
 //! Clients whose runtime is not the caller's: it ends, or is not driven for a while.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LossReason};
-use test_support::{TestServer, ms, stalls, test};
+use test_support::{Server, TestServer, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 300;
@@ -131,4 +132,61 @@ fn a_leader_on_a_runtime_without_timers_leads_and_stops_when_the_clients_runtime
     server.control().run(&["DEL", "leader"]);
     drop((lock, client));
     away.block_on(server.finish([]));
+}
+
+/// A timer that is polled while its runtime ends panics.
+#[test]
+fn no_call_on_another_runtime_panics_when_the_clients_ends() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // Of the other tests too: each prints its own.
+        if panic.to_string().contains("shutdown") {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+        }
+        hook(panic);
+    }));
+    let server = Server::start();
+    let away = Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let start = Instant::now();
+    let mut rounds = 0;
+    while start.elapsed() < Duration::from_secs(4) && PANICS.load(Ordering::SeqCst) == 0 {
+        rounds += 1;
+        let home = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let client = home.block_on(LockClient::connect(&server.url()));
+        let client = client.expect("it responds");
+        let tasks: Vec<_> = (0..16)
+            .map(|nth| {
+                let lock = client.lock(format!("l{}", nth % 8));
+                let lock = lock.owned_by(&client.owner());
+                away.spawn(async move {
+                    loop {
+                        match lock.try_lock_for(ms(2)).await {
+                            Ok(Some(guard)) => _ = guard.unlock().await,
+                            Ok(None) => {}
+                            Err(_) => return,
+                        }
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(ms(3 + rounds % 7));
+        match rounds % 2 {
+            0 => drop(home),
+            _ => home.shutdown_background(),
+        }
+        for task in tasks {
+            let ended = async { tokio::time::timeout(ms(10_000), task).await };
+            assert!(away.block_on(ended).is_ok(), "a call hangs");
+        }
+    }
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0, "in {rounds} rounds");
 }

@@ -118,3 +118,39 @@ async fn an_unlock_without_a_reply_that_is_not_polled_is_sent_again() {
     proxy.stop().await;
     server.finish([theirs]).await;
 }
+
+/// `a` and `{a}` are announced on one channel.
+#[tokio::test]
+async fn the_next_is_served_behind_a_head_beside_another_lock_of_the_same_channel() {
+    for beside in ["b", "{a}"] {
+        let server = TestServer::new();
+        let theirs = server.client().await;
+        let builder = LockClient::builder().command_timeout(COMMAND);
+        let ours = builder.connect(&server.url()).await.expect("it responds");
+        let held = theirs.lock("a").lock().await.expect("free");
+        let held_beside = theirs.lock(beside).lock().await.expect("free");
+        let call = |name: &str| ours.lock(name).owned_by(&ours.owner());
+        let lock = call("a");
+        let mut head: Locking = Box::pin(async move { lock.lock().await });
+        let mut control = server.control();
+        poll_until(&mut head, || has_listener(&mut control, "a")).await;
+        let end = Instant::now() + ms(100);
+        poll_until(&mut head, || Instant::now() > end).await;
+        let (lock, other) = (call("a"), call(beside));
+        let next = tokio::spawn(async move { lock.lock().await?.unlock().await });
+        let other = tokio::spawn(async move { other.lock().await?.unlock().await });
+        eventually("they queue", ms(2_000), || ours.stats().waiting == 3).await;
+        // The waiter of the other lock has subscribed, and attempted again.
+        eventually("it waits", ms(2_000), || ours.stats().contended_total == 2).await;
+        tokio::time::sleep(ms(200)).await;
+        held.unlock().await.expect("held");
+        let served = within(ms(5_000), next).await;
+        let served = served.unwrap_or_else(|| panic!("not served beside {beside}"));
+        served.expect("no panic").expect("it had the lock");
+        held_beside.unlock().await.expect("held");
+        other.await.expect("no panic").expect("it had the lock");
+        drop(head);
+        ours.close(Duration::ZERO).await;
+        server.finish([theirs]).await;
+    }
+}

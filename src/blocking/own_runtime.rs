@@ -87,11 +87,12 @@ impl OwnRuntime {
 
     /// Waits for the releases that were started, then ends the runtime. This thread may wait.
     fn end(mut self, client: AsyncClient) {
-        let limit = client.handle.shared().watchdog_timeout();
+        let shared = client.handle.shared();
+        let (limit, silence) = (shared.watchdog_timeout(), shared.command_timeout() * 2);
         // It runs in a drop, maybe that of a panic, where a second one would end the process.
         isolated(|| {
             park_on(&self.handle, async {
-                let _ = tokio::time::timeout(limit, client.close(Duration::ZERO)).await;
+                let _ = tokio::time::timeout(limit, client.close(silence)).await;
             });
         });
         drop(client);

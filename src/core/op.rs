@@ -129,6 +129,14 @@ pub(super) enum Passed {
     Unknown,
 }
 
+/// A hold that was released, and of which no answer says whether it was still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Unlock {
+    pub(super) progress: Unlocking,
+    /// A caller waits for it. Otherwise a guard was dropped: it fails with no attempt, but with the release.
+    pub(super) awaited: bool,
+}
+
 /// How far an unlock has come that has no outcome yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Unlocking {

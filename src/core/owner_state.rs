@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hold::Loss;
-use super::op::{Acquire, Op, Release, Unlocking};
+use super::op::{Acquire, Op, Release, Unlock, Unlocking};
 use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
@@ -33,8 +33,8 @@ pub(super) struct OwnerState {
     pub(super) reentrant: bool,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
-    /// Holds that were unlocked, and whose unlocks have no outcome yet.
-    pub(super) unlocks: Few<HoldId, Unlocking>,
+    /// Holds that were unlocked or dropped, and whose end is not known yet.
+    pub(super) unlocks: Few<HoldId, Unlock>,
     /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from
     /// then on.
     pub(super) moved_at: Time,
@@ -197,21 +197,29 @@ impl OwnerState {
         }
     }
 
-    /// These unlocks have their outcome.
+    /// A caller waits for the outcome of an unlock.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.unlocks.iter().any(|(_, unlock)| unlock.awaited)
+    }
+
+    /// These unlocks have their outcome, and their holds have ended.
     pub(super) fn end_unlocks(
         &mut self,
-        ends: impl Fn(Unlocking) -> bool,
+        ends: impl Fn(Unlock) -> bool,
         outcome: Unlocked,
         cx: &mut Context<'_>,
     ) {
-        let unlocks = self
-            .unlocks
-            .iter()
-            .filter(|(_, unlocking)| ends(**unlocking));
+        let unlocks = self.unlocks.iter().filter(|(_, unlock)| ends(**unlock));
         let ended: SmallVec<[HoldId; 1]> = unlocks.map(|(hold, _)| *hold).collect();
+        let ending = match outcome {
+            Unlocked::Lost(reason) => Ending::Lost(reason),
+            // Without an answer it is no loss.
+            Unlocked::Released | Unlocked::Failed => Ending::Released,
+        };
         for hold in &ended {
             self.unlocks.remove(hold);
             cx.out.unlocked.push((*hold, outcome));
+            cx.out.ended.push((*hold, ending));
         }
         let count = ended.len();
         match outcome {
@@ -224,7 +232,6 @@ impl OwnerState {
                 }
             }
             Unlocked::Lost(_) => {}
-            // Without an answer it is no loss.
             Unlocked::Released | Unlocked::Failed => cx.out.count(Total::Released, count),
         }
     }
@@ -241,9 +248,15 @@ impl OwnerState {
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
         self.mark_in_sync();
-        let unlocks = !self.unlocks.is_empty();
+        let awaited = self.is_awaited();
         if let Op::Acquire(acquire) = &mut self.op {
-            acquire.then_release = unlocks;
+            acquire.then_release = awaited;
+            // Nothing was sent for the guards that were dropped meanwhile: they are gone with the field.
+            let outcome = match reason {
+                LossReason::Closed => Unlocked::Failed,
+                reason => Unlocked::Lost(reason),
+            };
+            self.end_unlocks(|unlock| !unlock.awaited, outcome, cx);
         }
         self.lose_grant(cx);
         if !losses.is_empty() {
@@ -281,11 +294,14 @@ impl OwnerState {
         }
     }
 
-    /// Takes a hold out because its owner releases it. `false`: it has ended before.
-    pub(super) fn take_out(&mut self, hold: HoldId, cx: &mut Context<'_>) -> bool {
+    /// Takes a hold out because its owner releases it: its end is known when the release is answered. `false`: it has
+    /// ended before.
+    pub(super) fn take_out(&mut self, hold: HoldId, awaited: bool, cx: &mut Context<'_>) -> bool {
         let was_held = self.tenure.take_out(hold);
         if was_held {
-            cx.out.ended.push((hold, Ending::Released));
+            let progress = Unlocking::Joined;
+            self.unlocks.insert(hold, Unlock { progress, awaited });
+            self.release(cx);
         }
         was_held
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockCore;
-use super::op::{Op, Passed, Sent, Unlocking};
+use super::op::{Op, Passed, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
 use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, Unlocked};
 
@@ -71,14 +71,10 @@ impl LockCore {
                     own.acknowledge(hold, cx);
                     return Err(reason);
                 }
-                let taken_out = own.take_out(hold, cx);
-                if taken_out {
-                    own.unlocks.insert(hold, Unlocking::Joined);
-                    own.release(cx);
-                    if own.op.release().is_some() {
-                        // Its own time begins now, however long the release has been failing.
-                        own.moved_at = cx.now;
-                    }
+                let taken_out = own.take_out(hold, true, cx);
+                if taken_out && own.op.release().is_some() {
+                    // Its own time begins now, however long the release has been failing.
+                    own.moved_at = cx.now;
                 }
                 Ok(taken_out)
             })
@@ -86,17 +82,14 @@ impl LockCore {
         unlock.unwrap_or(Ok(false))
     }
 
-    /// A guard was dropped: the hold counts as released from here on.
+    /// A guard was dropped: its owner does not hold from here on.
     pub fn drop_hold(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
     }
 
     fn drop_now(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
         self.change(now, owner, out, |own, cx| {
-            if own.take_out(hold, cx) {
-                cx.out.count(Total::Released, 1);
-                own.release(cx);
-            } else {
+            if !own.take_out(hold, false, cx) {
                 own.acknowledge(hold, cx);
             }
         });
@@ -155,7 +148,7 @@ impl LockCore {
     /// Whether callers wait for the outcome of a release of this owner.
     pub fn is_awaited(&self, owner: ThreadId) -> bool {
         let own = self.owners.get(owner);
-        own.is_some_and(|own| !own.unlocks.is_empty())
+        own.is_some_and(OwnerState::is_awaited)
     }
 
     /// Whether a release of this owner waits for an acquire that is under way.
@@ -333,7 +326,7 @@ impl OwnerState {
         self.moved_at = cx.now;
         // Without the field there is nothing to send for those that have joined.
         let ends_all = gone.is_some() && !self.tenure.is_held();
-        let ends = |unlocking| ends_all || unlocking != Unlocking::Joined;
+        let ends = |unlock: Unlock| ends_all || unlock.progress != Unlocking::Joined;
         self.end_unlocks(ends, outcome, cx);
         match gone {
             None if target == self.tenure.target() => self.mark_in_sync(),
@@ -354,10 +347,11 @@ impl OwnerState {
             release.note_unanswered();
         }
         release.sent = None;
-        let attempted = |unlocking| unlocking == Unlocking::Attempted;
+        let attempted = |unlock: Unlock| unlock.awaited && unlock.progress == Unlocking::Attempted;
         self.end_unlocks(attempted, Unlocked::Failed, cx);
         self.moves_unlocks(Unlocking::Sent, Unlocking::Joined);
-        if !self.unlocks.is_empty() {
+        self.moves_unlocks(Unlocking::Attempted, Unlocking::Joined);
+        if self.is_awaited() {
             // Their time begins with the next attempt.
             self.moved_at = cx.now;
         }
@@ -382,14 +376,14 @@ impl OwnerState {
         ReleaseStep::Send {
             field: Arc::clone(&self.field),
             give_up_at,
-            awaited: (!self.unlocks.is_empty()).then_some(self.moved_at),
+            awaited: self.is_awaited().then_some(self.moved_at),
         }
     }
 
     fn moves_unlocks(&mut self, from: Unlocking, to: Unlocking) {
         let unlocks = self.unlocks.values_mut();
-        let unlocks = unlocks.filter(|unlocking| **unlocking == from);
-        unlocks.for_each(|unlocking| *unlocking = to);
+        let unlocks = unlocks.filter(|unlock| unlock.progress == from);
+        unlocks.for_each(|unlock| unlock.progress = to);
     }
 
     /// Redis has the count, and each unlock its outcome.

@@ -78,7 +78,9 @@ impl Subscription {
     /// Has an entry hear what these parts hear.
     pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>) {
         for part in self.each() {
-            *part.signal.hearer.lock() = Some(Weak::clone(hearer));
+            let mut hearers = part.signal.hearers.lock();
+            hearers.retain(|known| known.strong_count() > 0 && !Weak::ptr_eq(known, hearer));
+            hearers.push(Weak::clone(hearer));
         }
     }
 

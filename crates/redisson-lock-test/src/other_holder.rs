@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock::LockKind;
 use redisson_lock::test_util::{self, Reply};
 use uuid::Uuid;
 
@@ -38,7 +39,7 @@ pub struct OtherHolder {
 impl OtherHolder {
     pub(crate) fn take(server: &Arc<Server>, name: &str) -> Self {
         let field = format!("{}:1", Uuid::new_v4());
-        let acquire = test_util::acquire(name, &field, 1, LEASE);
+        let acquire = test_util::acquire_of(LockKind::Plain, name, &field, 1, LEASE);
         let acquire = acquire.unwrap_or_else(|error| panic!("{error}"));
         server.take(name, &field, &acquire);
         Self {
@@ -73,7 +74,8 @@ impl OtherHolder {
     /// assert!(fake.holder("stock:42").is_none());
     /// ```
     pub fn release(self) -> bool {
-        let Ok(release) = test_util::release(&self.name, &self.field, 0, LEASE) else {
+        let Ok(release) = test_util::release_of(LockKind::Plain, &self.name, &self.field, 0, LEASE)
+        else {
             return false;
         };
         // One more than have heard the message.

@@ -31,7 +31,8 @@ fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
     let (name, reached) = (world.name, world.reached);
     let checker = world.checker().threads(2).spawn_bfs().join();
     if let Some(path) = checker.discovery("nothing is wrong") {
-        panic!("{name}: {:#?}", path.into_actions());
+        let problem = path.last_state().problem(checker.model());
+        panic!("{name}: {problem:?} after {:?}", path.into_actions());
     }
     let (states, steps) = (checker.unique_state_count(), checker.state_count());
     let reached = reached.pairs();

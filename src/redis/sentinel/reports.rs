@@ -68,7 +68,11 @@ impl Reports {
 
     /// A sentinel that another one knows. Returns whether it is new, and therefore to be asked.
     pub(super) fn learn(&mut self, address: &Address, id: Option<ServerId>, now: Instant) -> bool {
-        let mut ids = self.sentinels.values().filter_map(|seen| seen.id.as_ref());
+        // One that is gone for good may have come back at this address.
+        let is_there =
+            |seen: &&Seen| seen.latest.is_some() || now - seen.silent_since < FORGOTTEN_AFTER;
+        let there = self.sentinels.values().filter(is_there);
+        let mut ids = there.filter_map(|seen| seen.id.as_ref());
         let is_known = self.sentinels.contains_key(address)
             || id.as_ref().is_some_and(|id| ids.any(|known| known == id));
         if is_known || self.sentinels.len() >= SENTINELS_MAX {
@@ -356,6 +360,10 @@ mod tests {
         assert!(!scene.silent(1, 62), "gone for good");
         assert_eq!(scene.reports.addresses(), [sentinel(0)]);
         assert!(scene.silent(0, 9_999), "named by the user");
+        let late = scene.at(9_999);
+        assert!(scene.reports.learn(&renamed, id("a"), late), "it has moved");
+        let again = Address::new("sentinel.example", 2);
+        assert!(!scene.reports.learn(&again, id("a"), late), "the same");
         for nth in 1..100 {
             scene.reports.learn(&sentinel(nth), None, now);
         }

@@ -120,6 +120,14 @@ fn read(kind: Scheme, parts: &Parts<'_>) -> Result<Given, String> {
     if !matches!(kind, Scheme::Socket) && parts.behind.contains('@') {
         return Err(PERCENT_ENCODED.to_owned());
     }
+    let (login, _) = parts.login_and_server();
+    let (user, password) = login.map_or(("", ""), |login| {
+        login.split_once(':').unwrap_or((login, ""))
+    });
+    // It would connect as the default user.
+    if !user.is_empty() && password.is_empty() {
+        return Err(NO_PASSWORD.to_owned());
+    }
     if parts.behind.contains('#') {
         return Err("a `#` is written as %23".to_owned());
     }
@@ -167,8 +175,12 @@ fn socket(parts: &Parts<'_>) -> Result<Config, String> {
     use std::os::unix::ffi::OsStringExt;
 
     let (login, host) = parts.login_and_server();
-    if login.is_none() && !["", "localhost"].contains(&host) {
-        return Err("the path begins with a third `/`".to_owned());
+    if !["", "localhost"].contains(&host) {
+        let problem = match login {
+            None => "the path begins with a third `/`",
+            Some(_) => "after user and password the host of a socket is `localhost`",
+        };
+        return Err(problem.to_owned());
     }
     let path: Vec<u8> = percent_encoding::percent_decode_str(parts.path).collect();
     if path.len() < 2 {
@@ -193,6 +205,9 @@ fn socket(_parts: &Parts<'_>) -> Result<Config, String> {
 fn malformed(kind: Scheme, problem: &str) -> Error {
     invalid(&format!("{problem}; expected {}", kind.form()))
 }
+
+const NO_PASSWORD: &str =
+    "a user without a password: write `user:password@` (a user with `nopass` accepts any password)";
 
 const PERCENT_ENCODED: &str =
     "special characters of user and password are written percent-encoded, a `/` as %2F";

@@ -33,7 +33,7 @@ impl Part {
 }
 
 /// In the first tier.
-pub(super) const FIRST: [Part; 9] = [
+pub(super) const FIRST: [Part; 10] = [
     Part::new(
         "facts about fred, public surface, scripts",
         &["fred_facts", "api", "source", "scripts", "leaks"],
@@ -70,6 +70,7 @@ pub(super) const FIRST: [Part; 9] = [
         "hostile: outcomes, cancellation, hand-off",
         &["outcomes", "cancellation", "unpolled", "handoff"],
     ),
+    Part::new("kinds of locks", &["kinds", "kind_scripts"]),
     Part::new(
         "clusters, and servers behind Sentinel",
         &[

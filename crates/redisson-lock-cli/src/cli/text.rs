@@ -55,7 +55,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
 
 /// Reads the name of a lock. Names are shown, so an address that was misplaced must not become one.
 pub(crate) fn lock_name(text: &str) -> Result<String, String> {
-    match text.split_once("://") {
+    match text.trim().to_ascii_lowercase().split_once("://") {
         Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
             Err("an address is given with --url or in REDISSON_LOCK_URL".to_owned())
         }
@@ -163,6 +163,8 @@ mod tests {
             "rediss://:p@h",
             "valkey-cluster://h",
             "redis+unix://x",
+            "REDIS://:p@h",
+            " redis://:p@h",
         ] {
             assert!(lock_name(address).is_err(), "{address}");
         }

@@ -1,11 +1,14 @@
 //! `watch`: a table of the locks whose names match a pattern.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
 use fred::prelude::{Builder, Client, Config};
-use fred::types::config::UnresponsiveConfig;
+use fred::types::config::{ServerConfig, UnresponsiveConfig};
 use fred::types::{ClusterHash, CustomCommand, Value};
 use redisson_lock::{Error, Holder, LockClient};
 use tokio::task::JoinSet;
@@ -51,7 +54,12 @@ async fn watch(arguments: &Watch) -> Result<(), Problem> {
 
 /// A connection for SCAN.
 async fn scanner(url: &str) -> Result<Client, Problem> {
-    let config = Config::from_url(url).map_err(unavailable)?;
+    let mut config = Config::from_url(url).map_err(unavailable)?;
+    if let ServerConfig::Unix { path } = &mut config.server {
+        // As the library reads it.
+        let decoded = percent_encoding::percent_decode(path.as_os_str().as_bytes());
+        *path = PathBuf::from(OsString::from_vec(decoded.collect()));
+    }
     if config.server.is_clustered() || config.server.is_sentinel() {
         let sentence = "watch looks at the keys of one server: name it, redis://host:port";
         return Err(Problem::new(exit::USAGE, sentence));

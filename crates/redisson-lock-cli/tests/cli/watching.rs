@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 
 use nix::sys::signal::Signal;
 
-use crate::fixture::{Fixture, JAVA, Running, wait};
+use test_support::Server;
+
+use crate::fixture::{Fixture, JAVA, LOCK, Running, wait};
 
 #[test]
 fn the_table_has_the_locks_that_match_and_nothing_else() {
@@ -105,4 +107,20 @@ fn bench_leaves_nothing_when_a_signal_ends_it() {
         finished.stdout
     );
     assert_eq!(control.run(&["KEYS", "*"]), "");
+}
+
+#[test]
+fn a_socket_whose_path_has_a_blank_is_watched() {
+    let folder = std::env::temp_dir().join(format!("redisson lock {}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let socket = folder.join("s.sock");
+    let path = socket.to_str().expect("UTF-8");
+    let server = Server::start_with(&["--unixsocket", path]);
+    server.control().run(&["HSET", LOCK, JAVA, "1"]);
+    let url = format!("redis+unix://{}", path.replace(' ', "%20"));
+    let fixture = Fixture::new();
+    let watched = fixture.finish(&["watch", "--once", "*", "--url", &url]);
+    let shown = watched.with_code(0).stdout;
+    assert!(shown.contains(LOCK), "{shown}");
+    std::fs::remove_dir_all(&folder).expect("it was made");
 }

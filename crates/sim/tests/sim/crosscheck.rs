@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::Mutex;
-use redisson_lock::Error;
 use redisson_lock::test_util::{self, Arg, Reply, ScriptCall};
+use redisson_lock::{Error, LockKind};
 use redisson_lock_test::sim::{Answer, Interpreter, Keyspace};
 use test_support::{Control, Server};
 
@@ -26,6 +26,7 @@ enum Act {
 }
 
 const KEYS: [&str; 2] = ["a", "{b}:c"];
+const KINDS: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::String];
 const FIELDS: [&str; 3] = ["me:1", "me:2", "you:1"];
 /// Far above the time that the test itself takes.
 const LEASES: [u64; 3] = [100_000, 200_000, 300_000];
@@ -41,13 +42,26 @@ impl Act {
         let key = KEYS[rng.usize(0..KEYS.len())];
         let field = FIELDS[rng.usize(0..FIELDS.len())];
         let lease = Duration::from_millis(LEASES[rng.usize(0..LEASES.len())]);
+        let kind = KINDS[rng.usize(0..KINDS.len())];
         let call = |call: Result<ScriptCall, Error>| Self::script(&call.expect("a good name"));
         match rng.u8(0..100) {
-            0..30 => call(test_util::acquire(key, field, rng.u32(1..4), lease)),
-            30..48 => call(test_util::release(key, field, rng.u32(0..4), lease)),
+            0..30 => call(test_util::acquire_of(
+                kind,
+                key,
+                field,
+                rng.u32(1..4),
+                lease,
+            )),
+            30..48 => call(test_util::release_of(
+                kind,
+                key,
+                field,
+                rng.u32(0..4),
+                lease,
+            )),
             48..55 => {
                 let to = FIELDS[rng.usize(0..FIELDS.len())];
-                call(test_util::pass(key, field, to, lease))
+                call(test_util::pass_of(kind, key, field, to, lease))
             }
             55..68 => {
                 let renewals: Vec<_> = KEYS[..rng.usize(1..=2)]
@@ -57,13 +71,18 @@ impl Act {
                         (key, field, rng.bool().then_some(lease))
                     })
                     .collect();
-                Self::script(&test_util::renew(&renewals))
+                Self::script(&test_util::renew_of(kind, &renewals))
             }
             68..74 => {
                 let limit = LIMITS[rng.usize(0..LIMITS.len())];
-                call(test_util::force_unlock(key, field.as_bytes(), limit))
+                call(test_util::force_unlock_of(
+                    kind,
+                    key,
+                    field.as_bytes(),
+                    limit,
+                ))
             }
-            74..84 => call(test_util::inspect(key, rng.bool())),
+            74..84 => call(test_util::inspect_of(kind, key, rng.bool())),
             84..87 => Self::Plain(vec!["DEL", key]),
             87..89 => Self::Plain(vec!["SET", key, "text"]),
             89..91 => Self::Plain(vec!["HSET", key, "me:1", "many"]),

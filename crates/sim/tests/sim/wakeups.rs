@@ -357,3 +357,36 @@ fn while_the_server_is_away_attempts_to_connect_get_rarer() {
 fn connected(fixture: &Fixture, role: Role) -> u64 {
     fixture.world.attempts_to_connect(0, role)
 }
+
+/// Its pauses grow to 128 ms, and never past the lease of the holder.
+#[test]
+fn a_caller_that_pauses_attempts_when_the_lease_is_over() {
+    play(true, async |fixture| {
+        for lease in [400, 777, 1_300] {
+            let words = [
+                vec![
+                    "hincrby".to_owned(),
+                    KEY.to_owned(),
+                    "java:1".to_owned(),
+                    "1".to_owned(),
+                ],
+                vec!["pexpire".to_owned(), KEY.to_owned(), lease.to_string()],
+            ];
+            fixture.world.with_keyspace(|keyspace| {
+                for words in words {
+                    keyspace.call(&words).expect("allowed");
+                }
+            });
+            let start = Instant::now();
+            let guard = fixture.client.spin_lock(KEY).lock().await.expect("free");
+            let waited = start.elapsed();
+            // A lease lasts to the end of its last millisecond; an attempt takes its round trip.
+            let late = waited.saturating_sub(ms(lease));
+            assert!(
+                waited >= ms(lease) && late <= ms(10),
+                "{lease} ms: {waited:?}"
+            );
+            guard.unlock().await.expect("held");
+        }
+    });
+}

@@ -126,7 +126,7 @@ fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password()
         "redis://h:/1",
         "redis://h/",
         "redis://[::1]:1/255",
-        "redis://u@h?",
+        "redis://u:p@h?",
         "redis://h/1\n",
     ] {
         made(Settings::from_url(url, None, TIMEOUT, true));
@@ -166,7 +166,6 @@ fn every_form_of_an_address_means_what_it_says() {
         ("valkey://h:1/", "server h:1 None - -"),
         ("redis://h:1/0", "server h:1 Some(0) - -"),
         ("redis://[::1]/255", "server [::1]:6379 Some(255) - -"),
-        ("redis://u@h", "server h:6379 None u: -"),
         ("redis://:p@h", "server h:6379 None :p -"),
         ("redis://u:p%2f%25@h:1/7", "server h:1 Some(7) u:p/% -"),
         ("redis-cluster://h", "cluster h:6379 None - -"),
@@ -205,7 +204,7 @@ fn every_form_of_an_address_means_what_it_says() {
         ("redis+unix://u:p@/a%20b%25%3F?", "server /a b%? None u:p -"),
         #[cfg(unix)]
         (
-            "redis+unix://u:p@any/user@7/%2e/r",
+            "redis+unix://u:p@localhost/user@7/%2e/r",
             "server /user@7/./r None u:p -",
         ),
     ];
@@ -248,6 +247,8 @@ fn parameters_that_are_unknown_wrong_missing_or_there_twice_are_named_without_th
         ("redis://h?d%62=hidden", "unknown parameter; ", one),
         ("redis://h?hidden%20=1", "unknown parameter; ", one),
         ("redis://u:hidden@h#hidden", "a `#` is written as %23", one),
+        ("redis://u@h", "a user without a password", one),
+        ("redis://u:@h", "a user without a password", one),
         (
             "redis://6379:hidden@h?x@hidden",
             "written percent-encoded",
