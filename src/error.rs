@@ -2,6 +2,7 @@
 //! it is `None`.
 
 mod cause;
+mod kind;
 mod operation;
 mod refusal;
 mod refused;

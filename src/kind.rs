@@ -1,9 +1,6 @@
 //! The kinds of locks, as data: what each does differently is read here.
 
 use std::fmt;
-use std::str::FromStr;
-
-use crate::error::Error;
 
 /// A kind of lock. Every kind has the same methods; see
 /// [`lock_of`](crate::LockClient::lock_of) for a kind that the program reads from its configuration.
@@ -37,7 +34,7 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    const ALL: [(Self, &str); 3] = [
+    pub(crate) const ALL: [(Self, &str); 3] = [
         (Self::Plain, "plain"),
         (Self::Spin, "spin"),
         (Self::String, "string"),
@@ -63,20 +60,5 @@ impl fmt::Display for LockKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = Self::ALL.iter().find(|(kind, _)| kind == self);
         f.write_str(named.map_or("", |(_, name)| name))
-    }
-}
-
-impl FromStr for LockKind {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let named = Self::ALL.iter().find(|(_, name)| *name == text);
-        named.map(|(kind, _)| *kind).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
-            Error::InvalidConfig {
-                what: "lock kind",
-                problem: format!("`{text}` is none of {}", names.join(", ")),
-            }
-        })
     }
 }

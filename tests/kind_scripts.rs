@@ -56,7 +56,7 @@ fn run(control: &mut Control, call: &Call) -> String {
     }
 }
 
-/// Runs a call in each state, once and once more: state, first answer, second answer, state after both.
+/// Runs a call in each state, twice: state, first answer, second answer, state after both.
 fn rows(call: &Call, table: [(State, &str, &str, &str); 4]) {
     let server = Server::start();
     let control = &mut server.control();

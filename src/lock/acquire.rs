@@ -11,11 +11,13 @@ use super::Lock;
 use crate::core::{HeldBy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
+use crate::kind::LockKind;
 use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
+use crate::redis::Backoff;
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
-use crate::shared::{Taken, check_lease};
+use crate::shared::{Shared, Taken, check_lease};
 use crate::wait::Subscription;
 use crate::wire::LockName;
 
@@ -179,8 +181,7 @@ pub(crate) async fn acquire(
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
     let mut waiter = Waiter::new(entry, owner, *terms, wait);
-    let mut subscription: Option<Box<Subscription>> = None;
-    let mut pauses = None;
+    let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut course.confirming {
@@ -199,7 +200,7 @@ pub(crate) async fn acquire(
             None => return Ok(Err(waiter.found())),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-        let seen = subscription.as_deref().map_or(0, Subscription::version);
+        let seen = waking.version();
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
             permit.attempt(owner, course).await?
@@ -220,34 +221,20 @@ pub(crate) async fn acquire(
                 left.into_iter().chain(most).min()
             }
         };
-        let watchdog_timeout = shared.watchdog_timeout();
-        let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
-        let at_most = lease_over.min(watchdog_timeout);
-        let limit = |after| {
-            let again = Instant::now() + after;
-            deadline.map_or(again, |deadline| deadline.min(again))
-        };
-        match subscription.as_deref().filter(|found| !found.is_refused()) {
-            Some(listening) => {
-                let heard = listening.changed_since(seen);
-                waiter.until_retry(heard, limit(at_most)).await;
-            }
-            None if !entry.name.kind().announces() => {
-                let pauses = pauses.get_or_insert_with(|| {
-                    shared.totals.count(Total::Contended, 1);
-                    Box::new(shared.redis.pauses())
-                });
-                let silence = std::future::pending();
-                waiter
-                    .until_retry(silence, limit(at_most.min(pauses.next())))
-                    .await;
+        match waking.longest_wait(shared, entry.name.kind(), left) {
+            Some(longest) => {
+                let again = Instant::now() + longest;
+                let limit = deadline.map_or(again, |deadline| deadline.min(again));
+                waiter.until_retry(waking.listening(), seen, limit).await;
             }
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to no listener.
                 shared.totals.count(Total::Contended, 1);
                 match Box::pin(subscribe(entry, &waiter, deadline)).await? {
-                    Subscribed::Confirmed(confirmed) => subscription = Some(Box::new(confirmed)),
+                    Subscribed::Confirmed(confirmed) => {
+                        waking.subscription = Some(Box::new(confirmed));
+                    }
                     Subscribed::NotNeeded | Subscribed::TooLate => {}
                 }
             }
@@ -257,6 +244,47 @@ pub(crate) async fn acquire(
         if is_late && !waiter.is_given() {
             return Ok(Err(waiter.found()));
         }
+    }
+}
+
+/// By what a call that waits is woken.
+#[derive(Default)]
+struct Waking {
+    subscription: Option<Box<Subscription>>,
+    /// Instead of a subscription, if the kind of lock has no messages.
+    pauses: Option<Box<Backoff>>,
+}
+
+impl Waking {
+    fn version(&self) -> u64 {
+        let subscription = self.subscription.as_deref();
+        subscription.map_or(0, Subscription::version)
+    }
+
+    fn listening(&self) -> Option<&Subscription> {
+        let subscription = self.subscription.as_deref();
+        subscription.filter(|found| !found.is_refused())
+    }
+
+    /// How long to wait at most after an attempt that found the lock held for what is `left`. `None`: the call has to
+    /// subscribe first.
+    fn longest_wait(
+        &mut self,
+        shared: &Shared,
+        kind: LockKind,
+        left: Option<Duration>,
+    ) -> Option<Duration> {
+        let watchdog_timeout = shared.watchdog_timeout();
+        let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
+        let longest = lease_over.min(watchdog_timeout);
+        if kind.announces() {
+            return self.listening().map(|_| longest);
+        }
+        let pauses = self.pauses.get_or_insert_with(|| {
+            shared.totals.count(Total::Contended, 1);
+            Box::new(shared.redis.pauses())
+        });
+        Some(longest.min(pauses.next()))
     }
 }
 

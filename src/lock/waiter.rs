@@ -1,6 +1,5 @@
 //! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::owner::{Owner, next_own_id};
 use crate::redis::Backoff;
 use crate::runtime::event;
 use crate::shared::{LEASE_MAX, Shared};
+use crate::wait::Subscription;
 use crate::wire;
 
 /// A call that wants the lock; it leaves the queue when it is dropped.
@@ -127,18 +127,26 @@ impl Waiter {
         }
     }
 
-    /// Waits, after an attempt found the lock held, until another one makes sense: something was `heard` of the lock,
-    /// `limit` is reached, or this owner itself got or lost the lock.
-    pub(super) async fn until_retry(&mut self, heard: impl Future<Output = ()>, limit: Instant) {
+    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on the
+    /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
+    pub(super) async fn until_retry(
+        &mut self,
+        listening: Option<&Subscription>,
+        before: u64,
+        limit: Instant,
+    ) {
         let clock = &self.entry.shared().clock;
         let until = clock.time(limit);
         self.entry
             .step(|core, now, out| core.waits(now, self.id, until, out));
-        let mut heard = pin!(heard);
+        let heard = async || match listening {
+            Some(listening) => listening.changed_since(before).await,
+            None => std::future::pending().await,
+        };
         loop {
             tokio::select! {
                 biased;
-                () = heard.as_mut() => return,
+                () = heard() => return,
                 () = tokio::time::sleep_until(limit) => break,
                 () = self.notify.notified() => {
                     // Its own attempts are among what it is woken for; they are no news.

@@ -79,10 +79,10 @@ fn short(outcomes: &[Outcome]) -> String {
     let cpu = |scenario| ratio(scenario, jvm::NAME, sample::CPU);
     format!(
         "\
-Compared with {redisson} on one machine, this crate locks {} times as often per second with one task, {} times
-with 64 tasks and a lock each, and {} times with 16 tasks and one lock; holding locks takes {} times the CPU for
-10,000 locks, and {} times for 50,000. Compared with {RSLOCK}, which does less for each lock, it locks {} times
-as often with one task, and {} times with 64 tasks and a lock each.
+Compared with {redisson} on one machine, this crate runs {} times as many lock/unlock cycles per second with one
+task, {} times with 64 tasks and a lock each, and {} times with 16 tasks sharing one lock; holding 10,000 locks takes
+{} times the CPU, and holding 50,000 takes {} times. Compared with {RSLOCK}, which does less per lock, it runs
+{} times as many cycles with one task, and {} times with 64 tasks and a lock each.
 ",
         rate("solo", jvm::NAME),
         rate("spread64", jvm::NAME),
