@@ -11,7 +11,7 @@ use crate::client_handle::{ClientHandle, CloseReport};
 use crate::core::Total;
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
-use crate::lock::Lock;
+use crate::lock::{FencedLock, Lock};
 use crate::owner::Owner;
 use crate::redis::{ConnectionFence, Limit};
 use crate::script::unsent;
@@ -65,6 +65,22 @@ impl LockClient {
         self.lock_of(LockKind::Plain, name)
     }
 
+    /// A fenced lock by its name: Redisson's `getFencedLock`, a plain lock whose holders have a token.
+    ///
+    /// The token is the key `redisson_lock_token:{name}`, which has no expiry and is not to be deleted.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.fenced_lock("ledger").lock().await?;
+    /// println!("{}", guard.token());
+    /// # guard.unlock().await }
+    /// ```
+    pub fn fenced_lock(&self, name: impl Into<String>) -> FencedLock {
+        Lock::new(Arc::clone(&self.handle), LockKind::Fenced, name.into())
+    }
+
     /// A spin lock by its name: Redisson's `getSpinLock`, the hash of a plain lock without messages.
     ///
     /// Callers that wait try again after pauses of 1 to 128 ms, one caller of each client at a time. It needs no
@@ -102,7 +118,7 @@ impl LockClient {
         self.lock_of(LockKind::String, name)
     }
 
-    /// A lock of this kind, for programs that read the kind from their configuration.
+    /// A lock of this kind, without tokens in its type, for programs that read the kind from their configuration.
     ///
     /// # Examples
     ///

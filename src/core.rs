@@ -54,7 +54,7 @@ pub use renewal::RenewalRequest;
 pub use values::Visitor;
 pub use values::{
     Counts, Effects, Ending, Event, Generation, HandOff, HeldBy, HoldId, Life, LossReason, OpId,
-    Rules, ThreadId, Time, Total, Unlocked, WaiterId,
+    Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
 
 use op::Attempt;

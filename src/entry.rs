@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
     Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Terms, ThreadId, Time,
-    Unlocked, WaiterId,
+    Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -330,14 +330,15 @@ impl Entry {
         });
     }
 
-    /// A step that may begin a hold. Its status is there before anything can end it.
+    /// A step that may begin a hold, with a token unless it was handed over. Its status is there before anything can end it.
     pub(crate) fn step_to_hold<E>(
         self: &Arc<Self>,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<HoldId, E>,
+        token: Option<Token>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<(HoldId, Option<Token>), E>,
     ) -> Result<(HoldId, Arc<HoldStatus>), E> {
         self.step_with(|state, now, out| {
-            run(&mut state.core, now, out).map(|hold| {
-                let status = Arc::<HoldStatus>::default();
+            run(&mut state.core, now, out).map(|(hold, handed_over)| {
+                let status = Arc::new(HoldStatus::new(token.or(handed_over)));
                 state.holds.insert(hold, Arc::clone(&status));
                 (hold, status)
             })

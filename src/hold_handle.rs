@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use std::time::Instant;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time};
+use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time, Token};
 use crate::entry::Entry;
+use crate::kind::{Fenced, Unfenced};
 use crate::owner::Owner;
 use crate::shared::HoldStatus;
 
@@ -125,6 +127,11 @@ impl Hold {
             .read(|core, now| (core.snapshot(now, self.owner.id(), self.id), now))
     }
 
+    /// Of a hold of a fenced lock: others have none.
+    pub(crate) fn token(&self) -> u64 {
+        self.status.token().map_or(0, Token::number)
+    }
+
     pub(crate) fn again(&self) -> Self {
         Self {
             entry: Arc::clone(&self.entry),
@@ -158,11 +165,33 @@ impl fmt::Debug for Hold {
 /// }).await
 /// # }
 /// ```
-pub struct HoldHandle {
+pub struct HoldHandle<K = Unfenced> {
     pub(crate) hold: Hold,
+    marker: PhantomData<fn() -> K>,
 }
 
-impl HoldHandle {
+impl HoldHandle<Fenced> {
+    /// The token of the hold: larger than those of all holders before, in Rust or Java, and the same for all holds of
+    /// this owner. See [`FencedLock`](crate::FencedLock) for what a resource does with it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::FencedGuard) { println!("{}", guard.token()) }
+    /// ```
+    pub fn token(&self) -> u64 {
+        self.hold.token()
+    }
+}
+
+impl<K> HoldHandle<K> {
+    pub(crate) fn of(hold: Hold) -> Self {
+        Self {
+            hold,
+            marker: PhantomData,
+        }
+    }
+
     /// Another handle of the same hold, to be sent elsewhere.
     ///
     /// # Examples
@@ -175,9 +204,7 @@ impl HoldHandle {
     /// ```
     #[must_use]
     pub fn handle(&self) -> Self {
-        Self {
-            hold: self.hold.again(),
-        }
+        Self::of(self.hold.again())
     }
 
     /// Resolves when the hold is lost, with the reason; never after a normal unlock.
@@ -229,7 +256,7 @@ impl HoldHandle {
     }
 }
 
-impl Deref for HoldHandle {
+impl<K> Deref for HoldHandle<K> {
     type Target = Hold;
 
     fn deref(&self) -> &Hold {
@@ -237,7 +264,7 @@ impl Deref for HoldHandle {
     }
 }
 
-impl fmt::Debug for HoldHandle {
+impl<K> fmt::Debug for HoldHandle<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.hold.fmt(f)
     }

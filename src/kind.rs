@@ -29,25 +29,34 @@ pub enum LockKind {
     Plain,
     /// Redisson's `getSpinLock`: the hash of a plain lock without messages.
     Spin,
+    /// Redisson's `getFencedLock`: a plain lock whose holder has a token, a number larger than those of all holders
+    /// before.
+    Fenced,
     /// A string with an expiry, as `SET NX PX` writes it: the lock of redis-py, redsync and many programs.
     String,
 }
 
 impl LockKind {
-    pub(crate) const ALL: [(Self, &str); 3] = [
+    pub(crate) const ALL: [(Self, &str); 4] = [
         (Self::Plain, "plain"),
         (Self::Spin, "spin"),
+        (Self::Fenced, "fenced"),
         (Self::String, "string"),
     ];
 
     /// Whether a release is announced on a channel, to which callers that wait subscribe. Otherwise they pause.
     pub(crate) const fn announces(self) -> bool {
-        matches!(self, Self::Plain)
+        matches!(self, Self::Plain | Self::Fenced)
     }
 
     /// Whether an owner may hold it several times.
     pub(crate) const fn is_reentrant(self) -> bool {
         !matches!(self, Self::String)
+    }
+
+    /// Whether a holder has a token.
+    pub(crate) const fn has_token(self) -> bool {
+        matches!(self, Self::Fenced)
     }
 
     /// Whether each acquisition has a value of its own in Redis, and not that of its owner.
@@ -62,3 +71,11 @@ impl fmt::Display for LockKind {
         f.write_str(named.map_or("", |(_, name)| name))
     }
 }
+
+/// The marker of locks whose holders have no token.
+#[derive(Debug)]
+pub enum Unfenced {}
+
+/// The marker of locks whose holders have a token: see [`FencedLock`](crate::FencedLock).
+#[derive(Debug)]
+pub enum Fenced {}

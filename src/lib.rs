@@ -110,8 +110,8 @@ pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
-pub use kind::LockKind;
-pub use lock::{Holder, Lock, LockGuard, TryLock};
+pub use kind::{Fenced, LockKind, Unfenced};
+pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, TryLock};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]

@@ -11,6 +11,7 @@ mod subscribe;
 mod waiter;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
@@ -20,13 +21,13 @@ use tokio::time::Instant;
 use crate::client_handle::ClientHandle;
 use crate::core::HeldBy;
 use crate::error::Error;
-use crate::kind::LockKind;
+use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::measure::Class;
 use crate::owner::Owner;
 use crate::redis::Wanted;
 use crate::wire::LockName;
 
-pub use guard::LockGuard;
+pub use guard::{FencedGuard, LockGuard};
 pub use inspect::Holder;
 use release::OpenHold;
 pub(crate) use waiter::{Wait, sleep_until};
@@ -52,8 +53,7 @@ pub(crate) use waiter::{Wait, sleep_until};
 /// outer.unlock().await
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct Lock {
+pub struct Lock<K = Unfenced> {
     client: Arc<ClientHandle>,
     kind: LockKind,
     given: Arc<str>,
@@ -66,9 +66,44 @@ pub struct Lock {
     replicas: Option<Wanted>,
     reentrant: bool,
     class: Class,
+    marker: PhantomData<fn() -> K>,
 }
 
-impl Lock {
+/// A [`Lock`] whose holders have a [token](HoldHandle::token), as Redisson's `RFencedLock`.
+///
+/// An owner has the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or Java.
+/// A resource that stores the largest token which it has seen, *and its owner*, can refuse a holder that lost the
+/// lock without knowing it: it accepts a larger token, or the same one from the same owner.
+///
+/// The owner matters because Redis may lose writes: after a failover without replication, or a flush, two holders
+/// may have the same token.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn write(row: &str, token: u64) -> Result<(), redisson_lock::Error> { Ok(()) }
+/// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+/// let guard = client.fenced_lock("ledger").lock().await?;
+/// write("row", guard.token()).await?;
+/// guard.unlock().await
+/// # }
+/// ```
+pub type FencedLock = Lock<Fenced>;
+
+impl<K> Clone for Lock<K> {
+    fn clone(&self) -> Self {
+        self.again()
+    }
+}
+
+/// For code that takes locks of every kind.
+impl From<FencedLock> for Lock {
+    fn from(lock: FencedLock) -> Self {
+        lock.again()
+    }
+}
+
+impl<K> Lock<K> {
     pub(crate) fn new(client: Arc<ClientHandle>, kind: LockKind, name: String) -> Self {
         let config = &client.shared().config;
         let valid = client.shared().lock_name(kind, &name).ok();
@@ -85,6 +120,24 @@ impl Lock {
             lease: None,
             owner: None,
             class: Class::DEFAULT,
+            marker: PhantomData,
+        }
+    }
+
+    fn again<M>(&self) -> Lock<M> {
+        Lock {
+            client: Arc::clone(&self.client),
+            kind: self.kind,
+            given: Arc::clone(&self.given),
+            name: self.name.clone(),
+            lease: self.lease,
+            max_hold: self.max_hold,
+            owner: self.owner.clone(),
+            retry_for: self.retry_for,
+            replicas: self.replicas,
+            reentrant: self.reentrant,
+            class: self.class,
+            marker: PhantomData,
         }
     }
 
@@ -279,7 +332,7 @@ impl Lock {
     /// guard.unlock().await
     /// # }
     /// ```
-    pub async fn lock(&self) -> Result<LockGuard, Error> {
+    pub async fn lock(&self) -> Result<LockGuard<K>, Error> {
         // Without a deadline the loop only ends with a hold or an error.
         self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
     }
@@ -307,7 +360,7 @@ impl Lock {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+    pub async fn try_lock(&self) -> Result<Option<LockGuard<K>>, Error> {
         self.acquire(Wait::Never).await
     }
 
@@ -334,7 +387,7 @@ impl Lock {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn try_lock_or_holder(&self) -> Result<TryLock, Error> {
+    pub async fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         Ok(match self.acquire_or_find(Wait::Never).await? {
             Ok(guard) => TryLock::Acquired(guard),
             Err(Some(holder)) => TryLock::Busy {
@@ -372,7 +425,7 @@ impl Lock {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard<K>>, Error> {
         self.acquire(Wait::of(wait)).await
     }
 
@@ -395,7 +448,10 @@ impl Lock {
     /// let guard = client.lock("stock:42").try_lock_until(deadline).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<LockGuard>, Error> {
+    pub async fn try_lock_until(
+        &self,
+        deadline: StdInstant,
+    ) -> Result<Option<LockGuard<K>>, Error> {
         let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
         self.acquire(Wait::of(left)).await
     }
@@ -440,7 +496,7 @@ impl Lock {
     }
 }
 
-impl fmt::Debug for Lock {
+impl<K> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("name", &self.given)

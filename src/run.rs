@@ -13,7 +13,7 @@ use crate::hold_handle::{HoldHandle, HoldState};
 use crate::lock::{Lock, LockGuard, Wait, sleep_until};
 use crate::runtime::{in_span, span};
 
-impl Lock {
+impl<K> Lock<K> {
     /// Runs `body` with the lock held, and drops it if the lock is lost.
     ///
     /// The body's value is returned if the lock was still held at its end: a failed unlock does not
@@ -40,7 +40,7 @@ impl Lock {
     pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Fut,
+        F: FnOnce(HoldHandle<K>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         section(self.lock().await?, body).await
@@ -70,7 +70,7 @@ impl Lock {
     pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Fut,
+        F: FnOnce(HoldHandle<K>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         match self.try_lock().await? {
@@ -103,7 +103,7 @@ impl Lock {
     pub async fn try_run_for<T, E, F, Fut>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(HoldHandle) -> Fut,
+        F: FnOnce(HoldHandle<K>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         match self.try_lock_for(wait).await? {
@@ -148,7 +148,7 @@ impl Lock {
     pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnMut(HoldHandle) -> Fut,
+        F: FnMut(HoldHandle<K>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         loop {
@@ -173,7 +173,7 @@ impl Lock {
 }
 
 /// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
-async fn at_risk(handle: HoldHandle) {
+async fn at_risk<K>(handle: HoldHandle<K>) {
     let watching = async {
         let mut lost = pin!(handle.lost());
         while handle.state() == HoldState::Held {
@@ -196,10 +196,10 @@ async fn at_risk(handle: HoldHandle) {
 }
 
 /// Runs the body with the hold, and releases it.
-async fn section<T, E, F, Fut>(guard: LockGuard, body: F) -> Result<T, E>
+async fn section<K, T, E, F, Fut>(guard: LockGuard<K>, body: F) -> Result<T, E>
 where
     E: From<Error>,
-    F: FnOnce(HoldHandle) -> Fut,
+    F: FnOnce(HoldHandle<K>) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
     let (ended, released) = guard.run(body).await?;

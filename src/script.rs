@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::core::{LossReason, RenewalAsk};
+use crate::core::{LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
 use crate::redis::{Arg, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
@@ -45,6 +45,8 @@ scripts! {
     FORCE_UNLOCK = "force_unlock";
     INSPECT = "inspect";
     TOUCH = "touch";
+    FENCED_ACQUIRE = "fenced/acquire";
+    FENCED_PASS = "fenced/pass";
     STRING_ACQUIRE = "string/acquire";
     STRING_RELEASE = "string/release";
     STRING_PASS = "string/pass";
@@ -76,6 +78,16 @@ static OF_HASHES: Scripts = Scripts {
     touch: &TOUCH,
 };
 
+static OF_FENCED_HASHES: Scripts = Scripts {
+    acquire: &FENCED_ACQUIRE,
+    release: &RELEASE,
+    pass: &FENCED_PASS,
+    renew: &RENEW,
+    force_unlock: &FORCE_UNLOCK,
+    inspect: &INSPECT,
+    touch: &TOUCH,
+};
+
 static OF_STRINGS: Scripts = Scripts {
     acquire: &STRING_ACQUIRE,
     release: &STRING_RELEASE,
@@ -90,6 +102,7 @@ impl Scripts {
     fn of(kind: LockKind) -> &'static Self {
         match kind {
             LockKind::Plain | LockKind::Spin => &OF_HASHES,
+            LockKind::Fenced => &OF_FENCED_HASHES,
             LockKind::String => &OF_STRINGS,
         }
     }
@@ -114,10 +127,17 @@ pub(crate) fn renewed_by(kind: LockKind) -> &'static str {
     Scripts::of(kind).renew.name
 }
 
+/// The keys of a script that takes a lock, or hands it over.
+fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
+    let keys = [Some(name.key()), name.token()];
+    keys.into_iter().flatten().map(Arc::clone).collect()
+}
+
 /// What `acquire.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    Taken,
+    /// With the token, if the kind has one.
+    Taken(Option<Token>),
     /// The outer hold is gone, so there was nothing to nest in.
     Lost,
     Busy {
@@ -127,6 +147,8 @@ pub(crate) enum Acquired {
         holder: String,
     },
     NotALock(String),
+    /// What the key of the token has instead.
+    NoToken(String),
 }
 
 pub(crate) fn acquire(
@@ -137,14 +159,16 @@ pub(crate) fn acquire(
 ) -> Call<Acquired> {
     Call {
         script: Scripts::of(name.kind()).acquire,
-        keys: smallvec![Arc::clone(name.key())],
+        keys: keys(name),
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
         decode: |reply, _| match reply {
-            Reply::Number(1) => Some(Acquired::Taken),
+            Reply::Number(1) => Some(Acquired::Taken(None)),
+            Reply::Text(token) => Some(Acquired::Taken(Some(token.parse().ok()?))),
             Reply::Number(0) => Some(Acquired::Lost),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
+                [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
                 [Reply::Number(left), holder] => {
                     let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
                     Some(Acquired::Busy {
@@ -166,6 +190,8 @@ pub(crate) enum Released {
     Done {
         /// How many connections have heard that the lock is free; 0 for a pass.
         receivers: u32,
+        /// Of the receiver of a pass, if the kind has one.
+        token: Option<Token>,
     },
     /// There is no lock any more.
     Gone,
@@ -173,6 +199,8 @@ pub(crate) enum Released {
     Taken,
     /// The key has something else than a lock.
     NotALock,
+    /// The receiver of a pass can have no token: nothing was moved.
+    NoToken,
 }
 
 pub(crate) fn release(
@@ -208,7 +236,7 @@ pub(crate) fn pass(
 ) -> Call<Released> {
     Call {
         script: Scripts::of(name.kind()).pass,
-        keys: smallvec![Arc::clone(name.key())],
+        keys: keys(name),
         args: announced_by(
             name,
             announce,
@@ -223,9 +251,16 @@ fn released(reply: &Reply) -> Option<Released> {
     match reply {
         Reply::Number(-1) => Some(Released::Taken),
         Reply::Number(0) => Some(Released::Gone),
+        Reply::Number(-4) => Some(Released::NoToken),
         Reply::Number(done) => {
             let receivers = u32::try_from(*done - 1).ok()?;
-            Some(Released::Done { receivers })
+            let token = None;
+            Some(Released::Done { receivers, token })
+        }
+        Reply::Text(token) => {
+            let token = Some(token.parse().ok()?);
+            let receivers = 0;
+            Some(Released::Done { receivers, token })
         }
         _ => None,
     }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Ending, HoldId, Life, Rules, Total};
+use crate::core::{Counts, Ending, HoldId, Life, Rules, Token, Total};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, Wanted, slot_of};
@@ -95,8 +95,12 @@ impl Shared {
     /// The name of a lock in its three forms.
     pub(crate) fn lock_name(&self, kind: LockKind, given: &str) -> Result<LockName, Error> {
         let name = LockName::new(kind, &self.config.key_prefix, given)?;
-        let listens = kind.announces() && self.redis.is_cluster();
-        if listens && slot_of(name.key()) != slot_of(name.channel()) {
+        let beside = [
+            Some(name.channel()).filter(|_| kind.announces()),
+            name.token(),
+        ];
+        let is_elsewhere = |other: &Arc<str>| slot_of(other) != slot_of(name.key());
+        if self.redis.is_cluster() && beside.into_iter().flatten().any(is_elsewhere) {
             return Err(Error::InvalidName {
                 name: shorten(given),
                 problem: "in a cluster its key and its unlock channel would be in different slots; use braces in pairs \
@@ -291,12 +295,25 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 /// What a hold and its guard share: whether and how the hold has ended. It ends once.
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
+    token: Option<Token>,
     ending: OnceLock<Ending>,
     /// Made for the first who waits for the end: hardly any call does.
     ended: OnceLock<CancellationToken>,
 }
 
 impl HoldStatus {
+    pub(crate) fn new(token: Option<Token>) -> Self {
+        Self {
+            token,
+            ..Self::default()
+        }
+    }
+
+    /// What its fenced lock has given to the hold.
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.token
+    }
+
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending.get().copied()
     }

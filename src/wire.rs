@@ -15,6 +15,8 @@ pub(crate) struct LockName {
     given: Arc<str>,
     key: Arc<str>,
     channel: Arc<str>,
+    /// The key of the token, if the kind has one.
+    token: Option<Arc<str>>,
 }
 
 impl LockName {
@@ -37,6 +39,8 @@ impl LockName {
         }
         let given: Arc<str> = given.into();
         let channel = channel(&key).into();
+        let token = || braced("redisson_lock_token", &key).into();
+        let token = kind.has_token().then(token);
         let key = if prefix.is_empty() {
             Arc::clone(&given)
         } else {
@@ -47,6 +51,7 @@ impl LockName {
             given,
             key,
             channel,
+            token,
         })
     }
 
@@ -62,6 +67,10 @@ impl LockName {
     /// The key of the lock hash.
     pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
+    }
+
+    pub(crate) fn token(&self) -> Option<&Arc<str>> {
+        self.token.as_ref()
     }
 
     /// The channel on which the last unlock is announced.
@@ -130,12 +139,15 @@ pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
         .is_some_and(|rest| rest.starts_with(':'))
 }
 
-/// Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.
+/// The channel of a key. Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.
 pub(crate) fn channel(key: &str) -> String {
-    if key.contains('{') {
-        format!("redisson_lock__channel:{key}")
-    } else {
-        format!("redisson_lock__channel:{{{key}}}")
+    braced("redisson_lock__channel", key)
+}
+
+fn braced(prefix: &str, key: &str) -> String {
+    match key.contains('{') {
+        true => format!("{prefix}:{key}"),
+        false => format!("{prefix}:{{{key}}}"),
     }
 }
 

@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
 use test_support::{Control, Monitor, TestServer, eventually, ms, tokio, within};
 
-const KINDS: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::String];
+const KINDS: [LockKind; 4] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::String,
+];
 
 /// Those that an owner may hold several times.
-const NESTED: [LockKind; 2] = [LockKind::Plain, LockKind::Spin];
+const NESTED: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::Fenced];
 
 /// Who has the lock in Redis.
 fn holder(control: &mut Control, key: &str) -> Option<String> {
@@ -48,7 +53,7 @@ impl Two {
     }
 
     fn locks(&self, kind: LockKind) -> (Lock, Lock, String) {
-        let name = format!("lock of {kind}");
+        let name = format!("lock-of-{kind}");
         let lock = |client: &LockClient| client.lock_of(kind, name.clone());
         (lock(&self.one), lock(&self.other), name)
     }
@@ -255,7 +260,7 @@ async fn the_watchdog_renews_each_kind_and_a_fixed_lease_is_extended() {
     // Locks of several kinds fall due together: each batch has one kind of keys.
     for kind in KINDS {
         for nth in 0..3 {
-            let lock = client.lock_of(kind, format!("{kind} {nth}"));
+            let lock = client.lock_of(kind, format!("{kind}-{nth}"));
             guards.push(lock.lock().await.expect("free"));
         }
     }
@@ -512,4 +517,105 @@ async fn kinds_are_read_from_text_and_a_wrong_one_is_named() {
         text.contains("`strings`") && text.contains("plain, spin"),
         "{text}"
     );
+}
+
+const TOKEN: &str = "redisson_lock_token:{f}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_holder_of_a_fenced_lock_has_a_larger_token_also_when_it_is_handed_over() {
+    let two = Two::new().await;
+    let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..16 {
+        let client = if nth % 2 == 0 { &two.one } else { &two.other };
+        let (lock, tokens) = (client.fenced_lock("f"), Arc::clone(&tokens));
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                let guard = lock.lock().await.expect("free in the end");
+                let nested = lock.lock().await.expect("nested");
+                assert_eq!(nested.token(), guard.token(), "of one owner");
+                tokens.lock().expect("unpoisoned").push(guard.token());
+                nested.unlock().await.expect("held");
+                guard.unlock().await.expect("held");
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("no panic");
+    }
+    let tokens = tokens.lock().expect("unpoisoned").clone();
+    assert_eq!(tokens.len(), 320);
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    let passes = two.one.stats().passes_total + two.other.stats().passes_total;
+    assert!(passes > 100, "{passes}");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_token_is_exact_has_no_expiry_and_is_the_one_of_the_plain_locks_hash() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = client.fenced_lock("f");
+    control.run(&["SET", TOKEN, "9007199254740993", "PX", "60000"]);
+    let guard = lock.lock().await.expect("free");
+    assert_eq!(guard.token(), 9_007_199_254_740_994);
+    assert_eq!(guard.handle().token(), guard.token());
+    assert_eq!(control.pttl(TOKEN), -1, "no expiry");
+    let plain = server.client().await;
+    assert!(is_busy(&plain.lock("f")).await, "one hash");
+    // A lock that lost its key has another holder, and a larger token.
+    control.run(&["DEL", "f"]);
+    let next = server.client().await;
+    let later = next.fenced_lock("f").lock().await.expect("free");
+    assert!(later.token() > guard.token());
+    drop(guard);
+    later.unlock().await.expect("held");
+    let lock = next.fenced_lock("f");
+    let ran = lock.run(async |held| Ok::<_, Error>(held.token())).await;
+    assert_eq!(ran.expect("it ran"), 9_007_199_254_740_996);
+    let as_plain: Lock = next.fenced_lock("f").into();
+    assert_eq!(as_plain.kind(), LockKind::Fenced);
+    server.finish([client, plain, next]).await;
+}
+
+#[tokio::test]
+async fn a_lock_without_a_usable_token_is_not_taken_and_the_error_names_its_key() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = client.fenced_lock("f");
+    let refused = async |lock: &redisson_lock::FencedLock| match lock.try_lock().await {
+        Err(Error::NotALock { key, .. }) => assert_eq!(key, TOKEN),
+        other => panic!("{other:?}"),
+    };
+    for token in ["many", "-5", "9223372036854775807"] {
+        control.run(&["SET", TOKEN, token]);
+        refused(&lock).await;
+        assert_eq!(control.run(&["EXISTS", "f"]), "0", "{token}");
+    }
+    control.run(&["DEL", TOKEN]);
+    control.run(&["LPUSH", TOKEN, "1"]);
+    refused(&lock).await;
+    control.run(&["DEL", TOKEN]);
+    // The token of a hold is deleted: a nested call is refused, and the hold stays.
+    let guard = lock.lock().await.expect("free");
+    control.run(&["DEL", TOKEN]);
+    refused(&lock).await;
+    eventually("the count is what the guard holds", ms(2_000), || {
+        control.count("f") == 1
+    })
+    .await;
+    assert_eq!(guard.state(), HoldState::Held);
+    // It is released instead of being handed over to a call that could have no token.
+    control.run(&["SET", TOKEN, "many"]);
+    let owner = client.owner();
+    let waiting = lock.owned_by(&owner);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    eventually("it queues", ms(2_000), || client.stats().waiting == 1).await;
+    guard.unlock().await.expect("held");
+    let waited = waiting.await.expect("no panic");
+    assert!(matches!(waited, Err(Error::NotALock { .. })), "{waited:?}");
+    assert_eq!(control.run(&["EXISTS", "f"]), "0");
+    server.finish([client]).await;
 }

@@ -12,7 +12,7 @@ use crate::builder::LockClientBuilder;
 use crate::client::ClientStats;
 use crate::client_handle::CloseReport;
 use crate::error::Error;
-use crate::kind::LockKind;
+use crate::kind::{Fenced, LockKind};
 use crate::owner::Owner;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
@@ -90,6 +90,12 @@ impl LockClient {
     /// A lock by its name; see the async [`lock`](crate::LockClient::lock).
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Plain, name)
+    }
+
+    /// A fenced lock; see the async [`fenced_lock`](crate::LockClient::fenced_lock).
+    pub fn fenced_lock(&self, name: impl Into<String>) -> Lock<Fenced> {
+        let lock = self.running.client.fenced_lock(name);
+        Lock::new(lock, Arc::clone(&self.running))
     }
 
     /// A spin lock; see the async [`spin_lock`](crate::LockClient::spin_lock).

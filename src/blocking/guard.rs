@@ -9,6 +9,7 @@ use super::own_runtime::Running;
 use crate::core::LossReason;
 use crate::error::Error;
 use crate::hold_handle::Hold;
+use crate::kind::{Fenced, Unfenced};
 use crate::lock::LockGuard as AsyncGuard;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
@@ -41,14 +42,21 @@ use crate::lock::LockGuard as AsyncGuard;
 /// # }
 /// ```
 #[must_use = "dropping a guard releases the lock at once"]
-pub struct LockGuard {
+pub struct LockGuard<K = Unfenced> {
     // Dropped in this order: the release is started before the last handle waits for it.
-    guard: AsyncGuard,
+    guard: AsyncGuard<K>,
     running: Arc<Running>,
 }
 
-impl LockGuard {
-    pub(super) fn new(guard: AsyncGuard, running: Arc<Running>) -> Self {
+impl LockGuard<Fenced> {
+    /// The token of the hold; see the async [`token`](crate::HoldHandle::token).
+    pub fn token(&self) -> u64 {
+        self.guard.token()
+    }
+}
+
+impl<K> LockGuard<K> {
+    pub(super) fn new(guard: AsyncGuard<K>, running: Arc<Running>) -> Self {
         Self { guard, running }
     }
 
@@ -95,7 +103,7 @@ impl LockGuard {
     }
 }
 
-impl Deref for LockGuard {
+impl<K> Deref for LockGuard<K> {
     type Target = Hold;
 
     fn deref(&self) -> &Hold {
@@ -103,7 +111,7 @@ impl Deref for LockGuard {
     }
 }
 
-impl fmt::Debug for LockGuard {
+impl<K> fmt::Debug for LockGuard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.guard.fmt(f)
     }

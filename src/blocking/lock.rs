@@ -8,7 +8,7 @@ use super::guard::LockGuard;
 use super::own_runtime::Running;
 use crate::error::Error;
 use crate::hold_handle::{Hold, HoldState};
-use crate::kind::LockKind;
+use crate::kind::{LockKind, Unfenced};
 use crate::lock::{Holder, Lock as AsyncLock, TryLock};
 use crate::owner::Owner;
 use crate::runtime::{InSpan, span};
@@ -30,16 +30,25 @@ use crate::runtime::{InSpan, span};
 /// outer.unlock()
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct Lock {
-    lock: AsyncLock,
+pub struct Lock<K = Unfenced> {
+    lock: AsyncLock<K>,
     /// Whether an owner was given; otherwise it is the calling thread's.
     has_owner: bool,
     running: Arc<Running>,
 }
 
-impl Lock {
-    pub(super) fn new(lock: AsyncLock, running: Arc<Running>) -> Self {
+impl<K> Clone for Lock<K> {
+    fn clone(&self) -> Self {
+        Self {
+            lock: self.lock.clone(),
+            has_owner: self.has_owner,
+            running: Arc::clone(&self.running),
+        }
+    }
+}
+
+impl<K> Lock<K> {
+    pub(super) fn new(lock: AsyncLock<K>, running: Arc<Running>) -> Self {
         Self {
             lock,
             has_owner: false,
@@ -113,28 +122,28 @@ impl Lock {
     }
 
     /// Acquires the lock, waiting while another owner holds it; see the async [`lock`](crate::Lock::lock).
-    pub fn lock(&self) -> Result<LockGuard, Error> {
+    pub fn lock(&self) -> Result<LockGuard<K>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.lock())?;
         Ok(self.guard(guard))
     }
 
     /// Acquires the lock if it is free now; see the async [`try_lock`](crate::Lock::try_lock).
-    pub fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+    pub fn try_lock(&self) -> Result<Option<LockGuard<K>>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires the lock, waiting at most this long; see the async [`try_lock_for`](crate::Lock::try_lock_for).
-    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard<K>>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires the lock, waiting until `deadline`; see the async [`try_lock_until`](crate::Lock::try_lock_until).
-    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>, Error> {
+    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard<K>>, Error> {
         let lock = self.of_caller();
         let guard = self.wait(lock.try_lock_until(deadline))?;
         Ok(guard.map(|guard| self.guard(guard)))
@@ -231,13 +240,13 @@ impl Lock {
 
     /// The same as [`try_lock`](Self::try_lock), with who holds the lock; see the async
     /// [`try_lock_or_holder`](crate::Lock::try_lock_or_holder).
-    pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard>, Error> {
+    pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         let taken = self.wait(self.of_caller().try_lock_or_holder())?;
         Ok(taken.map(|guard| self.guard(guard)))
     }
 
     /// The lock with the owner of this call.
-    fn of_caller(&self) -> AsyncLock {
+    fn of_caller(&self) -> AsyncLock<K> {
         if self.has_owner {
             return self.lock.clone();
         }
@@ -249,20 +258,20 @@ impl Lock {
         self.running.wait(call)
     }
 
-    fn guard(&self, guard: crate::lock::LockGuard) -> LockGuard {
+    fn guard(&self, guard: crate::lock::LockGuard<K>) -> LockGuard<K> {
         LockGuard::new(guard, Arc::clone(&self.running))
     }
 }
 
-impl fmt::Debug for Lock {
+impl<K> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lock.fmt(f)
     }
 }
 
 /// Runs the body with the hold, and releases it.
-fn section<T, E: From<Error>>(
-    guard: LockGuard,
+fn section<K, T, E: From<Error>>(
+    guard: LockGuard<K>,
     body: impl FnOnce(Hold) -> Result<T, E>,
 ) -> Result<T, E> {
     let span = span!("run", lock = %guard.name(), owner = %guard.owner());

@@ -10,12 +10,14 @@ use super::LockCore;
 use super::hold::local_deadline;
 #[cfg(feature = "test-util")]
 use super::op::UnderWay;
-use super::op::{Acquire, Attempt};
+use super::op::{Acquire, Attempt, Grant};
 #[cfg(feature = "test-util")]
 use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
-use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, WaiterId};
+use super::values::{
+    Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Token, Total, WaiterId,
+};
 
 /// What a call may do right now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -241,14 +243,14 @@ impl LockCore {
     }
 
     /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
-    /// a job undoes it.
+    /// a job undoes it. Returns the token too, if the lock was handed over with one.
     pub fn taken(
         &mut self,
         now: Time,
         permit: &Permit,
         sent_at: Time,
         out: &mut Effects,
-    ) -> Result<HoldId, Rejected> {
+    ) -> Result<(HoldId, Option<Token>), Rejected> {
         self.step(now, out, |core, out| {
             let (life, rules, terms) = (core.life, Arc::clone(&core.rules), permit.terms);
             // A job undoes what it took, or has done so.
@@ -283,6 +285,10 @@ impl LockCore {
                     own.generation = cx.ids.generation();
                     own.reentrant = terms.reentrant;
                 }
+                let token = match acquire.grant {
+                    Some(Grant::PickedUp { token }) => token,
+                    _ => None,
+                };
                 let hold = cx.ids.hold();
                 let Terms {
                     lease, replicas, ..
@@ -292,15 +298,15 @@ impl LockCore {
                     .add(hold, policy, sent_at, lease, replicas, &rules);
                 own.end_acquire(AfterAcquire::Counted, cx);
                 cx.out.count(Total::Acquired, 1);
-                Ok((hold, by_itself))
+                Ok((hold, token, by_itself))
             });
-            let (hold, by_itself) = taken.unwrap_or(Err(not_its_own))?;
+            let (hold, token, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whichever call took it, there is nothing left to go first for.
             core.stands_back_until = None;
             if by_itself {
                 core.row = None;
             }
-            Ok(hold)
+            Ok((hold, token))
         })
     }
 

@@ -22,7 +22,7 @@ use super::op::{Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, Row, Waiter};
 use super::release::ReleaseSend;
-use super::values::{Effects, Life, OpId, ThreadId, Time, Total, WaiterId};
+use super::values::{Effects, Life, OpId, ThreadId, Time, Token, Total, WaiterId};
 
 impl LockCore {
     /// A repetition of a pass says the same again.
@@ -105,7 +105,7 @@ impl LockCore {
     /// The receiver's part of the end of a pass.
     pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
         let limit = now + self.rules.command_timeout;
-        if let Passed::Moved { sent_at } = passed {
+        if let Passed::Moved { sent_at, .. } = passed {
             let row = self.row.get_or_insert(Row {
                 passes: 0,
                 since: sent_at,
@@ -121,7 +121,7 @@ impl LockCore {
         let waiter = acquire.waiter;
         let is_there = self.queue.get(waiter).is_some();
         self.change(now, pass.to, out, |own, cx| match passed {
-            Passed::Moved { sent_at } if is_there => own.give(sent_at, limit, cx),
+            Passed::Moved { sent_at, token } if is_there => own.give((sent_at, token), limit, cx),
             Passed::Moved { .. } => own.end_acquire(AfterAcquire::Unwanted, cx),
             Passed::Unknown => own.end_acquire(AfterAcquire::Unknown, cx),
             Passed::NotExecuted => own.end_acquire(AfterAcquire::NotExecuted, cx),
@@ -193,7 +193,7 @@ impl OwnerState {
     }
 
     /// The field is this owner's. Its call has until `limit` to pick the lock up.
-    fn give(&mut self, sent_at: Time, limit: Time, cx: &mut Context<'_>) {
+    fn give(&mut self, (sent_at, token): (Time, Option<Token>), limit: Time, cx: &mut Context<'_>) {
         let Some(acquire) = self.op.acquire_mut() else {
             return;
         };
@@ -203,7 +203,11 @@ impl OwnerState {
         } else if acquire.then_release || until <= cx.now {
             self.end_acquire(AfterAcquire::Unwanted, cx);
         } else if let Some(grant) = &mut acquire.grant {
-            *grant = Grant::Given { sent_at, until };
+            *grant = Grant::Given {
+                sent_at,
+                until,
+                token,
+            };
             self.moved_at = cx.now;
             cx.out.count(Total::Passed, 1);
         }
@@ -220,7 +224,7 @@ impl OwnerState {
                 cx.out.wake(acquire.waiter);
                 self.end_acquire(AfterAcquire::NotExecuted, cx);
             }
-            Some(Grant::Forced | Grant::PickedUp) | None => {}
+            Some(Grant::Forced | Grant::PickedUp { .. }) | None => {}
         }
     }
 
@@ -229,11 +233,11 @@ impl OwnerState {
         let acquire = self.op.acquire_mut().filter(|own| own.waiter == id)?;
         match acquire.grant? {
             Grant::Awaited | Grant::Forced => Some(PickUp::Awaited),
-            Grant::Given { sent_at, .. } => {
-                acquire.grant = Some(Grant::PickedUp);
+            Grant::Given { sent_at, token, .. } => {
+                acquire.grant = Some(Grant::PickedUp { token });
                 Some(PickUp::Given(acquire.id, sent_at))
             }
-            Grant::PickedUp => None,
+            Grant::PickedUp { .. } => None,
         }
     }
 

@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use super::queue::Order;
-use super::values::{OpId, ThreadId, Time, WaiterId};
+use super::values::{OpId, ThreadId, Time, Token, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -78,8 +78,11 @@ pub(super) enum Grant {
     Given {
         sent_at: Time,
         until: Time,
+        token: Option<Token>,
     },
-    PickedUp,
+    PickedUp {
+        token: Option<Token>,
+    },
 }
 
 /// A release that is under way. One job sends it.
@@ -124,6 +127,7 @@ pub(super) enum Passed {
     /// The receiver has the field.
     Moved {
         sent_at: Time,
+        token: Option<Token>,
     },
     NotExecuted,
     Unknown,
@@ -204,7 +208,7 @@ impl Op {
         let acquire = self.acquire()?;
         match acquire.grant? {
             Grant::Given { until, .. } => Some((acquire.waiter, until)),
-            Grant::Awaited | Grant::Forced | Grant::PickedUp => None,
+            Grant::Awaited | Grant::Forced | Grant::PickedUp { .. } => None,
         }
     }
 
@@ -245,7 +249,7 @@ impl Op {
             Self::Acquire(acquire) => {
                 acquire.id.visit(visitor);
                 acquire.waiter.visit(visitor);
-                if let Some(Grant::Given { sent_at, until }) = &mut acquire.grant {
+                if let Some(Grant::Given { sent_at, until, .. }) = &mut acquire.grant {
                     visitor.time(sent_at);
                     visitor.time(until);
                 }
@@ -311,7 +315,7 @@ impl Op {
                 grant: grant.map(|grant| match grant {
                     Grant::Awaited | Grant::Forced => Granted::Awaited,
                     Grant::Given { .. } => Granted::Given,
-                    Grant::PickedUp => Granted::PickedUp,
+                    Grant::PickedUp { .. } => Granted::PickedUp,
                 }),
             },
             Self::Release(Release {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::LockCore;
 use super::op::{Op, Passed, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
-use super::values::{Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Total, Unlocked};
+use super::values::{
+    Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Token, Total, Unlocked,
+};
 
 /// What a release says when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,6 +28,8 @@ pub struct ReleaseAnswer {
     pub sent_at: Time,
     /// The message was heard by others than this client.
     pub others_listen: bool,
+    /// Of the receiver of a pass.
+    pub token: Option<Token>,
 }
 
 impl ReleaseAnswer {
@@ -34,6 +38,7 @@ impl ReleaseAnswer {
         match self.gone {
             None => Passed::Moved {
                 sent_at: self.sent_at,
+                token: self.token,
             },
             Some(_) => Passed::NotExecuted,
         }

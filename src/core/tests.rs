@@ -78,7 +78,8 @@ impl Fixture {
         let sent_at = self.now;
         let hold = self
             .step(|core, now, out| core.taken(now, &permit, sent_at, out))
-            .expect("wanted");
+            .expect("wanted")
+            .0;
         self.step(|core, now, out| core.leave(now, waiter, out));
         hold
     }
@@ -172,6 +173,7 @@ impl Fixture {
             gone,
             sent_at: self.now,
             others_listen: self.others_listen,
+            token: None,
         };
         self.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
     }

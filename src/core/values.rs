@@ -6,8 +6,9 @@
 //! hold ended, when a timer is due, what is under way.
 
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, ParseIntError};
 use std::ops::{Add, Sub};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,24 @@ pub struct OpId(pub(super) u64);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ids {
     last: u64,
+}
+
+/// A number that is larger than those of all holders before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl FromStr for Token {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
+    }
 }
 
 impl Ids {

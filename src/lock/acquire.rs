@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{HeldBy, LeaseKind, Permit, Rejected, Terms, Time, Total, Untaken};
+use crate::core::{HeldBy, LeaseKind, Permit, Rejected, Terms, Time, Token, Total, Untaken};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
@@ -27,8 +27,8 @@ use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::{Subscribed, subscribe};
 use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection};
 
-impl Lock {
-    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard>, Error> {
+impl<K> Lock<K> {
+    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
         Ok(self.acquire_or_find(wait).await?.ok())
     }
 
@@ -37,14 +37,14 @@ impl Lock {
     pub(crate) async fn try_lock_for_or_find(
         &self,
         wait: Duration,
-    ) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
+    ) -> Result<Result<LockGuard<K>, Option<Box<HeldBy>>>, Error> {
         self.acquire_or_find(Wait::of(wait)).await
     }
 
     pub(super) async fn acquire_or_find(
         &self,
         wait: Wait,
-    ) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
+    ) -> Result<Result<LockGuard<K>, Option<Box<HeldBy>>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
@@ -352,9 +352,9 @@ impl AcquirePermit {
                 Err(error) => return self.unanswered(owner, error),
             };
             match &answer.value {
-                Acquired::Taken => {
+                Acquired::Taken(token) => {
                     course.taken(&self.permit, answer.sent_at);
-                    let taken = self.taken(shared.clock.time(answer.sent_at))?;
+                    let taken = self.taken(shared.clock.time(answer.sent_at), *token)?;
                     return Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken));
                 }
                 Acquired::Lost => {
@@ -364,6 +364,12 @@ impl AcquirePermit {
                 Acquired::NotALock(found) => {
                     self.untaken(Untaken::NotExecuted);
                     return Err(Error::not_a_lock(entry.name.key(), found));
+                }
+                Acquired::NoToken(found) => {
+                    // The field may be there, if its token was deleted.
+                    self.untaken(Untaken::Unknown);
+                    let key = entry.name.token().unwrap_or(entry.name.key());
+                    return Err(Error::not_a_lock(key, found));
                 }
                 Acquired::Busy { holder, .. } if strays == 0 && is_stray_hold(&entry, holder) => {
                     strays += 1;
@@ -417,14 +423,16 @@ impl AcquirePermit {
         let mut permit = Self::new(Arc::clone(entry), permit);
         let sent = entry.shared().clock.instant(sent_at);
         course.taken(&permit.permit, sent);
-        permit.taken(sent_at)
+        permit.taken(sent_at, None)
     }
 
     /// A hold, unless the attempt was taken over from its call.
-    fn taken(&mut self, sent_at: Time) -> Result<Option<Taken>, Error> {
+    fn taken(&mut self, sent_at: Time, token: Option<Token>) -> Result<Option<Taken>, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold(|core, now, out| core.taken(now, permit, sent_at, out));
+        let taken = entry.step_to_hold(token, |core, now, out| {
+            core.taken(now, permit, sent_at, out)
+        });
         match taken {
             Ok(taken) => Ok(Some(taken)),
             Err(Rejected::TakenOver) => Ok(None),

@@ -15,7 +15,7 @@ use crate::error::{Error, Operation, RefusedKind};
 use crate::script::{self, Answer, CallError, Forced, Inspected};
 use crate::wire::LockName;
 
-impl Lock {
+impl<K> Lock<K> {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
     ///
     /// The loss is reported to the holder by its next renewal, within a third of its watchdog

@@ -12,6 +12,7 @@ use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Hold, HoldHandle, HoldState};
+use crate::kind::{Fenced, Unfenced};
 use crate::measure::{Class, Holding};
 use crate::owner::Owner;
 use crate::renewal::extend;
@@ -46,15 +47,18 @@ use crate::shared::Taken;
 /// # Ok(()) }
 /// ```
 #[must_use = "dropping a guard releases the lock at once"]
-pub struct LockGuard {
-    handle: HoldHandle,
+pub struct LockGuard<K = Unfenced> {
+    handle: HoldHandle<K>,
     open: OpenHold,
     measured: Holding,
     /// Keeps the client running.
     client: Arc<ClientHandle>,
 }
 
-impl LockGuard {
+/// The guard of a [`FencedLock`](crate::FencedLock).
+pub type FencedGuard = LockGuard<Fenced>;
+
+impl<K> LockGuard<K> {
     pub(crate) fn new(
         client: Arc<ClientHandle>,
         entry: Arc<Entry>,
@@ -71,7 +75,7 @@ impl LockGuard {
             status,
         };
         Self {
-            handle: HoldHandle { hold },
+            handle: HoldHandle::of(hold),
             open,
             measured,
             client,
@@ -104,9 +108,11 @@ impl LockGuard {
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         let Self {
-            handle: HoldHandle {
-                hold: Hold { entry, status, .. },
-            },
+            handle:
+                HoldHandle {
+                    hold: Hold { entry, status, .. },
+                    ..
+                },
             open,
             measured: _measured,
             client: _client,
@@ -124,7 +130,7 @@ impl LockGuard {
         body: F,
     ) -> Result<(Fut::Output, Result<(), Error>), Error>
     where
-        F: FnOnce(HoldHandle) -> Fut,
+        F: FnOnce(HoldHandle<K>) -> Fut,
         Fut: Future,
     {
         let name = Arc::clone(self.entry.name.given());
@@ -206,15 +212,15 @@ impl LockGuard {
     }
 }
 
-impl Deref for LockGuard {
-    type Target = HoldHandle;
+impl<K> Deref for LockGuard<K> {
+    type Target = HoldHandle<K>;
 
-    fn deref(&self) -> &HoldHandle {
+    fn deref(&self) -> &HoldHandle<K> {
         &self.handle
     }
 }
 
-impl fmt::Debug for LockGuard {
+impl<K> fmt::Debug for LockGuard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
             .field("lock", &self.entry.name.given())

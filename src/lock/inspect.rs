@@ -12,7 +12,7 @@ use crate::redis::Route;
 use crate::script::{self, Answer, Inspected};
 use crate::wire::LockName;
 
-impl Lock {
+impl<K> Lock<K> {
     /// Whether the lock is held, by any owner. Asks Redis.
     ///
     /// # Errors

@@ -161,6 +161,15 @@ async fn send(
             })
         };
         let error = match script::call(route, doing, retry, call).await {
+            // Nothing was moved: the lock is released instead.
+            Ok(Answer {
+                value: Released::NoToken,
+                ..
+            }) => {
+                entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
+                may_pass = false;
+                continue;
+            }
             Ok(answer) => {
                 if let Some(permission) = denied {
                     never_passes_again(shared, &permission);
@@ -176,6 +185,7 @@ async fn send(
                     gone: Some(LossReason::Changed),
                     sent_at: shared.clock.now(),
                     others_listen: false,
+                    token: None,
                 };
                 return Ok((answer, count));
             }
@@ -198,11 +208,18 @@ fn never_passes_again(shared: &Shared, permission: &str) {
 
 fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
     let (shared, channel) = (entry.shared(), entry.name.channel());
+    let mut token = None;
     let (gone, receivers) = match answer.value {
-        Released::Done { receivers } => (None, receivers),
+        Released::Done {
+            receivers,
+            token: received,
+        } => {
+            token = received;
+            (None, receivers)
+        }
         Released::Gone => (Some(LossReason::Gone), 0),
         Released::Taken => (Some(LossReason::Taken), 0),
-        Released::NotALock => (Some(LossReason::Changed), 0),
+        Released::NotALock | Released::NoToken => (Some(LossReason::Changed), 0),
     };
     // The registry of channels is asked only if a client listens. Of a cluster the server that answers does
     // not know who listens at the others, and without messages no server knows who waits.
@@ -213,6 +230,7 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
         gone,
         sent_at: shared.clock.time(answer.sent_at),
         others_listen,
+        token,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::redis::{Confirmer, Site, Wanted};
 use crate::script;
 use crate::shared::check_replicas;
 
-impl Lock {
+impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1
     /// to 8, have acknowledged it within `within`, 10 ms to the command timeout. Otherwise the lock is released,
     /// and the call tries again as after an attempt without an answer ([`retry_for`](Self::retry_for),
@@ -134,7 +134,7 @@ impl Confirming {
     /// that is nested into one which they have confirmed.
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
-    pub(super) async fn confirm(&mut self, guard: LockGuard) -> Result<LockGuard, Error> {
+    pub(super) async fn confirm<K>(&mut self, guard: LockGuard<K>) -> Result<LockGuard<K>, Error> {
         let (entry, owner, hold) = (Arc::clone(&guard.entry), guard.owner.id(), guard.id);
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));

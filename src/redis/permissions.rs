@@ -78,6 +78,7 @@ impl Route<'_> {
             lock,
             commands: Vec::new(),
             key: false,
+            token: false,
             channel: false,
         };
         asked.commands(questions).await?;
@@ -139,14 +140,25 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
             needs("+get", "GET", [key()]),
             needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
         ],
-        _ => vec![
-            needs("+hget", "HGET", field()),
-            needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
-            needs("+hdel", "HDEL", field()),
-            needs("+hlen", "HLEN", [key()]),
-            needs("+hkeys", "HKEYS", [key()]),
-            needs("+hexists", "HEXISTS", field()),
-        ],
+        kind => {
+            let mut needed = vec![
+                needs("+hget", "HGET", field()),
+                needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
+                needs("+hdel", "HDEL", field()),
+                needs("+hlen", "HLEN", [key()]),
+                needs("+hkeys", "HKEYS", [key()]),
+                needs("+hexists", "HEXISTS", field()),
+            ];
+            if let Some(token) = lock.token().filter(|_| kind.has_token()) {
+                // A number that is raised and not used does no harm.
+                needed.extend([
+                    needs("+get", "GET", [text(token)]),
+                    needs("+incr", "INCR", [text(token)]),
+                    needs("+persist", "PERSIST", [text(token)]),
+                ]);
+            }
+            needed
+        }
     };
     let of_all = [
         needs(
@@ -182,6 +194,7 @@ struct Asked<'a> {
     lock: &'a LockName,
     commands: Vec<&'static str>,
     key: bool,
+    token: bool,
     channel: bool,
 }
 
@@ -263,6 +276,9 @@ impl Asked<'_> {
         match (denied, permission) {
             // Not those of the lock.
             (Denied::Key, "+del") | (Denied::Channel, "+publish" | "+spublish") => {}
+            (Denied::Key, "+get" | "+incr" | "+persist") if self.lock.kind().has_token() => {
+                self.token = true;
+            }
             (Denied::Key, _) => self.key = true,
             (Denied::Channel, _) => self.channel = true,
             (_, permission) => {
@@ -286,11 +302,13 @@ impl Asked<'_> {
         let key = self
             .key
             .then(|| format!("~{}", pattern_of(self.lock.key())));
+        let token = self.lock.token().filter(|_| self.token);
+        let token = token.map(|token| format!("~{}", pattern_of(token)));
         let channel = self
             .channel
             .then(|| format!("&{}", pattern_of(self.lock.channel())));
         let commands = self.commands.into_iter().map(str::to_owned);
-        commands.chain(key).chain(channel).collect()
+        commands.chain(key).chain(token).chain(channel).collect()
     }
 }
 
@@ -326,7 +344,12 @@ mod tests {
 
     #[test]
     fn every_command_of_every_script_is_asked_for() {
-        for kind in [LockKind::Plain, LockKind::Spin, LockKind::String] {
+        for kind in [
+            LockKind::Plain,
+            LockKind::Spin,
+            LockKind::Fenced,
+            LockKind::String,
+        ] {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
             let questions = for_every_lock(scripts[0], &lock, &"absent".into());

@@ -174,8 +174,9 @@ fn not_repeated<T>(
     let (error, executed) = match error {
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
-            let key = call.keys.first().map_or("", |key| &**key);
-            refused(call.script, key, source)
+            // Those of many locks are too many for an error.
+            let keys = &call.keys[..call.keys.len().min(2)];
+            refused(call.script, keys, source)
         }
         // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
         SendError::NotAccepted(source) if earlier && while_doing != Operation::Acquiring => {

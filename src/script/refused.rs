@@ -4,13 +4,16 @@
 //! An error inside a script carries a line number, which identifies the refused command: no line of a script calls
 //! two.
 
+use std::sync::Arc;
+
 use crate::error::{Cause, Denied, Error, RefusalKind, pattern_of, shorten};
 use crate::redis::Script;
 use crate::wire;
 
 /// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
 /// a proxy, which does not know what the server did.
-pub(super) fn refused(script: &Script, key: &str, source: Box<Cause>) -> (Error, bool) {
+pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) -> (Error, bool) {
+    let key = keys.first().map_or("", |key| &**key);
     let not_a_lock = |found| (Error::not_a_lock(key, found), false);
     match &source.refusal {
         Some(RefusalKind::WrongType) => not_a_lock("a key of another type"),
@@ -21,7 +24,11 @@ pub(super) fn refused(script: &Script, key: &str, source: Box<Cause>) -> (Error,
             (Error::UnexpectedReply { script, reply }, maybe_executed)
         }
         _ => {
-            let permission = |denied: &Denied| missing(script, key, denied);
+            let permission = |denied: &Denied| match denied {
+                // The server does not say which of them.
+                Denied::Key => patterns(keys),
+                denied => missing(script, key, denied),
+            };
             (Error::refused(source, permission), false)
         }
     }
@@ -36,10 +43,20 @@ fn missing(script: &Script, key: &str, denied: &Denied) -> String {
         Denied::Command(command) => return command.clone(),
         Denied::Line(nth) => nth.checked_sub(1).and_then(|nth| lines.nth(nth)),
         // Only an error that `pcall` has caught has no line.
-        Denied::Unnamed => lines.find(|line| line.contains("pcall('")),
+        Denied::Unnamed => {
+            let caught = lines.filter(|line| line.contains("pcall('"));
+            let mut caught: Vec<String> = caught.flat_map(commands).collect();
+            caught.dedup();
+            return caught.join(" ");
+        }
     };
     let command = line.and_then(|line| commands(line).next());
     command.unwrap_or_else(|| all_commands(script))
+}
+
+fn patterns(keys: &[Arc<str>]) -> String {
+    let patterns = keys.iter().map(|key| format!("~{}", pattern_of(key)));
+    patterns.collect::<Vec<_>>().join(" ")
 }
 
 /// If a server does not say which one it refused: with all of them the script runs.

@@ -52,6 +52,8 @@ struct State {
     holds: BTreeMap<u64, Seen>,
     calls: BTreeMap<u64, Call>,
     serials: u64,
+    /// The latest token of each fenced lock, and whose it is.
+    tokens: BTreeMap<String, (u64, String)>,
     /// When a field was taken away by anything but its owner's own release, until it is acquired again.
     robbed: BTreeMap<(String, String), Instant>,
     /// The same, for good.
@@ -116,6 +118,7 @@ impl Oracle {
             holds: BTreeMap::new(),
             calls: BTreeMap::new(),
             serials: 0,
+            tokens: BTreeMap::new(),
             robbed: BTreeMap::new(),
             ever_robbed: BTreeMap::new(),
             revived: BTreeSet::new(),

@@ -399,7 +399,7 @@ fn totals_say_what_happened_and_how_often() {
     let sent_at = fixture.now;
     let hold = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert_eq!(fixture.out.totals[..], [(Total::Acquired, 1)]);
-    let unlock = fixture.unlock(A, hold.expect("wanted"));
+    let unlock = fixture.unlock(A, hold.expect("wanted").0);
     assert_eq!(fixture.out.totals[..], [], "its outcome is not known");
     fixture.unlocked(&unlock, 0, None).expect("released");
     assert_eq!(fixture.out.totals[..], [(Total::Released, 1)]);

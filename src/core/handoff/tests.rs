@@ -64,7 +64,7 @@ fn picks_up(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
     let (permit, sent_at) = (granted(fixture, waiter), fixture.now);
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     leave(fixture, waiter);
-    taken.expect("wanted")
+    taken.expect("wanted").0
 }
 
 /// The call takes the lock by itself, and returns.
@@ -72,7 +72,7 @@ fn takes(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
     let (permit, sent_at) = (fixture.permit(waiter), fixture.now);
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     leave(fixture, waiter);
-    taken.expect("wanted")
+    taken.expect("wanted").0
 }
 
 fn leave(fixture: &mut Fixture, waiter: WaiterId) {

@@ -5,7 +5,11 @@ use crate::script::ALL;
 
 fn error(script: &Script, key: &str, text: &str) -> (Error, bool) {
     let (server, kind) = ("server".into(), RefusalKind::read(text));
-    refused(script, key, Cause::refused(&server, kind, text.to_owned()))
+    refused(
+        script,
+        &[key.into()],
+        Cause::refused(&server, kind, text.to_owned()),
+    )
 }
 
 fn missing(script: &Script, key: &str, text: &str) -> Option<String> {

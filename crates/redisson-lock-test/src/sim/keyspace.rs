@@ -109,6 +109,14 @@ impl Keyspace {
                     Answer::Text("OK".to_owned())
                 }
             },
+            ("incr", &[key]) => Answer::Number(self.raise(key)?),
+            ("persist", &[key]) => {
+                let expiry = self
+                    .keys
+                    .get_mut(key)
+                    .map(|stored| stored.expires_at.take());
+                Answer::Number(expiry.flatten().is_some().into())
+            }
             ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
             ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
             ("time", []) => {
@@ -148,6 +156,23 @@ impl Keyspace {
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(Value::Hash(_)) => Err(WRONG_TYPE.to_owned()),
         }
+    }
+
+    fn raise(&mut self, key: &str) -> Result<i64, String> {
+        let number = match self.text(key)? {
+            None => 0,
+            Some(text) => integer(text)?,
+        };
+        let raised = number
+            .checked_add(1)
+            .ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
+        let expires_at = self.keys.get(key).and_then(|stored| stored.expires_at);
+        let stored = Stored {
+            value: Value::Text(raised.to_string()),
+            expires_at,
+        };
+        self.keys.insert(key.to_owned(), stored);
+        Ok(raised)
     }
 
     /// SET with PX.

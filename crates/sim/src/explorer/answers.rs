@@ -215,7 +215,7 @@ impl State {
         let taken = self.step(permit.owner, input, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
-        let hold = taken.ok()?;
+        let (hold, _) = taken.ok()?;
         let snapshot = self.core.snapshot(self.now, permit.owner, hold);
         if snapshot.is_none_or(|found| found.over.is_some()) {
             self.wrong = Some("a hold is given to its caller when its lease is over");
@@ -358,5 +358,6 @@ fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
         sent_at: sent.sent_at,
         // No world stands back: the time until others have gone first changes nothing but the order.
         others_listen: false,
+        token: None,
     }
 }

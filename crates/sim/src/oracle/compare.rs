@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util;
+use redisson_lock::test_util::{self, Reply};
 use redisson_lock_test::sim::{Executed, Keyspace, Observer};
 use tokio::time::Instant;
 
@@ -27,7 +27,11 @@ impl Observer for Oracle {
             return state.note_stale(executed, keyspace);
         }
         self.compare_connection(&mut state, &terms, executed);
+        self.compare_token(&mut state, executed);
         for (key, before) in executed.keys.iter().zip(&executed.before) {
+            if is_token(key) {
+                continue;
+            }
             self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
         }
         self.compare_expiries(&mut state, executed, keyspace);
@@ -117,11 +121,40 @@ impl Oracle {
         }
     }
 
+    /// Each owner that gets a fenced lock has a larger token than the one before, and keeps it.
+    fn compare_token(&self, state: &mut State, executed: &Executed) {
+        let Ok(Reply::Text(token)) = &executed.reply else {
+            return;
+        };
+        let (Ok(token), [key, _]) = (token.parse::<u64>(), &executed.keys[..]) else {
+            return;
+        };
+        let after = executed.after[0].as_ref().map(|(field, _)| field.clone());
+        let (Some(field), latest) = (after, state.tokens.get(key)) else {
+            return;
+        };
+        let is_fine = latest.is_none_or(|(known, owner)| {
+            let same_hold = executed.before[0].as_ref().map(|(field, _)| field) == Some(owner);
+            match same_hold && *owner == field {
+                true => token == *known,
+                false => token > *known,
+            }
+        });
+        if !is_fine {
+            let problem = format!("{field} has token {token} after {latest:?}");
+            state.violated(self.start, problem);
+        }
+        state.tokens.insert(key.clone(), (token, field));
+    }
+
     /// A waiter sleeps until the last expiry that it saw, so an earlier one has to be published.
     fn compare_expiries(&self, state: &mut State, executed: &Executed, keyspace: &Keyspace) {
         let announced = state.terms.as_ref().is_none_or(|terms| terms.announced);
         for (key, before) in executed.keys.iter().zip(&executed.expiries) {
             let after = keyspace.expires_at(key);
+            if is_token(key) {
+                continue;
+            }
             let shortened = after.is_some() && after < *before;
             if announced && shortened && executed.published.is_empty() {
                 let problem = format!("{} shortened {key} and told nobody", executed.script);
@@ -354,3 +387,8 @@ impl Terms {
 
 /// A timer may fire this late, and a tick of the server lies in between.
 const TOLD_WITHIN: Duration = Duration::from_millis(220);
+
+/// Of a fenced lock; nothing but its own scripts writes it.
+pub(super) fn is_token(key: &str) -> bool {
+    key.starts_with("redisson_lock_token:")
+}

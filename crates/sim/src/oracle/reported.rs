@@ -48,6 +48,11 @@ impl Oracle {
         };
     }
 
+    /// The servers have lost everything, tokens too.
+    pub fn wiped(&self) {
+        self.state.lock().tokens.clear();
+    }
+
     pub fn java_holds(&self, key: &str) -> Option<i64> {
         self.state.lock().java.get(key).map(|(_, count)| *count)
     }

@@ -163,6 +163,7 @@ impl Happening {
                     rob(world, key);
                 }
                 world.with_every_keyspace(Keyspace::clear);
+                world.oracle.wiped();
             }
             Fault::FlushScripts => world.flush_scripts(),
             Fault::Slow { latency: slow, .. } => world.set_latency(slow),

@@ -23,6 +23,14 @@ fn every_schedule_of_spin_locks_keeps_the_promises() {
 }
 
 #[test]
+fn every_schedule_of_fenced_locks_keeps_the_promises() {
+    every(
+        |seed| Program::roll(seed).of_kind(LockKind::Fenced),
+        |_, _| {},
+    );
+}
+
+#[test]
 fn every_schedule_of_string_locks_keeps_the_promises() {
     every(
         |seed| Program::roll(seed).of_kind(LockKind::String),
