@@ -433,6 +433,21 @@ fn inside_of_a_runtime_every_call_fails_with_a_sentence_and_dropping_everything_
     }
 }
 
+/// A server that does not respond would keep the thread of the runtime.
+#[test]
+fn the_last_handle_that_is_dropped_inside_of_a_runtime_does_not_wait() {
+    let server = Server::start();
+    let [current, _] = runtimes();
+    let client = client(&server);
+    let guard = client.lock("a").lock().expect("free");
+    server.pause();
+    let start = Instant::now();
+    current.block_on(async move { drop((guard, client)) });
+    let waited = start.elapsed();
+    server.resume();
+    assert!(waited < ms(COMMAND) / 2 + stalls(start), "{waited:?}");
+}
+
 #[test]
 fn unpolled_threads_of_a_runtime_may_wait() {
     let server = Server::start();

@@ -158,13 +158,6 @@ impl LockCore {
         })
     }
 
-    /// Whether the lock was handed to this waiter, and it has not picked it up.
-    pub fn is_given(&self, id: WaiterId) -> bool {
-        let owner = self.queue.get(id).map(|waiter| waiter.owner);
-        let given = owner.and_then(|owner| self.owners.get(owner)?.op.given());
-        given.is_some_and(|(waiter, _)| waiter == id)
-    }
-
     /// The lock is free for every client: the row of passes ends. If a bound ended it, and others listen,
     /// they go first.
     pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {

@@ -240,8 +240,7 @@ pub(crate) async fn acquire(
             }
         }
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        // What was handed over meanwhile only has to be taken.
-        if is_late && !waiter.is_given() {
+        if is_late {
             return Ok(Err(waiter.found()));
         }
     }

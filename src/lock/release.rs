@@ -313,11 +313,12 @@ impl ReleaseJob {
             let (text, is_final) = (error.to_string(), error.is_final());
             self.open &= !is_final;
             let reported = entry.release_failed(owner, id, maybe_executed, is_final, error);
-            if is_final && reported {
-                return;
-            }
             if is_final {
-                return self.give_up(&field, &text);
+                // A caller that has the error needs no event.
+                return match reported {
+                    true => {}
+                    false => self.give_up(&field, &text),
+                };
             }
             failed = Some(text);
             let _ = self

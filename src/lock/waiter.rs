@@ -166,11 +166,6 @@ impl Waiter {
         }
     }
 
-    /// Whether it only has to take what another caller of this client has handed over.
-    pub(super) fn is_given(&self) -> bool {
-        self.entry.peek(|core| core.is_given(self.id))
-    }
-
     fn has_reason_to_retry(&self) -> bool {
         self.entry.peek(|core| core.has_reason_to_retry(self.id))
     }

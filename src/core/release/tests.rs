@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::LossReason;
 use crate::core::tests::{A, Fixture, GONE, RULES, TERMS};
-use crate::core::{Event, LeaseKind, LockCore, ReleaseStep, Terms, Total};
+use crate::core::{Effects, Event, LeaseKind, LockCore, ReleaseStep, Terms, Total};
 
 const LIMITED: Terms = Terms {
     limit: Some(Duration::from_secs(5)),
@@ -165,4 +165,18 @@ fn a_loss_that_an_unlock_finds_is_counted_once_and_reported() {
     fixture.job_sends(A, op);
     fixture.unanswered(A);
     assert_eq!(lost(&fixture), (vec![(Total::Released, 1)], 0));
+}
+
+/// Two threads may unlock without a guard at the same moment: between this step and the unlock the mutex is free.
+#[test]
+fn a_detached_hold_is_claimed_once() {
+    let mut fixture = Fixture::new();
+    let holds = [fixture.lock(A), fixture.lock(A)];
+    for hold in holds {
+        fixture.step(|core, now, out| core.detach(now, A, hold, out));
+    }
+    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim_detached(now, A, out);
+    let claimed = [(); 3].map(|()| fixture.step(claim));
+    assert_eq!(claimed.iter().flatten().count(), 2, "{claimed:?}");
+    assert_ne!(claimed[0], claimed[1]);
 }

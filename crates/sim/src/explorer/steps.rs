@@ -145,7 +145,7 @@ impl State {
                 let reason = woken && self.core.has_reason_to_retry(waiter);
                 let over = limit <= self.now;
                 if reason || self.callers[nth].received || over {
-                    if self.gives_up(nth) && !self.core.is_given(waiter) {
+                    if self.gives_up(nth) {
                         return self.leave(nth);
                     }
                     self.admit(nth);
