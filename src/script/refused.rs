@@ -24,22 +24,25 @@ pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) ->
             (Error::UnexpectedReply { script, reply }, maybe_executed)
         }
         _ => {
-            let permission = |denied: &Denied| match denied {
-                // The server does not say which of them.
-                Denied::Key => patterns(keys),
-                denied => missing(script, key, denied),
-            };
+            let permission = |denied: &Denied| missing(script, keys, denied);
             (Error::refused(source, permission), false)
         }
     }
 }
 
 /// The permission that a call lacks: of its key or its channel that of this lock, and no other.
-fn missing(script: &Script, key: &str, denied: &Denied) -> String {
+fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
     let mut lines = script.source.lines();
     let line = match denied {
-        Denied::Channel => return format!("&{}", pattern_of(&wire::channel(key))),
-        Denied::Key => return format!("~{}", pattern_of(key)),
+        Denied::Channel => {
+            let channel = keys.first().map(|key| wire::channel(key));
+            return format!("&{}", pattern_of(&channel.unwrap_or_default()));
+        }
+        // The server does not say which of them.
+        Denied::Key => {
+            let patterns = keys.iter().map(|key| format!("~{}", pattern_of(key)));
+            return patterns.collect::<Vec<_>>().join(" ");
+        }
         Denied::Command(command) => return command.clone(),
         Denied::Line(nth) => nth.checked_sub(1).and_then(|nth| lines.nth(nth)),
         // Only an error that `pcall` has caught has no line.
@@ -52,11 +55,6 @@ fn missing(script: &Script, key: &str, denied: &Denied) -> String {
     };
     let command = line.and_then(|line| commands(line).next());
     command.unwrap_or_else(|| all_commands(script))
-}
-
-fn patterns(keys: &[Arc<str>]) -> String {
-    let patterns = keys.iter().map(|key| format!("~{}", pattern_of(key)));
-    patterns.collect::<Vec<_>>().join(" ")
 }
 
 /// If a server does not say which one it refused: with all of them the script runs.
