@@ -284,7 +284,7 @@ impl LockClient {
     /// # Ok(()) }
     /// ```
     pub async fn check(&self, name: impl Into<String>) -> Result<Vec<String>, Error> {
-        self.lock(name).missing_permissions().await
+        self.lock(name).check().await
     }
 
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.

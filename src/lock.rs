@@ -69,7 +69,7 @@ pub struct Lock<K = Unfenced> {
     marker: PhantomData<fn() -> K>,
 }
 
-/// A [`Lock`] whose holders have a [token](HoldHandle::token), as Redisson's `RFencedLock`.
+/// A [`Lock`] whose holders have a [token](crate::HoldHandle::token), as Redisson's `RFencedLock`.
 ///
 /// An owner has the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or Java.
 /// A resource that stores the largest token which it has seen, *and its owner*, can refuse a holder that lost the

@@ -233,6 +233,11 @@ impl<K> Lock<K> {
         self.wait(self.of_caller().lease_left())
     }
 
+    /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        self.wait(self.of_caller().check())
+    }
+
     /// The holder of the lock; see the async [`inspect`](crate::Lock::inspect).
     pub fn inspect(&self) -> Result<Option<Holder>, Error> {
         self.wait(self.of_caller().inspect())

@@ -151,8 +151,25 @@ impl<K> Lock<K> {
             .await
     }
 
-    /// What [`LockClient::check`](crate::LockClient::check) does.
-    pub(crate) async fn missing_permissions(&self) -> Result<Vec<String>, Error> {
+    /// Lists the permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them; see
+    /// [`LockClient::check`](crate::LockClient::check). For a fenced lock it raises the token by one.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::check`](crate::LockClient::check).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// assert!(client.fenced_lock("ledger").check().await?.is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub async fn check(&self) -> Result<Vec<String>, Error> {
         let shared = self.client.shared();
         let checking = async {
             let name = self.valid_name()?;
