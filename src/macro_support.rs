@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::client::LockClient;
 use crate::core::HeldBy;
 use crate::error::Error;
+use crate::kind::LockKind;
 use crate::lock::LockGuard;
 
 /// What the options of the attribute say.
@@ -14,6 +15,8 @@ use crate::lock::LockGuard;
 pub struct Options {
     /// The lock's name, formatted.
     pub name: String,
+    /// A kind that there is: the attribute accepts no other. `None`: plain.
+    pub kind: Option<&'static str>,
     /// A fixed lease, instead of the watchdog.
     pub lease: Option<Duration>,
     /// How long to wait at most.
@@ -106,7 +109,8 @@ async fn acquire(
     client: Result<LockClient, Error>,
     options: &Options,
 ) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
-    let mut lock = client?.lock(options.name.as_str());
+    let kind = options.kind.map_or(Ok(LockKind::Plain), str::parse)?;
+    let mut lock = client?.lock_of(kind, options.name.as_str());
     if let Some(lease) = options.lease {
         lock = lock.lease(lease);
     }

@@ -11,10 +11,16 @@ use crate::kind::LockKind;
 /// A lock's name in its three forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockName {
-    kind: LockKind,
     given: Arc<str>,
     key: Arc<str>,
     channel: Arc<str>,
+    /// `None`: a plain lock. Apart, so that those need no room for it.
+    other_kind: Option<Box<OtherKind>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OtherKind {
+    kind: LockKind,
     /// The key of the token, if the kind has one.
     token: Option<Arc<str>>,
 }
@@ -39,24 +45,27 @@ impl LockName {
         }
         let given: Arc<str> = given.into();
         let channel = channel(&key).into();
-        let token = || braced("redisson_lock_token", &key).into();
-        let token = kind.has_token().then(token);
+        let other_kind = (kind != LockKind::Plain).then(|| {
+            let token = || braced("redisson_lock_token", &key).into();
+            let token = kind.has_token().then(token);
+            Box::new(OtherKind { kind, token })
+        });
         let key = if prefix.is_empty() {
             Arc::clone(&given)
         } else {
             key.into()
         };
         Ok(Self {
-            kind,
             given,
             key,
             channel,
-            token,
+            other_kind,
         })
     }
 
     pub(crate) fn kind(&self) -> LockKind {
-        self.kind
+        let other = self.other_kind.as_deref();
+        other.map_or(LockKind::Plain, |other| other.kind)
     }
 
     /// The name as the user gave it.
@@ -70,7 +79,7 @@ impl LockName {
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<str>> {
-        self.token.as_ref()
+        self.other_kind.as_deref()?.token.as_ref()
     }
 
     /// The channel on which the last unlock is announced.

@@ -84,7 +84,8 @@ fn public_items(source: &str) -> Vec<String> {
     for line in source.lines() {
         let code = line.trim();
         if !line.starts_with([' ', '}', '/', '#']) && !code.is_empty() {
-            let implemented = code.strip_prefix("impl<K> ").or(code.strip_prefix("impl "));
+            let with_kind = code.strip_prefix("impl<K> ");
+            let implemented = with_kind.or_else(|| code.strip_prefix("impl "));
             owner = match implemented {
                 Some(of) => of.trim_end_matches(" {").to_owned(),
                 None => code

@@ -283,7 +283,7 @@ impl LockCore {
                 }
                 if !own.tenure.is_held() {
                     own.generation = cx.ids.generation();
-                    own.reentrant = terms.reentrant;
+                    own.tenure.reentrant = terms.reentrant;
                 }
                 let token = match acquire.grant {
                     Some(Grant::PickedUp { token }) => token,
@@ -347,7 +347,7 @@ impl LockCore {
     /// Whether a call of an owner that holds the lock may add a hold.
     fn may_nest(&self, waiter: &Waiter) -> bool {
         let own = self.owners.get(waiter.owner);
-        waiter.terms.reentrant && own.is_none_or(|own| own.reentrant)
+        waiter.terms.reentrant && own.is_none_or(|own| own.tenure.reentrant)
     }
 
     /// Whether this attempt is still its call's.

@@ -29,8 +29,6 @@ pub(super) struct OwnerState {
     /// The field in Redis; without a connection fence it may differ from the owner's own.
     pub(super) field: Arc<str>,
     pub(super) generation: Generation,
-    /// Whether others may be added to the hold that is there.
-    pub(super) reentrant: bool,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
     /// Holds that were unlocked or dropped, and whose end is not known yet.
@@ -68,7 +66,6 @@ impl OwnerState {
         Self {
             field,
             generation,
-            reentrant: true,
             tenure,
             op,
             unlocks: Few::default(),
@@ -319,7 +316,7 @@ impl OwnerState {
 impl OwnerState {
     pub(super) fn check(&self) {
         assert!(
-            self.reentrant || self.tenure.count() <= 1,
+            self.tenure.reentrant || self.tenure.count() <= 1,
             "nothing nests into a hold that is not reentrant: {self:?}"
         );
         assert!(

@@ -41,6 +41,8 @@ pub(super) struct Tenure {
     confirmed: bool,
     /// The call of the first hold still waits for them: its caller does not have it.
     pending: bool,
+    /// Others may be added to the hold that is there.
+    pub(super) reentrant: bool,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -63,6 +65,7 @@ impl Tenure {
             replicas: 0,
             confirmed: true,
             pending: false,
+            reentrant: true,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,

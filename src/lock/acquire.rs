@@ -231,11 +231,9 @@ pub(crate) async fn acquire(
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to no listener.
                 shared.totals.count(Total::Contended, 1);
-                match Box::pin(subscribe(entry, &waiter, deadline)).await? {
-                    Subscribed::Confirmed(confirmed) => {
-                        waking.subscription = Some(Box::new(confirmed));
-                    }
-                    Subscribed::NotNeeded | Subscribed::TooLate => {}
+                let subscribed = Box::pin(subscribe(entry, &waiter, deadline)).await?;
+                if let Subscribed::Confirmed(confirmed) = subscribed {
+                    waking.subscription = Some(Box::new(confirmed));
                 }
             }
         }
@@ -367,7 +365,7 @@ impl AcquirePermit {
                 Acquired::NoToken(found) => {
                     // The field may be there, if its token was deleted.
                     self.untaken(Untaken::Unknown);
-                    let key = entry.name.token().unwrap_or(entry.name.key());
+                    let key = entry.name.token().unwrap_or_else(|| entry.name.key());
                     return Err(Error::not_a_lock(key, found));
                 }
                 Acquired::Busy { holder, .. } if strays == 0 && is_stray_hold(&entry, holder) => {

@@ -56,6 +56,10 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
     let lease = duration(options.lease);
     let wait = duration(options.wait);
     let retry_for = duration(options.retry_for);
+    let kind = match &options.kind {
+        Some(kind) => quote!(::core::option::Option::Some(#kind)),
+        None => quote!(::core::option::Option::None),
+    };
     let client = match &options.client {
         Some(client) => {
             // An expression of another type is an error of this argument, and is shown there.
@@ -98,6 +102,7 @@ fn body(options: &Options, name: &TokenStream, returned: &Type, block: &syn::Blo
             name: #name,
             lease: #lease,
             wait: #wait,
+            kind: #kind,
             retry_for: #retry_for,
         };
         #call

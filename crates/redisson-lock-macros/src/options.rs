@@ -12,6 +12,7 @@ use crate::duration;
 
 pub(crate) struct Options {
     pub(crate) name: LitStr,
+    pub(crate) kind: Option<LitStr>,
     pub(crate) prefix: Option<Expr>,
     pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Duration>,
@@ -42,7 +43,7 @@ impl Parse for Given {
 impl Options {
     pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
         let given = Punctuated::<Given, Token![,]>::parse_terminated.parse2(tokens)?;
-        let mut name = None;
+        let (mut name, mut kind) = (None, None);
         let (mut prefix, mut client) = (None, None);
         let (mut wait, mut lease, mut busy) = (None, None, None);
         let mut retry_for = None;
@@ -50,6 +51,7 @@ impl Options {
             let option = key.to_string();
             let is_new = match option.as_str() {
                 "name" => name.replace(text(&option, value)?).is_none(),
+                "kind" => kind.replace(text(&option, value)?).is_none(),
                 "prefix" => prefix.replace(value).is_none(),
                 "client" => client.replace(value).is_none(),
                 "wait" => {
@@ -99,6 +101,7 @@ impl Options {
         }
         Ok(Self {
             name,
+            kind: kind.map(known).transpose()?,
             prefix,
             wait,
             lease,
@@ -106,6 +109,21 @@ impl Options {
             skips: busy.is_some_and(|(_, skips)| skips),
             client,
         })
+    }
+}
+
+/// A kind of lock that there is.
+fn known(kind: LitStr) -> Result<LitStr> {
+    const KINDS: [&str; 4] = ["plain", "fenced", "spin", "string"];
+    match KINDS.contains(&kind.value().as_str()) {
+        true => Ok(kind),
+        false => {
+            let problem = format!(
+                "there is no such kind of lock: write one of {}",
+                KINDS.join(", ")
+            );
+            Err(Error::new(kind.span(), problem))
+        }
     }
 }
 
@@ -146,7 +164,7 @@ fn skips(text: &LitStr) -> Result<bool> {
 
 fn unknown(key: &Ident) -> Error {
     let problem = format!(
-        "`{key}` is not an option of `#[locked]`: write one of `name`, `prefix`, `wait`, `lease`, `retry_for`, `busy` and `client`"
+        "`{key}` is not an option of `#[locked]`: write one of `name`, `kind`, `prefix`, `wait`, `lease`, `retry_for`, `busy` and `client`"
     );
     Error::new(key.span(), problem)
 }

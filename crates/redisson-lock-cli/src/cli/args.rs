@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use redisson_lock::LockKind;
 
 use super::{exit, text};
 
@@ -19,6 +20,8 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run a command while the lock is held, and end it when the lock is lost
+    ///
+    /// With --kind fenced the command finds its token in REDISSON_LOCK_TOKEN.
     #[command(after_help = exit::TABLE)]
     Run(Run),
     /// Show who holds locks, how often, and the time left
@@ -59,9 +62,18 @@ pub(crate) struct Server {
 }
 
 #[derive(Args)]
+pub(crate) struct Kind {
+    /// The kind of lock: plain, fenced, spin or string
+    #[arg(long, value_name = "KIND", default_value_t)]
+    pub(crate) kind: LockKind,
+}
+
+#[derive(Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) server: Server,
+    #[command(flatten)]
+    pub(crate) kind: Kind,
     /// How long to wait for the lock: 30s, 500ms, 5m; 0 is one attempt. Without it, for as long
     /// as it takes
     #[arg(long, value_name = "DURATION", value_parser = text::duration)]
@@ -85,6 +97,8 @@ pub(crate) struct Run {
 pub(crate) struct Inspect {
     #[command(flatten)]
     pub(crate) server: Server,
+    #[command(flatten)]
+    pub(crate) kind: Kind,
     /// Print a JSON array
     #[arg(long)]
     pub(crate) json: bool,
@@ -108,6 +122,8 @@ pub(crate) struct Watch {
 pub(crate) struct Unlock {
     #[command(flatten)]
     pub(crate) server: Server,
+    #[command(flatten)]
+    pub(crate) kind: Kind,
     /// Say that the holder is meant to lose it
     #[arg(long)]
     pub(crate) force: bool,
@@ -120,6 +136,8 @@ pub(crate) struct Unlock {
 pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) server: Server,
+    #[command(flatten)]
+    pub(crate) kind: Kind,
     /// The lock, which need not exist
     #[arg(value_parser = text::lock_name)]
     pub(crate) name: String,

@@ -8,7 +8,10 @@ use super::{connect, text};
 
 pub(crate) async fn run(arguments: &Check) -> Result<u8, Problem> {
     let client = connect(&arguments.server.url).await?;
-    let missing = client.check(&arguments.name).await;
+    let missing = client
+        .lock_of(arguments.kind.kind, &arguments.name)
+        .check()
+        .await;
     client.close(Duration::ZERO).await;
     let missing = missing?;
     let name = text::plain(&arguments.name);

@@ -28,9 +28,12 @@ pub(crate) struct Group {
     is_over: bool,
 }
 
+/// Where the command finds the token of a fenced lock.
+const TOKEN: &str = "REDISSON_LOCK_TOKEN";
+
 impl Group {
     /// Starts the command in a group of its own. It has left the old group before it runs.
-    pub(crate) fn start(command: &[OsString]) -> io::Result<Self> {
+    pub(crate) fn start(command: &[OsString], token: Option<u64>) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -41,6 +44,7 @@ impl Group {
         let _ = nix::sys::prctl::set_child_subreaper(true);
         let child = Command::new(program)
             .args(arguments)
+            .envs(token.map(|token| (TOKEN, token.to_string())))
             .process_group(0)
             .spawn()?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;

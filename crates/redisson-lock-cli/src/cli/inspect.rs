@@ -11,9 +11,9 @@ use super::{connect, text};
 
 pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Problem> {
     let client = connect(&arguments.server.url).await?;
-    let mut found = Vec::new();
+    let (mut found, kind) = (Vec::new(), arguments.kind.kind);
     for name in &arguments.names {
-        let holder = client.lock(name).inspect().await?;
+        let holder = client.lock_of(kind, name).inspect().await?;
         found.push((name.as_str(), holder));
     }
     client.close(Duration::ZERO).await;

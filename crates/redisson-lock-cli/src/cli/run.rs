@@ -3,7 +3,9 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldState, Holder, Lock, LockClient, LockGuard, LossReason};
+use redisson_lock::{
+    Error, FencedGuard, HoldState, Holder, Lock, LockClient, LockGuard, LockKind, LossReason,
+};
 
 use super::args::Run;
 use super::exit::{self, Problem};
@@ -20,7 +22,18 @@ pub(crate) async fn run(arguments: &Run) -> Result<u8, Problem> {
         signal = signals.ending() => return Ok(exit::by_signal(signal)),
         client = connect(arguments) => client?,
     };
-    let result = with_client(arguments, &client, &mut signals).await;
+    let name = arguments.name.as_str();
+    let result = match arguments.kind.kind {
+        LockKind::Fenced => {
+            let lock = client.fenced_lock(name);
+            let token = |guard: &FencedGuard| Some(guard.token());
+            with_client(arguments, &lock, token, &mut signals).await
+        }
+        kind => {
+            let lock = client.lock_of(kind, name);
+            with_client(arguments, &lock, |_| None, &mut signals).await
+        }
+    };
     // Waits for an attempt that was given up, and for a release without an answer.
     client.close(CLOSE_GRACE).await;
     result
@@ -38,23 +51,26 @@ async fn connect(arguments: &Run) -> Result<LockClient, Problem> {
 /// The library's own.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
-async fn with_client(
+async fn with_client<K>(
     arguments: &Run,
-    client: &LockClient,
+    lock: &Lock<K>,
+    token: impl FnOnce(&LockGuard<K>) -> Option<u64>,
     signals: &mut Signals,
 ) -> Result<u8, Problem> {
-    let lock = client.lock(&arguments.name);
     let mut progress = Progress::new();
     let taken = tokio::select! {
         biased;
         // First: a lock that is granted at the same moment is released unused.
         signal = signals.ending() => return Ok(exit::by_signal(signal)),
-        taken = take(&lock, arguments.wait) => taken?,
-        () = progress.show(&lock, arguments.wait) => None,
+        taken = take(lock, arguments.wait) => taken?,
+        () = progress.show(lock, arguments.wait) => None,
     };
     drop(progress);
     match taken {
-        Some(guard) => with_lock(arguments, guard, signals).await,
+        Some(guard) => {
+            let token = token(&guard);
+            with_lock(arguments, guard, token, signals).await
+        }
         None => {
             let holder = tokio::select! {
                 biased;
@@ -75,16 +91,17 @@ fn not_in_time(arguments: &Run, holder: Option<&Holder>) -> Problem {
     Problem::new(exit::NOT_IN_TIME, sentence)
 }
 
-async fn take(lock: &Lock, wait: Option<Duration>) -> Result<Option<LockGuard>, Error> {
+async fn take<K>(lock: &Lock<K>, wait: Option<Duration>) -> Result<Option<LockGuard<K>>, Error> {
     match wait {
         None => lock.lock().await.map(Some),
         Some(wait) => lock.try_lock_for(wait).await,
     }
 }
 
-async fn with_lock(
+async fn with_lock<K>(
     arguments: &Run,
-    guard: LockGuard,
+    guard: LockGuard<K>,
+    token: Option<u64>,
     signals: &mut Signals,
 ) -> Result<u8, Problem> {
     let name = arguments.name.as_str();
@@ -93,7 +110,7 @@ async fn with_lock(
     if let HoldState::Lost(reason) = guard.state() {
         return Err(lost(name, reason, Fate::NotStarted));
     }
-    let group = match Group::start(&arguments.command) {
+    let group = match Group::start(&arguments.command, token) {
         Ok(group) => group,
         Err(error) => {
             release(name, guard, Fate::NotStarted).await?;
@@ -133,7 +150,7 @@ fn lost(name: &str, reason: LossReason, command: Fate) -> Problem {
 }
 
 /// Releases the lock. Only a loss is a problem: the command ran, and its code says how it went.
-async fn release(name: &str, guard: LockGuard, command: Fate) -> Result<(), Problem> {
+async fn release<K>(name: &str, guard: LockGuard<K>, command: Fate) -> Result<(), Problem> {
     match guard.unlock().await {
         Ok(()) => Ok(()),
         Err(Error::Lost { reason, .. }) => Err(lost(name, reason, command)),

@@ -22,9 +22,9 @@ pub(crate) enum Ending {
 }
 
 /// Returns once the group is empty.
-pub(crate) async fn supervise(
+pub(crate) async fn supervise<K>(
     group: Group,
-    guard: &LockGuard,
+    guard: &LockGuard<K>,
     signals: &mut Signals,
     grace: Duration,
 ) -> Ending {
@@ -149,7 +149,7 @@ impl Job {
         self.end_group();
     }
 
-    fn on(&mut self, event: Event, guard: &LockGuard) {
+    fn on<K>(&mut self, event: Event, guard: &LockGuard<K>) {
         if event == Event::Stop {
             self.stops_until = Some(Instant::now() + FOLLOWED);
         }
@@ -193,7 +193,7 @@ impl Job {
 
     /// This program may have been stopped for any time, and its loss not be reported yet. Not one
     /// instruction of the command without the lock: called before anything that continues it.
-    fn notices_loss(&mut self, guard: &LockGuard) -> bool {
+    fn notices_loss<K>(&mut self, guard: &LockGuard<K>) -> bool {
         match (guard.state(), self.loss) {
             (HoldState::Lost(reason), None) => {
                 self.lose(reason);
@@ -203,7 +203,7 @@ impl Job {
         }
     }
 
-    fn continue_command(&mut self, guard: &LockGuard) {
+    fn continue_command<K>(&mut self, guard: &LockGuard<K>) {
         if !self.notices_loss(guard) {
             self.group.send(Signal::SIGCONT);
         }
@@ -223,7 +223,7 @@ impl Job {
 
     /// The command was stopped. This program stops too, and so ends its renewals, only if it was asked
     /// to stop, or if a shell waits at the terminal and has to see that its job is stopped.
-    fn command_stopped(&mut self, signal: Signal, guard: &LockGuard) {
+    fn command_stopped<K>(&mut self, signal: Signal, guard: &LockGuard<K>) {
         self.is_stopped = true;
         if !matches!(self.stage, Stage::Running) {
             return;
@@ -259,7 +259,7 @@ impl Job {
     }
 
     /// This program continues.
-    fn resume(&mut self, guard: &LockGuard) {
+    fn resume<K>(&mut self, guard: &LockGuard<K>) {
         self.stops_until = None;
         if let Some(terminal) = &self.terminal {
             terminal.hand_over_from_own(self.group.id());

@@ -15,7 +15,8 @@ pub(crate) async fn run(arguments: &Unlock) -> Result<u8, Problem> {
         return Err(Problem::new(exit::USAGE, sentence));
     }
     let client = connect(&arguments.server.url).await?;
-    let freed = client.lock(&arguments.name).force_unlock().await;
+    let lock = client.lock_of(arguments.kind.kind, &arguments.name);
+    let freed = lock.force_unlock().await;
     client.close(Duration::ZERO).await;
     let name = text::plain(&arguments.name);
     if freed? {

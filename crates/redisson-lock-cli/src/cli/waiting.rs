@@ -19,7 +19,7 @@ impl Progress {
 
     /// Shows once a second who holds the lock, until the future is dropped. Without a terminal it
     /// shows nothing.
-    pub(crate) async fn show(&mut self, lock: &Lock, limit: Option<Duration>) {
+    pub(crate) async fn show<K>(&mut self, lock: &Lock<K>, limit: Option<Duration>) {
         if !std::io::stderr().is_terminal() {
             return std::future::pending().await;
         }

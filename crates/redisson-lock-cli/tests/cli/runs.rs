@@ -269,3 +269,37 @@ fn help_has_every_exit_code_and_the_readme_too() {
         "the variable is not shown"
     );
 }
+
+#[test]
+fn the_command_of_a_fenced_lock_finds_its_token_and_other_kinds_have_none() {
+    let fixture = Fixture::new();
+    let script = "echo token=$REDISSON_LOCK_TOKEN";
+    let run = |kind: &str| {
+        let arguments = ["run", "--kind", kind, "kinds", "--", "sh", "-c", script];
+        fixture.finish(&arguments).with_code(0).stdout
+    };
+    assert_eq!(run("fenced"), "token=1\n");
+    assert_eq!(run("fenced"), "token=2\n");
+    for kind in ["plain", "spin", "string"] {
+        assert_eq!(run(kind), "token=\n", "{kind}");
+    }
+    let refused = fixture.finish(&["run", "--kind", "fair", "kinds", "--", "true"]);
+    let refused = refused.with_code(64).stderr;
+    assert!(refused.contains("plain, spin, fenced, string"), "{refused}");
+}
+
+#[test]
+fn a_string_lock_is_inspected_and_freed_by_its_kind() {
+    let fixture = Fixture::new();
+    fixture
+        .control()
+        .run(&["SET", "text", "python", "PX", "60000"]);
+    let inspect = ["inspect", "--kind", "string", "text"];
+    let shown = fixture.finish(&inspect).with_code(0).stdout;
+    assert!(shown.contains("by python"), "{shown}");
+    let freed = fixture.finish(&["unlock", "--force", "--kind", "string", "text"]);
+    freed.with_code(0);
+    fixture.finish(&inspect).with_code(1);
+    let checked = fixture.finish(&["check", "--kind", "string", "text"]);
+    checked.with_code(0);
+}

@@ -5,7 +5,7 @@
 use std::fmt::{Debug, Display};
 use std::time::Duration;
 
-use redisson_lock::{LockClient, locked};
+use redisson_lock::{Error, LockClient, locked};
 use redisson_lock_test::FakeRedis;
 use test_support::tokio;
 
@@ -158,4 +158,20 @@ with_the_name! {
 async fn a_name_that_a_macro_was_given_finds_its_arguments() {
     let shop = Shop::open().await;
     named_outside(&shop, &ORDER, 3).await.unwrap();
+}
+
+#[locked(name = "of-a-kind", kind = "string", client = shop.locks)]
+async fn with_a_string_lock(shop: &Shop) -> Result<(), Error> {
+    shop.held("of-a-kind");
+    // The same owner: a plain lock would nest.
+    let again = shop.locks.string_lock("of-a-kind").try_lock().await;
+    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_function_may_run_with_a_lock_of_another_kind() {
+    let shop = Shop::open().await;
+    with_a_string_lock(&shop).await.expect("it ran");
+    shop.free("of-a-kind");
 }
