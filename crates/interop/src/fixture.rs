@@ -266,6 +266,12 @@ impl Fixture {
         }
     }
 
+    /// With locks of this kind.
+    pub fn of_kind(mut self, kind: &str) -> Self {
+        self.name = format!("{kind}/{}", self.name);
+        self
+    }
+
     /// A worker of each party, and the name of the lock.
     pub fn workers(&self) -> (Worker, Worker, String) {
         (self.first.worker(), self.second.worker(), self.name.clone())

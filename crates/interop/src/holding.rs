@@ -7,6 +7,7 @@ use redisson_lock::LossReason;
 
 use crate::fixture::{Fixture, QUICK, Scenario, between};
 use crate::party::{Fail, Party};
+use crate::worker::kind_of;
 use test_support::ms;
 
 mod cases;
@@ -43,7 +44,7 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-async fn exclusion(fixture: Fixture) {
+pub async fn exclusion(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     for _ in 0..3 {
         first.lock(name, None).await.expect("free");
@@ -60,7 +61,7 @@ async fn exclusion(fixture: Fixture) {
     assert_eq!(fixture.control().hash(name), "", "nothing is left");
 }
 
-async fn nested_holds(fixture: Fixture) {
+pub async fn nested_holds(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     let control = &mut fixture.control();
     for count in 1..=3 {
@@ -79,7 +80,7 @@ async fn nested_holds(fixture: Fixture) {
     second.unlock(name).await.expect("held");
 }
 
-async fn seen_from_the_other_side(fixture: Fixture) {
+pub async fn seen_from_the_other_side(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     assert!(!second.is_locked(name).await);
     assert_eq!(second.lease_left(name).await, None);
@@ -104,7 +105,7 @@ async fn seen_from_the_other_side(fixture: Fixture) {
     }
     if let Party::Rust(client) = &fixture.second {
         let holder = client
-            .lock(name.as_str())
+            .lock_of(kind_of(name), name.as_str())
             .inspect()
             .await
             .expect("answered")
@@ -169,7 +170,7 @@ async fn names(fixture: Fixture) {
     }
 }
 
-async fn watchdog_keeps_a_lock(fixture: Fixture) {
+pub async fn watchdog_keeps_a_lock(fixture: Fixture) {
     let (first, second, name) = &fixture.quick_workers();
     first.lock(name, None).await.expect("free");
     let waiting = tokio::spawn({
@@ -191,7 +192,7 @@ async fn watchdog_keeps_a_lock(fixture: Fixture) {
     second.unlock(name).await.expect("held");
 }
 
-async fn force_unlock(fixture: Fixture) {
+pub async fn force_unlock(fixture: Fixture) {
     forced(fixture, None).await;
 }
 

@@ -12,6 +12,7 @@ mod doomed;
 mod failures;
 mod fixture;
 mod holding;
+mod kinds;
 mod party;
 mod servers;
 mod several;
@@ -51,6 +52,7 @@ fn main() {
 fn scenarios() -> Vec<Scenario> {
     [
         holding::scenarios(),
+        kinds::scenarios(),
         waiting::scenarios(),
         failures::scenarios(),
         servers::scenarios(),

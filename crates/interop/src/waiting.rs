@@ -48,7 +48,7 @@ pub async fn is_woken_by<T>(waiting: Waiting, freeing: impl Future<Output = Resu
 }
 
 /// A lost wake-up would cost a lease of 30 s.
-async fn woken_by_unlock(fixture: Fixture) {
+pub async fn woken_by_unlock(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     for _ in 0..5 {
         first.lock(name, Some(ms(30_000))).await.expect("free");
@@ -73,7 +73,7 @@ async fn woken_by_force_unlock(fixture: Fixture) {
     second.unlock(name).await.expect("held");
 }
 
-async fn lease_ends(fixture: Fixture) {
+pub async fn lease_ends(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     let asked = Instant::now();
     first.lock(name, Some(ms(700))).await.expect("free");
@@ -91,7 +91,7 @@ async fn lease_ends(fixture: Fixture) {
     second.unlock(name).await.expect("still held by the waiter");
 }
 
-async fn try_lock_ends_in_time(fixture: Fixture) {
+pub async fn try_lock_ends_in_time(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     for wait in [0, 1, 200, 900] {

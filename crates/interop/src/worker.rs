@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redisson_lock::{LockClient, LockGuard, Owner};
+use redisson_lock::{LockClient, LockGuard, LockKind, Owner};
 use test_support::peer::{Answer, Peer};
 
 use crate::party::{Fail, exception, fail};
@@ -32,6 +32,12 @@ pub enum Side {
 
 /// What a worker holds, by name, the latest last.
 pub type Guards = HashMap<String, Vec<LockGuard>>;
+
+/// The kind of a lock, with which its name begins.
+pub fn kind_of(name: &str) -> LockKind {
+    let kind = name.split_once('/').map(|(kind, _)| kind);
+    kind.and_then(|kind| kind.parse().ok()).unwrap_or_default()
+}
 
 impl Worker {
     /// Takes the lock, for `lease` or until it is released.
@@ -173,7 +179,9 @@ impl Worker {
     pub async fn interrupt(&self, name: &str) {
         match &self.side {
             Side::Rust { client, .. } => {
-                let neighbour = client.lock(name).owned_by(&client.owner());
+                let neighbour = client
+                    .lock_of(kind_of(name), name)
+                    .owned_by(&client.owner());
                 let waiting =
                     tokio::time::timeout(Duration::from_millis(50), neighbour.lock()).await;
                 assert!(waiting.is_err(), "it was waiting");
@@ -258,7 +266,7 @@ impl Worker {
         let Side::Rust { client, owner, .. } = &self.side else {
             unreachable!("asked of our side only")
         };
-        let lock = client.lock(name).owned_by(owner);
+        let lock = client.lock_of(kind_of(name), name).owned_by(owner);
         lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease))
     }
 

@@ -161,7 +161,17 @@ public class Peer {
     /** One object for each name: it remembers the lease that it was last given. */
     private static RLock lock(Command command) {
         String name = command.get("name");
-        return LOCKS.computeIfAbsent(command.get("client") + " " + name, any -> client(command).getLock(name));
+        return LOCKS.computeIfAbsent(command.get("client") + " " + name, any -> lock(client(command), name));
+    }
+
+    /** The name begins with the kind. Old versions have not all of them. */
+    private static RLock lock(RedissonClient client, String name) {
+        String method = name.startsWith("fenced/") ? "getFencedLock" : name.startsWith("spin/") ? "getSpinLock" : "getLock";
+        try {
+            return (RLock) RedissonClient.class.getMethod(method, String.class).invoke(client, name);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     /** To test the tests: one worker in four only says that it locks. */
