@@ -14,7 +14,7 @@ use crate::entry::Locks;
 use crate::error::Error;
 use crate::lock::release::release_job;
 use crate::measure;
-use crate::redis::{Credentials, Redis, Settings, Tls, Wanted};
+use crate::redis::{Credentials, Redis, Settings, SyncReplicas, Tls};
 use crate::renewal;
 use crate::runtime::{Runtime, has_timers};
 use crate::shared::{Config, Shared, check_lease, check_replicas, check_timeouts};
@@ -45,7 +45,7 @@ pub struct LockClientBuilder {
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
-    sync_replicas: Option<Wanted>,
+    sync_replicas: Option<SyncReplicas>,
     tls: Option<Tls>,
 }
 
@@ -200,7 +200,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().sync_replicas(2, Duration::from_millis(100));
     /// ```
     pub fn sync_replicas(self, replicas: u32, within: Duration) -> Self {
-        let sync_replicas = Some(Wanted { replicas, within });
+        let sync_replicas = Some(SyncReplicas { replicas, within });
         Self {
             sync_replicas,
             ..self

@@ -14,7 +14,7 @@ use crate::kind::LockKind;
 use crate::lock::{FencedLock, Lock};
 use crate::owner::Owner;
 use crate::redis::{ConnectionFence, Limit};
-use crate::script::unsent;
+use crate::script::send_error;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
@@ -244,7 +244,7 @@ impl LockClient {
                 silence: timeout / 2,
             };
             let answered = shared.redis.ping(limit).await;
-            answered.map_err(|error| unsent(error, Operation::Pinging))?;
+            answered.map_err(|error| send_error(error, Operation::Pinging))?;
             Ok(start.elapsed())
         };
         shared.on_client_runtime(pin!(pinging)).await

@@ -36,7 +36,7 @@ impl ClientHandle {
             report.released = drop_detached(locks);
             report.unconfirmed = finish_work(shared, grace).await;
             if report.unconfirmed > 0 {
-                say_unconfirmed(locks);
+                log_unconfirmed(locks);
             }
         }
         report.abandoned = abandon(locks);
@@ -77,7 +77,7 @@ fn drop_detached(locks: &Locks) -> usize {
 
 /// Names the locks of which a release, or an acquire to be undone, has no answer: the report has their number, and
 /// a caller that drops it has nothing.
-fn say_unconfirmed(locks: &Locks) {
+fn log_unconfirmed(locks: &Locks) {
     for entry in locks.all() {
         let counts = entry.peek(LockCore::counts);
         if counts.acquiring + counts.releasing > 0 {

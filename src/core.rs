@@ -58,9 +58,9 @@ pub use values::{
 };
 
 use op::Attempt;
-use owner_state::{Context, OwnerState, Seen};
+use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
-use queue::{Queue, Row};
+use queue::{PassStreak, Queue};
 use values::Ids;
 
 /// One lock of this client.
@@ -74,11 +74,11 @@ pub struct LockCore {
     /// An owner of this client has freed the lock, and it was not taken since, nor has the head of the queue
     /// attempted to.
     freed: bool,
-    row: Option<Row>,
+    streak: Option<PassStreak>,
     /// The latest release was heard by others than this client.
     others_listen: bool,
     /// The queue lets other processes go first until then.
-    stands_back_until: Option<Time>,
+    yields_until: Option<Time>,
     /// The head's latest reason to go on, or sign of life. `None`: there is no head.
     turn_since: Option<Time>,
     /// The attempt of one that queues.
@@ -93,7 +93,7 @@ pub struct LockCore {
 /// What the waiters look at that are not about to do anything for an owner of their own. Without a head
 /// of the queue none of them looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Front {
+struct HeadStatus {
     head: WaiterId,
     head_may_contend: bool,
     freed: bool,
@@ -108,9 +108,9 @@ impl LockCore {
             owners: Owners::default(),
             queue: Queue::default(),
             freed: false,
-            row: None,
+            streak: None,
             others_listen: false,
-            stands_back_until: None,
+            yields_until: None,
             turn_since: None,
             attempt: None,
             turn_timer: None,
@@ -226,7 +226,13 @@ impl LockCore {
 
     /// The owner's own calls that can go on: those who waited for its operation, and those who may
     /// nest into its hold or have to hear of its loss. One at a time; its end wakes the next.
-    fn wake_own(&mut self, owner: ThreadId, before: Seen, after: Seen, out: &mut Effects) {
+    fn wake_own(
+        &mut self,
+        owner: ThreadId,
+        before: OwnerStatus,
+        after: OwnerStatus,
+        out: &mut Effects,
+    ) {
         if before == after || !after.idle {
             return;
         }
@@ -239,8 +245,8 @@ impl LockCore {
         }
     }
 
-    fn front(&self) -> Option<Front> {
-        Some(Front {
+    fn front(&self) -> Option<HeadStatus> {
+        Some(HeadStatus {
             head: self.queue.head()?,
             head_may_contend: !self.owners.block(),
             freed: self.freed,
@@ -250,8 +256,8 @@ impl LockCore {
     fn wake_front(
         &mut self,
         now: Time,
-        before: Option<Front>,
-        after: Option<Front>,
+        before: Option<HeadStatus>,
+        after: Option<HeadStatus>,
         out: &mut Effects,
     ) {
         let same_head =
@@ -332,10 +338,10 @@ impl LockCore {
         self.ids.visit(visitor);
         self.owners.visit(visitor);
         self.queue.visit(visitor);
-        let until = self.stands_back_until.iter_mut();
+        let until = self.yields_until.iter_mut();
         until.for_each(|at| visitor.time(at));
-        let row = self.row.iter_mut();
-        row.for_each(|row| visitor.time(&mut row.since));
+        let streak = self.streak.iter_mut();
+        streak.for_each(|streak| visitor.time(&mut streak.since));
         let times = self.turn_since.iter_mut().chain(&mut self.turn_timer);
         times.for_each(|at| visitor.time(at));
         if let Some(attempt) = &mut self.attempt {

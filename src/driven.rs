@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::few::Few;
 use crate::runtime::Runtime;
+use crate::small_map::SmallMap;
 
 /// The job of a release.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -32,7 +32,7 @@ pub(crate) struct Driven {
 struct Jobs {
     next: u64,
     /// In the order in which they were last polled, with the time of that.
-    all: Few<u64, (Instant, Job)>,
+    all: SmallMap<u64, (Instant, Job)>,
     /// Left as it is when the last job ends: the next one comes soon, and needs no wake-up.
     look_at: Option<Instant>,
     /// The renewal task has ended: no job is kept any more.

@@ -22,12 +22,12 @@ use crate::core::{
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
-use crate::few::Few;
 use crate::measure;
 use crate::redis::Route;
 use crate::runtime::{event, isolated};
 use crate::shared::HoldStatus;
 use crate::shared::Shared;
+use crate::small_map::SmallMap;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::wire::LockName;
@@ -122,22 +122,22 @@ pub(crate) struct Entry {
 struct State {
     core: LockCore,
     /// What the core knows by number: holds and waiters.
-    holds: Few<HoldId, Arc<HoldStatus>>,
-    waiters: Few<WaiterId, Arc<Notify>>,
+    holds: SmallMap<HoldId, Arc<HoldStatus>>,
+    waiters: SmallMap<WaiterId, Arc<Notify>>,
     /// Unlocks that wait for their outcome.
-    unlocks: Few<HoldId, OutcomeCell>,
+    unlocks: SmallMap<HoldId, OutcomeCell>,
     /// Itself, while the core remembers an owner.
-    itself: Option<Arc<Entry>>,
+    self_ref: Option<Arc<Entry>>,
 }
 
 impl State {
     fn new(core: LockCore) -> Self {
         Self {
             core,
-            holds: Few::default(),
-            waiters: Few::default(),
-            unlocks: Few::default(),
-            itself: None,
+            holds: SmallMap::default(),
+            waiters: SmallMap::default(),
+            unlocks: SmallMap::default(),
+            self_ref: None,
         }
     }
 }
@@ -151,7 +151,7 @@ struct Deferred {
     unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
-    itself: Option<Arc<Entry>>,
+    self_ref: Option<Arc<Entry>>,
 }
 
 impl Entry {
@@ -183,7 +183,7 @@ impl Entry {
             let now = self.shared().clock.now();
             let counted = state.core.counts();
             let answer = run(&mut state, now, &mut deferred.effects);
-            self.write_down(&mut state, counted, &mut deferred);
+            self.record_facts(&mut state, counted, &mut deferred);
             answer
         };
         self.apply(&mut deferred);
@@ -191,7 +191,7 @@ impl Entry {
     }
 
     /// The facts of a step, and the cells that its effects are about.
-    fn write_down(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
+    fn record_facts(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
         let effects = &deferred.effects;
         for (hold, ending) in &effects.ended {
             if let Some(status) = state.holds.remove(hold) {
@@ -214,9 +214,9 @@ impl Entry {
             deferred.progress = self.shared().tally.change(counted, counts);
         }
         if !state.core.keeps_itself() {
-            deferred.itself = state.itself.take();
-        } else if state.itself.is_none() {
-            state.itself = Some(Arc::clone(self));
+            deferred.self_ref = state.self_ref.take();
+        } else if state.self_ref.is_none() {
+            state.self_ref = Some(Arc::clone(self));
         }
     }
 
@@ -231,7 +231,7 @@ impl Entry {
             woken,
             unlocked,
             progress,
-            itself: _,
+            self_ref: _,
         } = deferred;
         let shared = self.shared();
         for owner in &effects.timers {
@@ -434,7 +434,7 @@ impl Entry {
     pub(crate) fn check(&self) {
         let state = self.state.lock();
         state.core.check();
-        assert_eq!(state.core.keeps_itself(), state.itself.is_some());
+        assert_eq!(state.core.keeps_itself(), state.self_ref.is_some());
     }
 
     /// Whether the timer of an owner is set to what is due. Only while no call is at this lock.

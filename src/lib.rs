@@ -76,7 +76,6 @@ mod core;
 mod driven;
 mod entry;
 mod error;
-mod few;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod hold_handle;
@@ -93,6 +92,7 @@ mod run;
 mod runtime;
 mod script;
 mod shared;
+mod small_map;
 mod table;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]

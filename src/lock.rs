@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::measure::Class;
 use crate::owner::Owner;
-use crate::redis::Wanted;
+use crate::redis::SyncReplicas;
 use crate::wire::LockName;
 
 pub use guard::{FencedGuard, LockGuard};
@@ -63,7 +63,7 @@ pub struct Lock<K = Unfenced> {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     retry_for: Option<Duration>,
-    replicas: Option<Wanted>,
+    replicas: Option<SyncReplicas>,
     reentrant: bool,
     class: Class,
     marker: PhantomData<fn() -> K>,

@@ -48,11 +48,11 @@ use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use call::{Args, Call, Script};
-pub(crate) use confirmer::{Confirmer, Site};
+pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 pub use fence::ConnectionFence;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
-pub(crate) use node::Bulk;
-pub(crate) use replicas::{REPLICAS_MAX, Wanted};
+pub(crate) use node::BackgroundClass;
+pub(crate) use replicas::{REPLICAS_MAX, SyncReplicas};
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
@@ -60,14 +60,14 @@ pub use settings::Tls;
 pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
-use lane::{Lane, Surroundings};
+use lane::{ConnectionContext, Lane};
 pub(crate) use link::{Limit, SendError};
 use topology::Topology;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     topology: Topology,
-    around: Surroundings,
+    around: ConnectionContext,
     /// Whether pauses are scattered.
     scattered: bool,
     connections: usize,
@@ -81,7 +81,7 @@ impl Redis {
         connections: usize,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let around = Surroundings::new(runtime);
+        let around = ConnectionContext::new(runtime);
         // Cancel safety: dropping this future stops what was opened so far.
         let stop_on_drop = StopOnDrop(Some(around.clone()));
         let topology = Topology::open(settings, connections, &around).await?;
@@ -320,8 +320,8 @@ impl<'a> Route<'a> {
     }
 
     /// Where calls wait for this number of replicas.
-    pub(crate) fn waiting_for(self, replicas: u32) -> Site<'a> {
-        Site {
+    pub(crate) fn waiting_for(self, replicas: u32) -> ReplicaRoute<'a> {
+        ReplicaRoute {
             topology: &self.redis.topology,
             around: &self.redis.around,
             group: self.group,
@@ -333,7 +333,7 @@ impl<'a> Route<'a> {
 
     /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
     /// answered late; their timeouts then make more of them.
-    pub(crate) async fn bulk(self, kind: Bulk) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn bulk(self, kind: BackgroundClass) -> Option<OwnedSemaphorePermit> {
         match &self.redis.topology {
             Topology::One(node) => Some(node.bulk(self.lane, kind).await),
             Topology::Cluster(map, _) | Topology::Sentinel(map) => {
@@ -372,7 +372,7 @@ impl<'a> Route<'a> {
 }
 
 /// Stops what was opened if connecting fails or is given up.
-struct StopOnDrop(Option<Surroundings>);
+struct StopOnDrop(Option<ConnectionContext>);
 
 impl StopOnDrop {
     fn keep(mut self) {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusalKind};
-use crate::redis::{Bulk, Confirmer, Switches};
+use crate::redis::{BackgroundClass, ReplicaProbe, Switches};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::Shared;
@@ -43,7 +43,7 @@ impl Drop for EndsHolds {
         // Kept until their holds are lost: a detached hold's entry has no other reference once the client is
         // gone.
         let entries = locks.all();
-        warn_of_what_is_left(&locks.shared);
+        warn_unreleased(&locks.shared);
         // In this order: those who are woken find that the client is gone.
         locks.shared.gone();
         locks.timers.end();
@@ -56,7 +56,7 @@ impl Drop for EndsHolds {
 }
 
 /// A runtime that ends releases nothing.
-fn warn_of_what_is_left(shared: &Shared) {
+fn warn_unreleased(shared: &Shared) {
     let counts = shared.tally.counts();
     let under_way = counts.acquiring + counts.releasing;
     if !shared.is_closed() && counts.held + under_way > 0 {
@@ -166,7 +166,8 @@ async fn renew(batch: Batch) -> Vec<Batch> {
     };
     let (entry, replicas) = (Arc::clone(&first.entry), first.replicas);
     let shared = entry.shared();
-    let confirming = Confirming::prepare(&entry, replicas, limit - shared.command_timeout()).await;
+    let confirming =
+        RenewalCheck::prepare(&entry, replicas, limit - shared.command_timeout()).await;
     match call(shared, &items, limit).await {
         Ok(answer) if answer.value.len() == items.len() => {
             shared.totals.count(Total::Renewals, items.len() as u64);
@@ -237,7 +238,7 @@ async fn call(
 ) -> Result<Answer<Vec<Result<(), LossReason>>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
-    let permit = entry.route().bulk(Bulk::Renewals);
+    let permit = entry.route().bulk(BackgroundClass::Renewals);
     let Ok(_permit) = tokio::time::timeout_at(limit - timeout, permit).await else {
         let text = "earlier renewals have no answer yet";
         let error = entry.route().no_answer(Operation::Renewing, text);
@@ -256,13 +257,13 @@ async fn call(
 }
 
 /// Who confirms the renewals of one call.
-struct Confirming {
+struct RenewalCheck {
     replicas: u32,
     /// `None`: none of them needs to, or there is no connection.
-    confirmer: Option<Confirmer>,
+    confirmer: Option<ReplicaProbe>,
 }
 
-impl Confirming {
+impl RenewalCheck {
     /// Before the call: a connection that is opened after it may lead to another server.
     async fn prepare(entry: &Entry, replicas: u32, limit: Instant) -> Self {
         let confirmer = match replicas {

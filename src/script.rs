@@ -21,7 +21,7 @@ use crate::redis::{Arg, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
-pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, unsent};
+pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, send_error};
 #[cfg(test)]
 pub(crate) use refused::commands;
 

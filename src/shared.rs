@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Token, Total};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
-use crate::redis::{REPLICAS_MAX, Redis, Wanted, slot_of};
+use crate::redis::{REPLICAS_MAX, Redis, SyncReplicas, slot_of};
 use crate::runtime::{Clock, Runtime};
 use crate::script::RetryPolicy;
 use crate::wait::Channels;
@@ -49,7 +49,7 @@ pub(crate) struct Config {
     pub(crate) rules: Arc<Rules>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) retry_for: Option<Duration>,
-    pub(crate) replicas: Option<Wanted>,
+    pub(crate) replicas: Option<SyncReplicas>,
 }
 
 impl Shared {
@@ -253,8 +253,8 @@ const WATCHDOG_MIN: Duration = Duration::from_millis(300);
 const WATCHDOG_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether `sync_replicas` takes this number and time.
-pub(crate) fn check_replicas(wanted: Wanted, command_timeout: Duration) -> Result<(), Error> {
-    let Wanted { replicas, within } = wanted;
+pub(crate) fn check_replicas(wanted: SyncReplicas, command_timeout: Duration) -> Result<(), Error> {
+    let SyncReplicas { replicas, within } = wanted;
     if !(1..=REPLICAS_MAX).contains(&replicas) {
         return Err(Error::InvalidConfig {
             what: "sync_replicas",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
 use crate::core::HandOff;
-use crate::redis::{Credentials, Tls, Wanted};
+use crate::redis::{Credentials, SyncReplicas, Tls};
 use crate::wire::Announce;
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
@@ -37,7 +37,7 @@ struct Settings {
     #[serde(skip)]
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
-    sync_replicas: Option<Wanted>,
+    sync_replicas: Option<SyncReplicas>,
     /// Not written if there are none: a build without TLS does not know the name.
     #[cfg_attr(feature = "tls-rustls", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(not(feature = "tls-rustls"), serde(skip))]

@@ -155,8 +155,8 @@ impl LockCore {
         let own = self.owners.get(owner);
         let idle = own.is_none_or(|own| own.op.is_idle());
         let held = own.is_some_and(|own| own.tenure.is_held());
-        let moved_at = own.map_or(waiter.since, |own| own.moved_at.max(waiter.since));
-        let stands_back = self.stands_back_until.filter(|until| *until > now);
+        let op_changed_at = own.map_or(waiter.since, |own| own.op_changed_at.max(waiter.since));
+        let stands_back = self.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(id, &waiter)
             && (waiter.order == Order::AtOnce || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
@@ -165,11 +165,13 @@ impl LockCore {
         }
         // The call that came first may not be polled any more; it is not waited for longer than for a
         // command.
-        let patient = moved_at + self.rules.command_timeout > now;
+        let patient = op_changed_at + self.rules.command_timeout > now;
         let behind = !idle || patient && self.queue.is_behind_another(id, owner);
         let was_behind = self.queue.set_behind_own(id, behind);
         if behind {
-            return Ok(Admission::OwnerBusy { since: moved_at });
+            return Ok(Admission::OwnerBusy {
+                since: op_changed_at,
+            });
         }
         match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
             Some(reason) => Err(Rejected::Lost(reason)),
@@ -264,7 +266,7 @@ impl LockCore {
                 else {
                     return Err(not_its_own);
                 };
-                // Neither handed over nor nested: whatever row of passes there was is over.
+                // Neither handed over nor nested: whatever streak of passes there was is over.
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
                 let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
                 let rejected = match life {
@@ -296,15 +298,15 @@ impl LockCore {
                 let policy = terms.policy(sent_at);
                 own.tenure
                     .add(hold, policy, sent_at, lease, replicas, &rules);
-                own.end_acquire(AfterAcquire::Counted, cx);
+                own.end_acquire(AfterAcquire::Applied, cx);
                 cx.out.count(Total::Acquired, 1);
                 Ok((hold, token, by_itself))
             });
             let (hold, token, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whichever call took it, there is nothing left to go first for.
-            core.stands_back_until = None;
+            core.yields_until = None;
             if by_itself {
-                core.row = None;
+                core.streak = None;
             }
             Ok((hold, token))
         })

@@ -8,7 +8,7 @@
 //! fields is there goes, and no send of the pass comes later, because all of them went over the same
 //! connection before.
 //!
-//! Other processes hear nothing of a pass (but of a lease that it shortens), so passes in a row are bounded by number and time. After
+//! Other processes hear nothing of a pass (but of a lease that it shortens), so passes in a streak are bounded by number and time. After
 //! the last a real release announces the lock as free, and if others listen, the head of this client's
 //! queue lets them go first for a moment.
 
@@ -20,7 +20,7 @@ use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
 use super::op::{Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Order, Row, Waiter};
+use super::queue::{Order, PassStreak, Waiter};
 use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, ThreadId, Time, Token, Total, WaiterId};
 
@@ -55,10 +55,10 @@ impl LockCore {
             return None;
         }
         let head = self.queue.head()?;
-        if let Some(row) = &mut self.row
-            && (row.passes >= bounds.passes || row.since + bounds.for_at_most < now)
+        if let Some(streak) = &mut self.streak
+            && (streak.passes >= bounds.passes || streak.since + bounds.for_at_most < now)
         {
-            row.over = true;
+            streak.over = true;
             return None;
         }
         if self.owners.others_block(owner) {
@@ -106,12 +106,12 @@ impl LockCore {
     pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
         let limit = now + self.rules.command_timeout;
         if let Passed::Moved { sent_at, .. } = passed {
-            let row = self.row.get_or_insert(Row {
+            let streak = self.streak.get_or_insert(PassStreak {
                 passes: 0,
                 since: sent_at,
                 over: false,
             });
-            row.passes += 1;
+            streak.passes += 1;
         }
         let own = self.owners.get(pass.to);
         let acquire = own.and_then(|own| own.op.acquire());
@@ -158,12 +158,12 @@ impl LockCore {
         })
     }
 
-    /// The lock is free for every client: the row of passes ends. If a bound ended it, and others listen,
+    /// The lock is free for every client: the streak of passes ends. If a bound ended it, and others listen,
     /// they go first.
-    pub(super) fn end_row(&mut self, now: Time, others_listen: bool) {
-        let was_over = self.row.take().is_some_and(|row| row.over);
+    pub(super) fn end_streak(&mut self, now: Time, others_listen: bool) {
+        let was_over = self.streak.take().is_some_and(|streak| streak.over);
         self.others_listen = others_listen;
-        self.stands_back_until = (was_over && others_listen).then(|| now + STANDS_BACK);
+        self.yields_until = (was_over && others_listen).then(|| now + YIELD_TIME);
     }
 
     /// A lock was handed to a call that has not picked it up in time: it is not polled.
@@ -201,7 +201,7 @@ impl OwnerState {
                 until,
                 token,
             };
-            self.moved_at = cx.now;
+            self.op_changed_at = cx.now;
             cx.out.count(Total::Passed, 1);
         }
     }
@@ -261,8 +261,8 @@ pub(super) enum PickUp {
     Given(OpId, Time),
 }
 
-/// How long the queue of this client stands back for other processes behind a row of passes.
-const STANDS_BACK: Duration = Duration::from_millis(5);
+/// How long the queue of this client stands back for other processes behind a streak of passes.
+const YIELD_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::values::{HoldId, LossReason, Rules, Time};
-use crate::few::FewKeys;
+use crate::small_map::SmallSet;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,7 +111,7 @@ impl LostHold {
     }
 
     /// A section that reached its limit and may still be running.
-    pub(super) fn runs_on(&self) -> bool {
+    pub(super) fn section_may_run(&self) -> bool {
         !self.keeper.is_detached() && self.reason == LossReason::MaxHold
     }
 }
@@ -189,7 +189,7 @@ pub(super) struct Holds {
     /// How many the watchdog renews.
     renewed: u32,
     /// Those that have an end of their own.
-    ends: FewKeys<(Time, HoldId)>,
+    ends: SmallSet<(Time, HoldId)>,
 }
 
 impl Holds {

@@ -13,7 +13,7 @@ use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
     Time, Total, Unlocked, WaiterId,
 };
-use crate::few::Few;
+use crate::small_map::SmallMap;
 
 /// What a step has at hand besides the owner it is about.
 pub(super) struct Context<'a> {
@@ -32,17 +32,17 @@ pub(super) struct OwnerState {
     pub(super) tenure: Tenure,
     pub(super) op: Op,
     /// Holds that were unlocked or dropped, and whose end is not known yet.
-    pub(super) unlocks: Few<HoldId, Unlock>,
+    pub(super) unlocks: SmallMap<HoldId, Unlock>,
     /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from
     /// then on.
-    pub(super) moved_at: Time,
+    pub(super) op_changed_at: Time,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
 }
 
 /// What others look at to know whether they can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct OwnerStatus {
     pub(super) idle: bool,
     pub(super) held: bool,
     pub(super) lost: Option<LossReason>,
@@ -50,7 +50,7 @@ pub(super) struct Seen {
 
 /// By what an owner is found without looking through all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct OwnerIndex {
     /// When its next hold is over.
     pub(super) expires: Option<Time>,
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
@@ -68,8 +68,8 @@ impl OwnerState {
             generation,
             tenure,
             op,
-            unlocks: Few::default(),
-            moved_at: now,
+            unlocks: SmallMap::default(),
+            op_changed_at: now,
             timer: None,
         }
     }
@@ -78,16 +78,16 @@ impl OwnerState {
         self.op.is_idle() && self.tenure.is_spent()
     }
 
-    pub(super) fn seen(&self) -> Seen {
-        Seen {
+    pub(super) fn seen(&self) -> OwnerStatus {
+        OwnerStatus {
             idle: self.op.is_idle(),
             held: self.tenure.is_held(),
             lost: self.tenure.lost(),
         }
     }
 
-    pub(super) fn marks(&self) -> Marks {
-        Marks {
+    pub(super) fn marks(&self) -> OwnerIndex {
+        OwnerIndex {
             expires: self.expires_at(),
             blocks: self.blocks(),
             acquires: self.acquires_since(),
@@ -100,7 +100,7 @@ impl OwnerState {
 
     pub(super) fn acquires_since(&self) -> Option<Time> {
         let acquire = self.op.acquire()?;
-        acquire.grant.is_none().then_some(self.moved_at)
+        acquire.grant.is_none().then_some(self.op_changed_at)
     }
 
     /// When a hold is over by the clock, or a lock that was handed over and not picked up.
@@ -150,7 +150,7 @@ impl OwnerState {
             grant: None,
         };
         self.op = Op::Acquire(acquire.clone());
-        self.moved_at = cx.now;
+        self.op_changed_at = cx.now;
         acquire
     }
 
@@ -160,14 +160,14 @@ impl OwnerState {
             return;
         };
         self.op = Op::Idle;
-        self.moved_at = cx.now;
+        self.op_changed_at = cx.now;
         match after {
-            AfterAcquire::Counted if self.tenure.count() == acquire.target => {}
+            AfterAcquire::Applied if self.tenure.count() == acquire.target => {}
             // Who is handed a lock holds nothing else.
             AfterAcquire::NotExecuted if !acquire.then_release || acquire.grant.is_some() => {}
-            AfterAcquire::Counted | AfterAcquire::NotExecuted => self.release(cx),
+            AfterAcquire::Applied | AfterAcquire::NotExecuted => self.release(cx),
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
-                self.tenure.lease_may_be(acquire.lease);
+                self.tenure.note_possible_lease(acquire.lease);
                 self.release(cx);
                 if let Some(release) = self.op.release_mut() {
                     release.may_pass = after == AfterAcquire::Unwanted;
@@ -188,7 +188,7 @@ impl OwnerState {
             Op::Idle => {
                 let id = cx.ids.op();
                 self.op = Op::Release(Release::new(id, give_up_at));
-                self.moved_at = cx.now;
+                self.op_changed_at = cx.now;
                 cx.out.jobs.push((cx.owner, id));
             }
         }
@@ -347,7 +347,7 @@ impl OwnerState {
             Op::Idle | Op::Release(_) => None,
         };
         self.tenure.forget_losses(seen);
-        visitor.time(&mut self.moved_at);
+        visitor.time(&mut self.op_changed_at);
         self.timer.iter_mut().for_each(|at| visitor.time(at));
     }
 }
@@ -366,7 +366,7 @@ pub struct OwnerView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.
-    Counted,
+    Applied,
     /// The same as far as is known, and it is too late for it, or no call wants it any more.
     Unwanted,
     /// It is what it was before.

@@ -3,28 +3,28 @@
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
-use super::owner_state::{Marks, OwnerState};
+use super::owner_state::{OwnerIndex, OwnerState};
 use super::values::{ThreadId, Time};
-use crate::few::Few;
+use crate::small_map::SmallMap;
 
 /// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is
 /// looked for one by one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Owners {
-    states: Few<ThreadId, OwnerState>,
+    states: SmallMap<ThreadId, OwnerState>,
     /// While there is more than one, and until all are gone. A single one is looked at itself.
-    marked: Option<Box<Marked>>,
+    marked: Option<Box<IndexEntry>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Marked {
+struct IndexEntry {
     expires: BTreeSet<(Time, ThreadId)>,
     blocks: usize,
     acquires: BTreeSet<(Time, ThreadId)>,
 }
 
-impl Marked {
-    fn of(states: &Few<ThreadId, OwnerState>) -> Self {
+impl IndexEntry {
+    fn of(states: &SmallMap<ThreadId, OwnerState>) -> Self {
         let mut marked = Self::default();
         for (owner, state) in states.iter() {
             marked.add(*owner, state.marks());
@@ -32,13 +32,13 @@ impl Marked {
         marked
     }
 
-    fn add(&mut self, owner: ThreadId, marks: Marks) {
+    fn add(&mut self, owner: ThreadId, marks: OwnerIndex) {
         self.expires.extend(marks.expires.map(|at| (at, owner)));
         self.blocks += usize::from(marks.blocks);
         self.acquires.extend(marks.acquires.map(|at| (at, owner)));
     }
 
-    fn remove(&mut self, owner: ThreadId, marks: Marks) {
+    fn remove(&mut self, owner: ThreadId, marks: OwnerIndex) {
         marks.expires.map(|at| self.expires.remove(&(at, owner)));
         self.blocks -= usize::from(marks.blocks);
         marks.acquires.map(|at| self.acquires.remove(&(at, owner)));
@@ -68,18 +68,18 @@ impl Owners {
     pub(super) fn ensure(&mut self, owner: ThreadId, make: impl FnOnce() -> OwnerState) {
         self.states.get_or_insert_with(owner, make);
         if self.marked.is_none() && self.states.len() > 1 {
-            self.marked = Some(Box::new(Marked::of(&self.states)));
+            self.marked = Some(Box::new(IndexEntry::of(&self.states)));
         }
     }
 
     /// What [`changed`](Self::changed) will ask for. `None`: no owner is marked.
-    pub(super) fn marks(&self, owner: ThreadId) -> Option<Marks> {
+    pub(super) fn marks(&self, owner: ThreadId) -> Option<OwnerIndex> {
         self.marked.as_ref()?;
         self.get(owner).map(OwnerState::marks)
     }
 
     /// An owner that had these marks may have others now, or there may be nothing left of it.
-    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<Marks>) {
+    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<OwnerIndex>) {
         let Some(state) = self.states.get(&owner) else {
             return;
         };
@@ -161,7 +161,7 @@ impl Owners {
     /// What is kept twice agrees.
     pub(super) fn check(&self) {
         match &self.marked {
-            Some(marked) => assert_eq!(**marked, Marked::of(&self.states)),
+            Some(marked) => assert_eq!(**marked, IndexEntry::of(&self.states)),
             None => assert!(self.states.len() <= 1, "more than one is marked"),
         }
     }
@@ -170,7 +170,7 @@ impl Owners {
         let states = self.states.values_mut();
         states.for_each(|state| state.visit(visitor));
         if let Some(marked) = &mut self.marked {
-            **marked = Marked::of(&self.states);
+            **marked = IndexEntry::of(&self.states);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
 use super::values::{ThreadId, Time, WaiterId};
-use crate::few::{Few, FewKeys};
+use crate::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +60,7 @@ pub(super) struct Waiter {
     /// The field that its hold would have, since it first asked.
     pub(super) field: Option<Arc<str>>,
     /// It waits for an operation of its own owner.
-    behind_own: bool,
+    waits_for_own_op: bool,
     /// Its attempt found the lock held, and it attempts again then, unless something happens before.
     pub(super) waits_until: Option<Time>,
     /// It did not ask when it had a reason to: it is out of the queue until it does.
@@ -70,13 +70,13 @@ pub(super) struct Waiter {
 impl Waiter {
     /// Nothing but the lock is missing.
     pub(super) fn is_ready(&self) -> bool {
-        !self.behind_own
+        !self.waits_for_own_op
     }
 }
 
 /// Passes without a real release in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Row {
+pub(super) struct PassStreak {
     pub(super) passes: u32,
     pub(super) since: Time,
     /// A bound was reached.
@@ -85,11 +85,11 @@ pub(super) struct Row {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
-    waiters: Few<WaiterId, Box<Waiter>>,
+    waiters: SmallMap<WaiterId, Box<Waiter>>,
     /// Those that queue, in order, but for those that were passed over.
-    queued: FewKeys<WaiterId>,
+    queued: SmallSet<WaiterId>,
     /// All of them again, by owner.
-    owned: FewKeys<Owned>,
+    owned: SmallSet<Owned>,
 }
 
 /// A waiter as one of its owner's.
@@ -107,7 +107,11 @@ impl Owned {
     }
 
     fn of(waiter: &Waiter, id: WaiterId) -> Self {
-        Self::new(waiter.owner, waiter.behind_own.then_some(waiter.order), id)
+        Self::new(
+            waiter.owner,
+            waiter.waits_for_own_op.then_some(waiter.order),
+            id,
+        )
     }
 
     fn first(owner: ThreadId, behind: Option<Order>) -> Self {
@@ -134,7 +138,7 @@ impl Queue {
             terms,
             since: now,
             field: None,
-            behind_own: false,
+            waits_for_own_op: false,
             waits_until: None,
             passed_over: false,
         };
@@ -199,7 +203,7 @@ impl Queue {
             return false;
         };
         let before = Owned::of(waiter, id);
-        let was = std::mem::replace(&mut waiter.behind_own, behind);
+        let was = std::mem::replace(&mut waiter.waits_for_own_op, behind);
         if was != behind {
             let after = Owned::of(waiter, id);
             self.owned.remove(&before);

@@ -79,7 +79,7 @@ impl LockCore {
                 let taken_out = own.take_out(hold, true, cx);
                 if taken_out && own.op.release().is_some() {
                     // Its own time begins now, however long the release has been failing.
-                    own.moved_at = cx.now;
+                    own.op_changed_at = cx.now;
                 }
                 Ok(taken_out)
             })
@@ -145,9 +145,9 @@ impl LockCore {
 
     /// When an operation of this owner last began or was answered, or an unlock joined it. `None`: none is under
     /// way.
-    pub fn moved_at(&self, owner: ThreadId) -> Option<Time> {
+    pub fn op_changed_at(&self, owner: ThreadId) -> Option<Time> {
         let own = self.owners.get(owner)?;
-        (!own.op.is_idle()).then_some(own.moved_at)
+        (!own.op.is_idle()).then_some(own.op_changed_at)
     }
 
     /// Whether callers wait for the outcome of a release of this owner.
@@ -247,7 +247,7 @@ impl LockCore {
             });
             if freed && !passed {
                 core.freed = true;
-                core.end_row(now, answer.others_listen);
+                core.end_streak(now, answer.others_listen);
             }
         });
     }
@@ -328,7 +328,7 @@ impl OwnerState {
             Some(reason) => Unlocked::Lost(reason),
             None => Unlocked::Released,
         };
-        self.moved_at = cx.now;
+        self.op_changed_at = cx.now;
         // Without the field there is nothing to send for those that have joined.
         let ends_all = gone.is_some() && !self.tenure.is_held();
         let ends = |unlock: Unlock| ends_all || unlock.progress != Unlocking::Joined;
@@ -358,7 +358,7 @@ impl OwnerState {
         self.moves_unlocks(Unlocking::Attempted, Unlocking::Joined);
         if self.is_awaited() {
             // Their time begins with the next attempt.
-            self.moved_at = cx.now;
+            self.op_changed_at = cx.now;
         }
     }
 
@@ -381,7 +381,7 @@ impl OwnerState {
         ReleaseStep::Send {
             field: Arc::clone(&self.field),
             give_up_at,
-            awaited: self.is_awaited().then_some(self.moved_at),
+            awaited: self.is_awaited().then_some(self.op_changed_at),
         }
     }
 
@@ -400,7 +400,7 @@ impl OwnerState {
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
         self.op = Op::Idle;
-        self.moved_at = cx.now;
+        self.op_changed_at = cx.now;
     }
 }
 

@@ -120,7 +120,7 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
                 let held = own.tenure.has(hold);
-                held.then(|| own.tenure.lease_may_be(lease))
+                held.then(|| own.tenure.note_possible_lease(lease))
             })
             .flatten()
         })

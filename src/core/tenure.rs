@@ -125,11 +125,11 @@ impl Tenure {
     /// and nothing is unlocked under it: until its guard is gone the field stays.
     pub(super) fn target(&self) -> u32 {
         self.count()
-            .max(u32::from(self.lost.iter().any(LostHold::runs_on)))
+            .max(u32::from(self.lost.iter().any(LostHold::section_may_run)))
     }
 
     /// A lease may be at the server for which there is no answer.
-    pub(super) fn lease_may_be(&mut self, lease: Duration) {
+    pub(super) fn note_possible_lease(&mut self, lease: Duration) {
         self.lease_max = self.lease_max.max(lease);
     }
 
@@ -177,7 +177,7 @@ impl Tenure {
             .is_none_or(|asked| lease >= asked);
         let promised = self.promise(sent_at, lease, acknowledged);
         if promised && renews {
-            self.in_order_since(sent_at);
+            self.confirmed_at(sent_at);
         }
         promised
     }
@@ -200,7 +200,7 @@ impl Tenure {
     }
 
     /// The server had what it should have at `sent_at`: the next renewal is a period away.
-    fn in_order_since(&mut self, sent_at: Time) {
+    fn confirmed_at(&mut self, sent_at: Time) {
         self.renewed_at = self.renewed_at.max(sent_at);
         self.warned = false;
         if matches!(self.renewal, RenewalState::RetryAt(_)) {

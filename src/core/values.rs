@@ -169,18 +169,18 @@ pub struct Rules {
     pub handoff: HandOff,
 }
 
-/// How often in a row a client hands a lock from one of its callers to the next, before it frees the
+/// How often in a streak a client hands a lock from one of its callers to the next, before it frees the
 /// lock for every client.
 ///
 /// Each pass saves a script call, a wake-up and, unless the next caller's lease is shorter, a message,
-/// and lets the other processes wait a little longer. Whichever bound is reached first ends the row: the
+/// and lets the other processes wait a little longer. Whichever bound is reached first ends the streak: the
 /// next release announces the lock as free, and if other processes listen, this client's queue stands
-/// back for up to 5 ms, and the bounds of the next row are half of these.
+/// back for up to 5 ms, and the bounds of the next streak are half of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HandOff {
-    /// Passes in a row. Default 32; 0 is off.
+    /// Passes in a streak. Default 32; 0 is off.
     pub passes: u32,
-    /// From the first pass of a row to the last. Default 50 ms.
+    /// From the first pass of a streak to the last. Default 50 ms.
     pub for_at_most: Duration,
 }
 

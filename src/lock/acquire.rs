@@ -22,10 +22,10 @@ use crate::wait::Subscription;
 use crate::wire::LockName;
 
 use super::guard::LockGuard;
-use super::replicas::Confirming;
+use super::replicas::ReplicaCheck;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::{Subscribed, subscribe};
-use super::waiter::{Heard, Next, Retries, Wait, Waiter, rejection};
+use super::waiter::{Next, Retries, ServerSeen, Wait, Waiter, rejection};
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
@@ -52,14 +52,14 @@ impl<K> Lock<K> {
         let span = span!("acquire", lock = %self.given, %owner);
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
-            let (mut retries, mut course) = (None, Course::new(self.confirming()?));
+            let (mut retries, mut context) = (None, AcquireContext::new(self.confirming()?));
             loop {
-                let failed = match acquire(&entry, &owner, &terms, wait, &mut course).await {
+                let failed = match acquire(&entry, &owner, &terms, wait, &mut context).await {
                     Ok(Ok(taken)) => {
                         let (client, owner) = (Arc::clone(&self.client), owner.clone());
                         let entry = Arc::clone(&entry);
                         let guard = LockGuard::new(client, entry, owner, taken, self.class);
-                        let Some(confirming) = &mut course.confirming else {
+                        let Some(confirming) = &mut context.confirming else {
                             return Ok(Ok(guard));
                         };
                         match Box::pin(confirming.confirm(guard)).await {
@@ -71,7 +71,7 @@ impl<K> Lock<K> {
                     Err(error) => error,
                 };
                 let retries = retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
-                let server = std::mem::take(&mut course.server);
+                let server = std::mem::take(&mut context.server);
                 let again = retries.again(self.client.shared(), failed, server);
                 Box::pin(again).await?;
             }
@@ -135,17 +135,17 @@ impl<K> Lock<K> {
 }
 
 /// What is known of a call that takes a lock, from one attempt to the next.
-pub(crate) struct Course {
+pub(crate) struct AcquireContext {
     /// Of the server, since the last failure.
-    server: Heard,
+    server: ServerSeen,
     /// Boxed: nearly no call asks.
-    confirming: Option<Box<Confirming>>,
+    confirming: Option<Box<ReplicaCheck>>,
 }
 
-impl Course {
-    fn new(confirming: Option<Box<Confirming>>) -> Self {
+impl AcquireContext {
+    fn new(confirming: Option<Box<ReplicaCheck>>) -> Self {
         Self {
-            server: Heard::Nothing,
+            server: ServerSeen::Nothing,
             confirming,
         }
     }
@@ -173,24 +173,24 @@ pub(crate) async fn acquire(
     owner: &Owner,
     terms: &Terms,
     wait: Wait,
-    course: &mut Course,
+    context: &mut AcquireContext,
 ) -> Result<Result<Taken, Option<Box<HeldBy>>>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
-    course.prepare(entry).await?;
+    context.prepare(entry).await?;
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
     let mut waiter = Waiter::new(entry, owner, *terms, wait);
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
-        let permit = match match &mut course.confirming {
+        let permit = match match &mut context.confirming {
             None => waiter.next(deadline).await?,
             Some(confirming) => Box::pin(confirming.next(&mut waiter, deadline)).await?,
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
-                let taken = AcquirePermit::granted(entry, permit, sent_at, course)?;
+                let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
                 let Some(taken) = taken else {
                     waiter.begins_again();
                     continue;
@@ -203,7 +203,7 @@ pub(crate) async fn acquire(
         let seen = waking.version();
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            permit.attempt(owner, course).await?
+            permit.attempt(owner, context).await?
         };
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(Ok(taken)),
@@ -213,7 +213,7 @@ pub(crate) async fn acquire(
             }
             Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy, on_the_way) => {
-                course.server = Heard::Busy;
+                context.server = ServerSeen::Busy;
                 let left = busy.lease_left;
                 waiter.note_found(busy);
                 // What is published where a slot goes may not be heard.
@@ -319,9 +319,13 @@ impl AcquirePermit {
     }
 
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
-    async fn attempt(&mut self, owner: &Owner, course: &mut Course) -> Result<Attempt, Error> {
+    async fn attempt(
+        &mut self,
+        owner: &Owner,
+        context: &mut AcquireContext,
+    ) -> Result<Attempt, Error> {
         let entry = Arc::clone(&self.entry);
-        course.prepare(&entry).await?;
+        context.prepare(&entry).await?;
         let shared = entry.shared();
         if self.permit.target > 1 && owner.origin() == Origin::Task {
             let lock = entry.name.given();
@@ -350,7 +354,7 @@ impl AcquirePermit {
             };
             match &answer.value {
                 Acquired::Taken(token) => {
-                    course.taken(&self.permit, answer.sent_at);
+                    context.taken(&self.permit, answer.sent_at);
                     let taken = self.taken(shared.clock.time(answer.sent_at), *token)?;
                     return Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken));
                 }
@@ -415,11 +419,11 @@ impl AcquirePermit {
         entry: &Arc<Entry>,
         permit: Permit,
         sent_at: Time,
-        course: &mut Course,
+        context: &mut AcquireContext,
     ) -> Result<Option<Taken>, Error> {
         let mut permit = Self::new(Arc::clone(entry), permit);
         let sent = entry.shared().clock.instant(sent_at);
-        course.taken(&permit.permit, sent);
+        context.taken(&permit.permit, sent);
         permit.taken(sent_at, None)
     }
 

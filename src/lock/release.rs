@@ -20,7 +20,7 @@ use crate::core::{
 use crate::driven::Job;
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
-use crate::redis::Bulk;
+use crate::redis::BackgroundClass;
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::HoldStatus;
@@ -109,7 +109,7 @@ async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> 
         if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
             return ended(outcome);
         }
-        match entry.peek(|core| core.moved_at(owner)) {
+        match entry.peek(|core| core.op_changed_at(owner)) {
             // It is known, and on its way.
             None => return ended(outcome.await),
             Some(moved) if moved > since => since = moved,
@@ -329,7 +329,7 @@ impl ReleaseJob {
     }
 
     async fn place(&self, limit: Instant) -> Wait<Option<OwnedSemaphorePermit>> {
-        let place = self.entry.route().bulk(Bulk::Releases);
+        let place = self.entry.route().bulk(BackgroundClass::Releases);
         self.until_joined(limit, place).await
     }
 

@@ -11,7 +11,7 @@ use super::guard::LockGuard;
 use super::waiter::{Next, Waiter};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::redis::{Confirmer, Site, Wanted};
+use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
 use crate::shared::check_replicas;
 
@@ -51,18 +51,18 @@ impl<K> Lock<K> {
     #[must_use]
     pub fn sync_replicas(&self, replicas: u32, within: Duration) -> Self {
         Self {
-            replicas: Some(Wanted { replicas, within }),
+            replicas: Some(SyncReplicas { replicas, within }),
             ..self.clone()
         }
     }
 
     /// What has to be asked about a taking, if anything.
-    pub(super) fn confirming(&self) -> Result<Option<Box<Confirming>>, Error> {
+    pub(super) fn confirming(&self) -> Result<Option<Box<ReplicaCheck>>, Error> {
         let Some(wanted) = self.replicas else {
             return Ok(None);
         };
         check_replicas(wanted, self.client.shared().command_timeout())?;
-        Ok(Some(Box::new(Confirming {
+        Ok(Some(Box::new(ReplicaCheck {
             wanted,
             confirmer: None,
             taken: None,
@@ -71,15 +71,15 @@ impl<K> Lock<K> {
 }
 
 /// How many replicas are to have a lock, and the connection that asks.
-pub(crate) struct Confirming {
-    wanted: Wanted,
-    confirmer: Option<Confirmer>,
+pub(crate) struct ReplicaCheck {
+    wanted: SyncReplicas,
+    confirmer: Option<ReplicaProbe>,
     /// What was taken: when it was sent, and its lease.
     taken: Option<(Instant, Duration)>,
 }
 
-impl Confirming {
-    fn site<'a>(&self, entry: &'a Entry) -> Site<'a> {
+impl ReplicaCheck {
+    fn site<'a>(&self, entry: &'a Entry) -> ReplicaRoute<'a> {
         entry.route().waiting_for(self.wanted.replicas)
     }
 
@@ -92,8 +92,8 @@ impl Confirming {
         }
         let limit = Instant::now() + entry.shared().command_timeout();
         let confirmer = site.confirmer(limit).await;
-        let unsent = |error| script::unsent(error, Operation::Acquiring);
-        self.confirmer = Some(confirmer.map_err(unsent)?);
+        let send_error = |error| script::send_error(error, Operation::Acquiring);
+        self.confirmer = Some(confirmer.map_err(send_error)?);
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Confirming {
             entry.step(|core, now, out| core.handed_out(now, owner, hold, out));
             return Ok(guard);
         }
-        let Wanted { replicas, within } = self.wanted;
+        let SyncReplicas { replicas, within } = self.wanted;
         let mut acknowledged = 0;
         if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
             (&self.confirmer, self.taken, field)

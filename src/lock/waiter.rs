@@ -279,7 +279,7 @@ impl Wait {
 
 /// What a call has heard of the server before it failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ServerSeen {
     #[default]
     Nothing,
     /// That another owner holds the lock.
@@ -312,10 +312,10 @@ impl Retries {
         &mut self,
         shared: &Shared,
         error: Error,
-        server: Heard,
+        server: ServerSeen,
     ) -> Result<(), Error> {
         let now = Instant::now();
-        if server == Heard::Busy {
+        if server == ServerSeen::Busy {
             // It was there meanwhile: this failure is the first of another outage.
             (self.since, self.backoff) = (None, None);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::lane::Surroundings;
+use super::lane::ConnectionContext;
 use super::link::{Link, SendError};
 use super::map::RoutedLink;
 use super::node::Node;
@@ -15,17 +15,17 @@ use super::topology::Topology;
 
 /// Where a lock waits for this number of replicas.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct ReplicaRoute<'a> {
     pub(super) topology: &'a Topology,
-    pub(super) around: &'a Surroundings,
+    pub(super) around: &'a ConnectionContext,
     pub(super) group: u16,
     pub(super) lane: usize,
     pub(super) replicas: u32,
 }
 
-impl Site<'_> {
+impl ReplicaRoute<'_> {
     /// Waits until `limit` for the connection.
-    pub(crate) async fn confirmer(self, limit: Instant) -> Result<Confirmer, SendError> {
+    pub(crate) async fn confirmer(self, limit: Instant) -> Result<ReplicaProbe, SendError> {
         let way = match self.topology {
             Topology::One(node) => {
                 let link = node.lane(self.lane, self.around).ready(limit).await?;
@@ -35,7 +35,7 @@ impl Site<'_> {
                 map.ready(self.group, self.lane, limit).await?
             }
         };
-        Ok(Confirmer {
+        Ok(ReplicaProbe {
             way,
             since: Instant::now(),
         })
@@ -58,21 +58,21 @@ impl Site<'_> {
 }
 
 /// Asks whether replicas have what was sent after this was made.
-pub(crate) struct Confirmer {
+pub(crate) struct ReplicaProbe {
     /// To the server that has the lock.
     way: RoutedLink,
     since: Instant,
 }
 
-impl Confirmer {
+impl ReplicaProbe {
     /// Whether it can be asked about what is sent from now on: its server has the lock, and there is a
     /// connection.
-    pub(crate) fn is_current(&self, site: Site<'_>) -> bool {
+    pub(crate) fn is_current(&self, site: ReplicaRoute<'_>) -> bool {
         site.at(self.way.node).is_some()
     }
 
     /// Waits until another server has the lock.
-    pub(crate) async fn outdated(&self, site: Site<'_>) {
+    pub(crate) async fn outdated(&self, site: ReplicaRoute<'_>) {
         match site.topology.map() {
             None => std::future::pending().await,
             Some(map) => map.lost(site.group, &self.way).await,
@@ -85,7 +85,7 @@ impl Confirmer {
     /// Dropped, it leaves nothing but a question that no call waits for.
     pub(crate) async fn acknowledged(
         &self,
-        site: Site<'_>,
+        site: ReplicaRoute<'_>,
         touch: Call<bool>,
         sent_at: Instant,
         until: Instant,

@@ -23,19 +23,19 @@ use super::link::{Link, SendError};
 use crate::error::{Cause, Error};
 use crate::runtime::{Runtime, Tasks};
 
-use current::{Current, Figures, GoneOnDrop, State};
+use current::{Current, GoneOnDrop, LaneStats, State};
 use supervisor::{Connected, Supervisor};
 
 pub(super) struct Lane {
     endpoint: Arc<Endpoint>,
     current: Arc<Current>,
-    figures: Arc<Figures>,
+    figures: Arc<LaneStats>,
     wanted: watch::Sender<bool>,
 }
 
 /// Where the lanes of a client live, and whom they tell.
 #[derive(Clone)]
-pub(super) struct Surroundings {
+pub(super) struct ConnectionContext {
     pub(super) stop: CancellationToken,
     pub(super) tasks: Tasks,
     /// Notified when a connection led to the wrong server: the subscriber was connected to the same.
@@ -50,7 +50,7 @@ pub(super) struct Surroundings {
 
 pub(super) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
 
-impl Surroundings {
+impl ConnectionContext {
     pub(super) fn new(runtime: &Runtime) -> Self {
         Self {
             stop: CancellationToken::new(),
@@ -90,7 +90,7 @@ impl Lane {
     pub(super) async fn open(
         endpoint: &Arc<Endpoint>,
         nth: usize,
-        around: &Surroundings,
+        around: &ConnectionContext,
     ) -> Result<Self, Error> {
         let (lane, mut supervisor) = Self::new(endpoint, nth, around);
         let refused = |problem| connect_error(&endpoint.settings(), problem);
@@ -101,14 +101,14 @@ impl Lane {
     }
 
     /// Starts the task that connects, and replaces the connection from then on.
-    pub(super) fn start(endpoint: &Arc<Endpoint>, nth: usize, around: &Surroundings) -> Self {
+    pub(super) fn start(endpoint: &Arc<Endpoint>, nth: usize, around: &ConnectionContext) -> Self {
         let (lane, supervisor) = Self::new(endpoint, nth, around);
         lane.spawn(supervisor, None, around);
         lane
     }
 
-    fn new(endpoint: &Arc<Endpoint>, nth: usize, around: &Surroundings) -> (Self, Supervisor) {
-        let figures = Arc::new(Figures::default());
+    fn new(endpoint: &Arc<Endpoint>, nth: usize, around: &ConnectionContext) -> (Self, Supervisor) {
+        let figures = Arc::new(LaneStats::default());
         let (wanted, is_wanted) = watch::channel(true);
         let supervisor = Supervisor {
             endpoint: Arc::clone(endpoint),
@@ -134,7 +134,7 @@ impl Lane {
         (lane, supervisor)
     }
 
-    fn spawn(&self, supervisor: Supervisor, first: Option<Connected>, around: &Surroundings) {
+    fn spawn(&self, supervisor: Supervisor, first: Option<Connected>, around: &ConnectionContext) {
         let current = GoneOnDrop(Arc::clone(&self.current));
         let running = supervisor.run(first, current, around.stop.clone());
         around.tasks.spawn(running);

@@ -39,7 +39,7 @@ pub(crate) struct Link {
     /// A command found that the connection is gone.
     pub(super) broken: Notify,
     /// The server reported that it accepts no writes: the connection leads to the wrong server.
-    pub(super) misplaced: Notify,
+    pub(super) not_writable: Notify,
     pub(super) opened_at: Instant,
     /// The connection has ended for its callers.
     pub(super) ended: CancellationToken,
@@ -94,7 +94,7 @@ impl Link {
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
-            misplaced: Notify::new(),
+            not_writable: Notify::new(),
             opened_at: Instant::now(),
             ended: CancellationToken::new(),
         }
@@ -194,7 +194,7 @@ impl Link {
                     return Err(SendError::Unknown(source));
                 }
                 if is_misplaced {
-                    self.misplaced.notify_one();
+                    self.not_writable.notify_one();
                 }
                 Err(SendError::Refused(source))
             }

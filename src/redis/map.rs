@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::endpoint::{Endpoint, Identified, ServerId};
-use super::lane::Surroundings;
+use super::lane::ConnectionContext;
 use super::node::Node;
 use super::settings::{Expected, Settings};
 use super::slots::Named;
@@ -40,7 +40,7 @@ pub(super) struct Map {
     expected: Expected,
     /// Connections to each server.
     connections: usize,
-    pub(super) around: Surroundings,
+    pub(super) around: ConnectionContext,
     state: Mutex<State>,
     /// Notified when a route has got another server.
     changed: Notify,
@@ -58,7 +58,7 @@ struct State {
     /// The numbers of the servers that have a route.
     in_use: BTreeSet<u16>,
     /// Servers that take over a route, and when that was last said.
-    taking_over: BTreeMap<u16, Instant>,
+    importing: BTreeMap<u16, Instant>,
     /// What the last owner of a route said of its next one.
     moved: BTreeMap<u16, Moved>,
     /// Of the last table.
@@ -90,13 +90,13 @@ impl Map {
         expected: Expected,
         routes: usize,
         connections: usize,
-        around: Surroundings,
+        around: ConnectionContext,
     ) -> Arc<Self> {
         let state = State {
             registry: Registry::default(),
             owners: vec![None; routes],
             in_use: BTreeSet::new(),
-            taking_over: BTreeMap::new(),
+            importing: BTreeMap::new(),
             moved: BTreeMap::new(),
             epoch: 0,
             log: Throttle::default(),
@@ -127,10 +127,10 @@ impl Map {
     }
 
     /// A server that takes over a slot, and may have none yet: it is to have connections even so.
-    fn taking_over(&self, address: &Address) -> Option<(u16, Arc<Node>)> {
+    fn importing(&self, address: &Address) -> Option<(u16, Arc<Node>)> {
         let mut state = self.state.lock();
         let number = self.find(&mut state, &address.clone().into())?;
-        state.taking_over.insert(number, Instant::now());
+        state.importing.insert(number, Instant::now());
         let node = Arc::clone(state.registry.node(number));
         node.set_wanted(true);
         Some((number, node))
@@ -269,11 +269,11 @@ impl Map {
         let after = state.owners.iter().copied().flatten().collect();
         let before = std::mem::replace(&mut state.in_use, after);
         state
-            .taking_over
+            .importing
             .retain(|_, said| said.elapsed() < TAKING_OVER);
         let after = &state.in_use;
         for (number, node) in state.registry.nodes() {
-            node.set_wanted(after.contains(&number) || state.taking_over.contains_key(&number));
+            node.set_wanted(after.contains(&number) || state.importing.contains_key(&number));
         }
         // A server that had routes and has none any more was taken over from.
         let failovers = before.difference(after).count() as u64;
@@ -377,8 +377,8 @@ impl Change {
         if owner == number {
             return;
         }
-        if let Some(said) = state.taking_over.remove(&number) {
-            state.taking_over.insert(owner, said);
+        if let Some(said) = state.importing.remove(&number) {
+            state.importing.insert(owner, said);
         }
         let moved = state.moved.values_mut();
         let to_it = moved.filter(|moved| moved.to == number);

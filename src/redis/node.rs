@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::endpoint::Endpoint;
-use super::lane::{Lane, Surroundings};
+use super::lane::{ConnectionContext, Lane};
 use super::link::{Limit, SendError};
 use super::replicas::{REPLICAS_MAX, Replicas};
 use super::settings::Settings;
@@ -27,7 +27,7 @@ pub(super) struct Node {
 
 /// Calls that no caller waits for; there may be one per lock at the same time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Bulk {
+pub(crate) enum BackgroundClass {
     Renewals = 0,
     Releases = 1,
 }
@@ -48,7 +48,7 @@ impl Node {
     }
 
     /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
-    pub(super) async fn open(&self, around: &Surroundings) -> Result<(), Error> {
+    pub(super) async fn open(&self, around: &ConnectionContext) -> Result<(), Error> {
         for (nth, lane) in self.lanes.iter().enumerate().take(self.commands()) {
             let opened = Lane::open(&self.endpoint, nth, around).await?;
             // It is empty: the node is not shared yet.
@@ -68,7 +68,7 @@ impl Node {
         }
     }
 
-    pub(super) fn lane(&self, nth: usize, around: &Surroundings) -> &Lane {
+    pub(super) fn lane(&self, nth: usize, around: &ConnectionContext) -> &Lane {
         let lane = &self.lanes[nth];
         lane.get().unwrap_or_else(|| {
             // Who says otherwise meanwhile would not find the lane yet.
@@ -96,7 +96,7 @@ impl Node {
     pub(super) fn announce(
         self: Arc<Self>,
         nth: usize,
-        around: &Surroundings,
+        around: &ConnectionContext,
         (channel, announce): (&Arc<str>, Announce),
         limit: Limit,
     ) {
@@ -121,7 +121,11 @@ impl Node {
     }
 
     /// Asks for an answer on every lane, one after the other.
-    pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
+    pub(super) async fn ping(
+        &self,
+        around: &ConnectionContext,
+        limit: Limit,
+    ) -> Result<(), SendError> {
         for nth in 0..self.commands() {
             let lane = self.lane(nth, around);
             lane.ready(limit.until).await?.ping(limit).await?;
@@ -130,7 +134,7 @@ impl Node {
     }
 
     /// Waits for a turn among the calls of this kind.
-    pub(super) async fn bulk(&self, nth: usize, kind: Bulk) -> OwnedSemaphorePermit {
+    pub(super) async fn bulk(&self, nth: usize, kind: BackgroundClass) -> OwnedSemaphorePermit {
         let semaphore = Arc::clone(&self.bulk[nth][kind as usize]);
         let permit = semaphore.acquire_owned().await;
         permit.unwrap_or_else(|_| unreachable!("never closed"))

@@ -17,7 +17,7 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::lane::Surroundings;
+use super::lane::ConnectionContext;
 use super::link::{Limit, Link};
 use super::transport::{BoxFuture, Reply};
 
@@ -28,7 +28,7 @@ use super::transport::{BoxFuture, Reply};
     derive(serde::Serialize, serde::Deserialize),
     serde(deny_unknown_fields)
 )]
-pub(crate) struct Wanted {
+pub(crate) struct SyncReplicas {
     pub(crate) replicas: u32,
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub(crate) within: Duration,
@@ -45,13 +45,13 @@ pub(super) struct Replicas {
 
 #[derive(Default)]
 struct Pending {
-    questions: Vec<Question>,
+    questions: Vec<AckRequest>,
     /// A task asks them.
     is_served: bool,
 }
 
 /// How many replicas have a lock that was taken, or the locks that a call has renewed.
-struct Question {
+struct AckRequest {
     link: Arc<Link>,
     touch: Call<bool>,
     until: Instant,
@@ -66,14 +66,14 @@ impl Replicas {
     /// Dropped, the question may still be asked; nothing else is left of it.
     pub(super) async fn acknowledged(
         self: &Arc<Self>,
-        around: &Surroundings,
+        around: &ConnectionContext,
         replicas: u32,
         (link, touch, until): (Arc<Link>, Call<bool>, Instant),
     ) -> u32 {
         let (answer, mut answered) = oneshot::channel();
         let is_served = {
             let mut pending = self.pending.lock();
-            pending.questions.push(Question {
+            pending.questions.push(AckRequest {
                 link,
                 touch,
                 until,
@@ -83,7 +83,7 @@ impl Replicas {
         };
         if !is_served {
             // Made here: a task that the end of the client keeps from its first poll is dropped too.
-            let serving = Serving {
+            let serving = AckTask {
                 replicas: Arc::clone(self),
                 is_done: false,
             };
@@ -93,7 +93,7 @@ impl Replicas {
             Ok(answer) => Ok(answer),
             Err(_) => {
                 // Who has not had a turn by now is not asked about any more: others before it have more time.
-                let is_in_time = |question: &Question| question.until > Instant::now();
+                let is_in_time = |question: &AckRequest| question.until > Instant::now();
                 self.pending.lock().questions.retain(is_in_time);
                 tokio::time::timeout_at(until + LATE, answered).await
             }
@@ -102,7 +102,7 @@ impl Replicas {
     }
 
     /// Those over one connection that a call still waits for.
-    fn next(&self) -> Option<Vec<Question>> {
+    fn next(&self) -> Option<Vec<AckRequest>> {
         let (mut pending, now) = (self.pending.lock(), Instant::now());
         let mut all = std::mem::take(&mut pending.questions);
         all.retain(|question| question.until > now && !question.answer.is_closed());
@@ -112,7 +112,7 @@ impl Replicas {
             return None;
         };
         let link = Arc::clone(&first.link);
-        let is_same = |question: &Question| Arc::ptr_eq(&question.link, &link);
+        let is_same = |question: &AckRequest| Arc::ptr_eq(&question.link, &link);
         let (same, others) = all.into_iter().partition(is_same);
         pending.questions = others;
         Some(same)
@@ -121,13 +121,13 @@ impl Replicas {
 
 /// The task that asks. Dropped before its end, it answers what was not asked: no replica has the lock. The next
 /// question starts another task.
-struct Serving {
+struct AckTask {
     replicas: Arc<Replicas>,
     /// There was nothing left to ask. What there is now, another task asks.
     is_done: bool,
 }
 
-impl Serving {
+impl AckTask {
     /// Asks until there are no questions left: those over one connection together, and then those that have
     /// come meanwhile.
     async fn serve(mut self, replicas: u32) {
@@ -139,7 +139,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for AckTask {
     fn drop(&mut self) {
         if !self.is_done {
             let mut pending = self.replicas.pending.lock();
@@ -150,7 +150,7 @@ impl Drop for Serving {
 }
 
 /// Has each of the locks written to, and waits for replicas on behalf of all.
-async fn answer(questions: Vec<Question>, replicas: u32) {
+async fn answer(questions: Vec<AckRequest>, replicas: u32) {
     let Some((link, until)) = soonest(&questions) else {
         return;
     };
@@ -165,7 +165,7 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
         tokio::join!(write(questions, limit), wait(&link, replicas, until));
     while let Some(number) = acknowledged {
         let now = Instant::now();
-        let is_answered = |question: &mut Question| {
+        let is_answered = |question: &mut AckRequest| {
             number >= replicas || question.until <= now || question.answer.is_closed()
         };
         for question in written.extract_if(.., is_answered) {
@@ -180,7 +180,7 @@ async fn answer(questions: Vec<Question>, replicas: u32) {
 }
 
 /// The connection of these questions, and when the time of the first of them is over.
-fn soonest(questions: &[Question]) -> Option<(Arc<Link>, Instant)> {
+fn soonest(questions: &[AckRequest]) -> Option<(Arc<Link>, Instant)> {
     let first = questions.iter().min_by_key(|question| question.until)?;
     Some((Arc::clone(&first.link), first.until))
 }
@@ -195,8 +195,8 @@ async fn wait(link: &Link, replicas: u32, until: Instant) -> Option<u32> {
 
 /// Writes to each lock. One that is not held there any more, or whose slot is on its way, is answered at
 /// once; it says nothing about the others.
-async fn write(questions: Vec<Question>, limit: Limit) -> Vec<Question> {
-    let writing = |question| Writing::Sent(Box::pin(written(question, limit)));
+async fn write(questions: Vec<AckRequest>, limit: Limit) -> Vec<AckRequest> {
+    let writing = |question| TouchSend::Sent(Box::pin(written(question, limit)));
     let mut all: Vec<_> = questions.into_iter().map(writing).collect();
     poll_fn(|context| {
         all.iter_mut().for_each(|one| one.send(context));
@@ -211,18 +211,18 @@ async fn write(questions: Vec<Question>, limit: Limit) -> Vec<Question> {
     held
 }
 
-async fn written(question: Question, limit: Limit) -> Option<Question> {
+async fn written(question: AckRequest, limit: Limit) -> Option<AckRequest> {
     let written = question.link.run_text(&question.touch, limit).await;
     matches!(written, Ok(Reply::Number(1))).then_some(question)
 }
 
 /// A write under way, or what came of it.
-enum Writing {
-    Sent(BoxFuture<'static, Option<Question>>),
-    Answered(Option<Question>),
+enum TouchSend {
+    Sent(BoxFuture<'static, Option<AckRequest>>),
+    Answered(Option<AckRequest>),
 }
 
-impl Writing {
+impl TouchSend {
     fn send(&mut self, context: &mut Context<'_>) {
         if let Self::Sent(writing) = self
             && let Poll::Ready(answered) = writing.as_mut().poll(context)
@@ -231,7 +231,7 @@ impl Writing {
         }
     }
 
-    async fn answered(self) -> Option<Question> {
+    async fn answered(self) -> Option<AckRequest> {
         match self {
             Self::Sent(writing) => writing.await,
             Self::Answered(answered) => answered,

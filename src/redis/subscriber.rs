@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, Failed, Messages, Task};
-use super::lane::Surroundings;
+use super::lane::ConnectionContext;
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
@@ -52,7 +52,7 @@ pub(super) async fn open(
     source: Source,
     settings: &Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
-    around: &Surroundings,
+    around: &ConnectionContext,
 ) -> Result<(), Error> {
     let actor = Actor {
         source,

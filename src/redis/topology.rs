@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use super::address::Address;
 use super::cluster::SlotMapRefresher;
 use super::endpoint::Endpoint;
-use super::lane::{Lane, Surroundings};
+use super::lane::{ConnectionContext, Lane};
 use super::link::{Limit, SendError};
 use super::map::Map;
 use super::node::Node;
@@ -31,7 +31,7 @@ impl Topology {
     pub(super) async fn open(
         settings: &Arc<Settings>,
         connections: usize,
-        around: &Surroundings,
+        around: &ConnectionContext,
     ) -> Result<Self, Error> {
         let map = |expected, routes| {
             let settings = Arc::clone(settings);
@@ -93,7 +93,11 @@ impl Topology {
     }
 
     /// Asks every server on every lane for an answer, all servers at the same time.
-    pub(super) async fn ping(&self, around: &Surroundings, limit: Limit) -> Result<(), SendError> {
+    pub(super) async fn ping(
+        &self,
+        around: &ConnectionContext,
+        limit: Limit,
+    ) -> Result<(), SendError> {
         match self {
             Self::One(node) => node.ping(around, limit).await,
             Self::Cluster(map, _) | Self::Sentinel(map) => {

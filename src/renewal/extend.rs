@@ -14,7 +14,7 @@ use crate::error::{Error, Operation};
 use crate::script::{self, RenewalKey};
 use crate::shared::{HoldStatus, check_lease};
 
-use super::Confirming;
+use super::RenewalCheck;
 
 /// Moves the end of a fixed lease.
 pub(crate) async fn extend(
@@ -57,7 +57,7 @@ pub(crate) async fn extend(
         asked,
     }];
     let within = || Instant::now() + shared.command_timeout();
-    let confirming = Box::pin(Confirming::prepare(entry, replicas, within())).await;
+    let confirming = Box::pin(RenewalCheck::prepare(entry, replicas, within())).await;
     let call = || Some(script::renew(&renewal));
     let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;

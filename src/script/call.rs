@@ -80,14 +80,14 @@ async fn repeat<T: 'static>(
     loop {
         let way = match route.ready(limit.until).await {
             Ok(way) => way,
-            Err(error) => return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated)),
+            Err(error) => return Err(final_error(None::<&Call<T>>, while_doing, error, repeated)),
         };
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
         let Some(call) = build() else {
             let source = way.link.cause("another task continues it");
             let error = SendError::NotSent(source);
-            return Err(not_repeated(None::<&Call<T>>, while_doing, error, repeated));
+            return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
         };
         let error = match route.run(way, &call, limit, sent).await {
             Ok(received) => return answered(&call, received),
@@ -98,7 +98,7 @@ async fn repeat<T: 'static>(
                 repeated = true;
                 source
             }
-            error => return Err(not_repeated(Some(&call), while_doing, error, repeated)),
+            error => return Err(final_error(Some(&call), while_doing, error, repeated)),
         };
         // No send is spent on a cluster that is about to change.
         let again = Instant::now() + CLUSTER_IS_DOWN;
@@ -131,7 +131,7 @@ pub(crate) async fn call_there<T: 'static>(
     let sent = AtomicBool::new(false);
     match route.run_there(way, call, limit, &sent).await {
         Ok(received) => answered(call, received),
-        Err(error) => Err(not_repeated(Some(call), while_doing, error, false)),
+        Err(error) => Err(final_error(Some(call), while_doing, error, false)),
     }
 }
 
@@ -165,7 +165,7 @@ const CLUSTER_DOWN: RefusalKind = RefusalKind::Known(RefusedKind::ClusterDown);
 const CLUSTER_IS_DOWN: Duration = Duration::from_millis(100);
 
 /// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
-fn not_repeated<T>(
+fn final_error<T>(
     call: Option<&Call<T>>,
     while_doing: Operation,
     error: SendError,
@@ -184,7 +184,7 @@ fn not_repeated<T>(
         }
         other => {
             let executed = matches!(other, SendError::Unknown(_));
-            (unsent(other, while_doing), executed)
+            (send_error(other, while_doing), executed)
         }
     };
     CallError {
@@ -194,7 +194,7 @@ fn not_repeated<T>(
 }
 
 /// Why nothing was sent, or why no reply came.
-pub(crate) fn unsent(error: SendError, while_doing: Operation) -> Error {
+pub(crate) fn send_error(error: SendError, while_doing: Operation) -> Error {
     match error {
         SendError::NotAccepted(source) => {
             Error::of_connection(Operation::Connecting, "+@connection", source)
@@ -219,7 +219,7 @@ mod tests {
             let text = "WRONGPASS invalid username-password pair".to_owned();
             let cause = Cause::refused(&"server".into(), RefusalKind::read(&text), text);
             let error = SendError::NotAccepted(cause);
-            not_repeated(None::<&Call<()>>, Operation::Releasing, error, earlier)
+            final_error(None::<&Call<()>>, Operation::Releasing, error, earlier)
         };
         let first = refused(false);
         assert!(matches!(first.error, Error::Auth { .. }), "{}", first.error);

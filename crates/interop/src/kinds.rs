@@ -50,7 +50,7 @@ async fn fenced_tokens_grow(fixture: Fixture) {
         let token = control.number(&["GET", &key]);
         assert!(token > latest, "{token} after {latest}");
         latest = token;
-        // Redisson raises it once more, which this client does not.
+        // Redisson raises it for this one too, this client does not.
         worker.lock(name, None).await.expect("held by itself");
         worker.unlock(name).await.expect("held");
         worker.unlock(name).await.expect("held");

@@ -1,6 +1,6 @@
 //! Passes: whom the lock is handed to, what an answer makes of it, and what happens without one.
 
-mod rows;
+mod streaks;
 
 use std::sync::Arc;
 use std::time::Duration;

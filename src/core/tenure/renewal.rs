@@ -128,7 +128,7 @@ impl Tenure {
             self.behind &= local_deadline(sent_at, lease) < self.deadline;
         }
         self.renewal = RenewalState::Waiting;
-        self.in_order_since(sent_at);
+        self.confirmed_at(sent_at);
     }
 
     /// The renewal under way has no answer, or too few replicas have confirmed it: it is repeated soon.

@@ -76,8 +76,8 @@ fn answers_count_in_the_order_of_their_commands_and_not_of_the_polls() {
         assert_eq!(misfit, Some("first"));
         assert!(is_lost(&poll(&mut third)), "it has no answer yet");
         assert!(first.as_mut().is_none_or(|first| is_lost(&poll(first))));
-        let unsent = Box::pin(async { unreachable!("handed over") });
-        let mut late = answers.to(unsent, Expected::of("late", |_| true));
+        let send_error = Box::pin(async { unreachable!("handed over") });
+        let mut late = answers.to(send_error, Expected::of("late", |_| true));
         assert!(is_lost(&poll(&mut late)));
     }
 }

@@ -3,7 +3,7 @@
 use test_support::{FakeCluster, tokio};
 
 use super::*;
-use crate::redis::lane::Surroundings;
+use crate::redis::lane::ConnectionContext;
 use crate::runtime::Runtime;
 
 fn settings() -> Arc<Settings> {
@@ -14,7 +14,7 @@ fn settings() -> Arc<Settings> {
 }
 
 fn map(settings: &Arc<Settings>) -> Arc<Map> {
-    let around = Surroundings::new(&Runtime::current().expect("in a runtime"));
+    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
     let settings = Arc::clone(settings);
     Map::new(settings, Expected::WorkingCluster, 16_384, 1, around)
 }

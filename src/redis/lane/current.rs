@@ -59,7 +59,7 @@ impl Drop for GoneOnDrop {
 }
 
 #[derive(Default)]
-pub(super) struct Figures {
+pub(super) struct LaneStats {
     pub(super) reconnects: AtomicU64,
     pub(super) unfenced: AtomicU64,
     pub(super) fence: Mutex<ConnectionFence>,

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::current::{Current, Figures, GoneOnDrop, State};
+use super::current::{Current, GoneOnDrop, LaneStats, State};
 use crate::error::tls_problem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
@@ -23,7 +23,7 @@ use crate::runtime::event;
 pub(super) struct Supervisor {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
-    pub(super) figures: Arc<Figures>,
+    pub(super) figures: Arc<LaneStats>,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
     /// server is unknown.
     pub(super) predecessor: Option<Option<Identity>>,
@@ -60,7 +60,7 @@ impl Supervisor {
                 }
             }
         };
-        let mut misplaced = self.backoff();
+        let mut not_writable = self.backoff();
         loop {
             let Connected {
                 link,
@@ -73,7 +73,7 @@ impl Supervisor {
                 biased;
                 () = stop.cancelled() => None,
                 () = unwanted => Some(None),
-                successor = self.watch(&link, &mut task, &mut misplaced) => Some(successor),
+                successor = self.watch(&link, &mut task, &mut not_writable) => Some(successor),
             };
             current.0.set(if successor.is_none() {
                 State::Stopped
@@ -139,7 +139,12 @@ impl Supervisor {
     }
 
     /// Waits until a connection must be replaced. Returns its successor if there is one already.
-    async fn watch(&self, link: &Link, task: &mut Task, misplaced: &mut Backoff) -> Option<Opened> {
+    async fn watch(
+        &self,
+        link: &Link,
+        task: &mut Task,
+        not_writable: &mut Backoff,
+    ) -> Option<Opened> {
         // A connection that is only silent stays in use until another one has shown that the server
         // answers: a server that stalls does not get new connections from every client when it
         // resumes.
@@ -157,13 +162,13 @@ impl Supervisor {
                 }
             }
         };
-        let misplaced = async {
-            link.misplaced.notified().await;
+        let not_writable = async {
+            link.not_writable.notified().await;
             if link.opened_at.elapsed() > STABLE_AFTER {
-                *misplaced = self.backoff();
+                *not_writable = self.backoff();
             }
             loop {
-                misplaced.wait().await;
+                not_writable.wait().await;
                 if let Ok(opened) = self.open().await {
                     // The subscriber was connected to the same server.
                     self.moved.notify_one();
@@ -175,7 +180,7 @@ impl Supervisor {
             biased;
             () = task.ended() => None,
             () = link.broken.notified() => None,
-            opened = misplaced => Some(opened),
+            opened = not_writable => Some(opened),
             opened = doubted => Some(opened),
         }
     }

@@ -112,10 +112,10 @@ impl Map {
                     redirections += 1;
                     self.redirects.fetch_add(1, Ordering::Relaxed);
                     let address = named(host, *port);
-                    let target = || self.taking_over(&address);
+                    let target = || self.importing(&address);
                     let found = self.reach(nth, limit.until, target).await;
                     found.map(|to| RoutedLink {
-                        taken_over_from: Some(number),
+                        migrating_from: Some(number),
                         ..to
                     })
                 }
@@ -145,7 +145,7 @@ impl Map {
         sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         let answer = async {
-            match way.taken_over_from {
+            match way.migrating_from {
                 None => way.link.run(call, limit, sent).await,
                 Some(_) => way.link.run_asking(call, limit, sent).await,
             }
@@ -178,7 +178,7 @@ impl Map {
     /// Whether the server of this way has the route, or is about to take it over from the one that has.
     fn has(&self, route: u16, way: &RoutedLink) -> bool {
         let owner = self.state.lock().owners[usize::from(route)];
-        owner == Some(way.node) || owner.is_some() && owner == way.taken_over_from
+        owner == Some(way.node) || owner.is_some() && owner == way.migrating_from
     }
 
     /// Waits until the server of this way does not have the route any more.

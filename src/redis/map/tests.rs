@@ -17,7 +17,7 @@ fn map() -> Arc<Map> {
     let url = "redis-cluster://127.0.0.1:1";
     let settings = Settings::from_url(url, None, Duration::from_millis(100), true);
     let settings = Arc::new(settings.expect("valid"));
-    let around = Surroundings::new(&Runtime::current().expect("in a runtime"));
+    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
     Map::new(settings, Expected::WorkingCluster, 16_384, 1, around)
 }
 
@@ -55,7 +55,7 @@ async fn more_servers_than_there_are_numbers_are_not_followed() {
     ]));
     assert_eq!(map.owner(5).expect("as before").0, last);
     assert_eq!(map.owner(6).expect("a known one").0, 3);
-    assert!(map.taking_over(&address(NODES_MAX)).is_none());
+    assert!(map.importing(&address(NODES_MAX)).is_none());
     assert_eq!(map.nodes().len(), 2);
     map.around.end();
 }
@@ -137,13 +137,13 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
     let agrees = map.apply(&named(1, ("a", 1), &[]));
     assert!(agrees, "the owner meant the same server");
     // One that takes over a slot, and has none yet.
-    let (number, node) = map.taking_over(&address(7)).expect("a number is left");
+    let (number, node) = map.importing(&address(7)).expect("a number is left");
     let mut changed = std::pin::pin!(map.switched());
     changed.as_mut().enable();
     node.lane(0, &map.around);
     assert_eq!(map.identify(number, id("a").as_ref()), Identified::Other);
     changed.await;
-    assert_eq!(map.taking_over(&address(7)).expect("known").0, 0);
+    assert_eq!(map.importing(&address(7)).expect("known").0, 0);
     assert!(!node.lanes().any(Lane::is_wanted), "it is not opened again");
     map.moved(5, 0, address(3));
     assert_eq!(map.identify(3, id("c").as_ref()), Identified::Same);
@@ -167,7 +167,7 @@ async fn a_server_that_was_to_take_over_a_slot_keeps_its_connections_for_a_while
         map.apply(&named(epoch, owner, &["a", "b"]));
     };
     change();
-    let (_, node) = map.taking_over(&address(7)).expect("a number is left");
+    let (_, node) = map.importing(&address(7)).expect("a number is left");
     node.lane(0, &map.around);
     let is_wanted = || node.lanes().any(Lane::is_wanted);
     change();

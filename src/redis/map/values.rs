@@ -54,7 +54,7 @@ pub(crate) struct RoutedLink {
     pub(crate) link: Arc<Link>,
     pub(in crate::redis) node: u16,
     /// The node that still has the slot, if this one is about to take it over.
-    pub(super) taken_over_from: Option<u16>,
+    pub(super) migrating_from: Option<u16>,
 }
 
 impl RoutedLink {
@@ -63,13 +63,13 @@ impl RoutedLink {
         Self {
             link,
             node: 0,
-            taken_over_from: None,
+            migrating_from: None,
         }
     }
 
     /// Whether its server is about to take over the slot: what is published there may not be heard yet.
     pub(crate) fn is_on_the_way(&self) -> bool {
-        self.taken_over_from.is_some()
+        self.migrating_from.is_some()
     }
 }
 

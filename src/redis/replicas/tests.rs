@@ -40,7 +40,7 @@ impl Scene {
         let (answer, answered) = oneshot::channel();
         let mut pending = self.replicas.pending.lock();
         pending.is_served = true;
-        pending.questions.push(Question {
+        pending.questions.push(AckRequest {
             link: Arc::clone(&self.link),
             touch: touch(),
             until: Instant::now() + left,
@@ -73,7 +73,7 @@ async fn nothing_is_asked_for_a_caller_that_has_gone_or_has_no_time_left() {
 #[tokio::test]
 async fn without_a_task_that_asks_no_replica_has_a_lock() {
     let scene = Scene::new().await;
-    let around = Surroundings::new(&Runtime::current().expect("in a runtime"));
+    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
     around.end();
     for _ in 0..2 {
         let question = (Arc::clone(&scene.link), touch(), Instant::now() + LONG);

@@ -94,6 +94,35 @@ impl Keyspace {
                 Answer::Number(self.add(key, field, integer(step)?)?)
             }
             ("hdel", &[key, field]) => Answer::Number(self.delete_field(key, field)?),
+            ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
+            ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
+            ("time", []) => {
+                let (seconds, ms) = (self.clock / 1_000, self.clock % 1_000);
+                Answer::List(vec![seconds.to_string(), (ms * 1_000).to_string()])
+            }
+            ("pttl", &[key]) => Answer::Number(self.time_left(key)),
+            ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
+            ("publish", &[channel, _]) if !self.rights.may_use(channel) => {
+                return Err(rights::no_channel_of_script());
+            }
+            ("publish", &[channel, message]) => {
+                self.published
+                    .push((channel.to_owned(), message.to_owned()));
+                Answer::Number(self.listeners.get(channel).copied().unwrap_or(0))
+            }
+            ("get" | "set" | "incr" | "persist", args) => self.call_of_strings(&name, args)?,
+            // A script that needs more has to be given more here.
+            _ => {
+                return Err(format!(
+                    "ERR Unknown Redis command called from script: {words:?}"
+                ));
+            }
+        })
+    }
+
+    /// What the scripts of string locks call, and those of tokens.
+    fn call_of_strings(&mut self, name: &str, args: &[&str]) -> Result<Answer, String> {
+        Ok(match (name, args) {
             ("get", &[key]) => self
                 .text(key)?
                 .map_or(Answer::Nil, |text| Answer::Text(text.to_owned())),
@@ -117,26 +146,9 @@ impl Keyspace {
                     .map(|stored| stored.expires_at.take());
                 Answer::Number(expiry.flatten().is_some().into())
             }
-            ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
-            ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
-            ("time", []) => {
-                let (seconds, ms) = (self.clock / 1_000, self.clock % 1_000);
-                Answer::List(vec![seconds.to_string(), (ms * 1_000).to_string()])
-            }
-            ("pttl", &[key]) => Answer::Number(self.time_left(key)),
-            ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
-            ("publish", &[channel, _]) if !self.rights.may_use(channel) => {
-                return Err(rights::no_channel_of_script());
-            }
-            ("publish", &[channel, message]) => {
-                self.published
-                    .push((channel.to_owned(), message.to_owned()));
-                Answer::Number(self.listeners.get(channel).copied().unwrap_or(0))
-            }
-            // A script that needs more has to be given more here.
             _ => {
                 return Err(format!(
-                    "ERR Unknown Redis command called from script: {words:?}"
+                    "ERR Unknown Redis command called from script: {name} {args:?}"
                 ));
             }
         })

@@ -1,4 +1,4 @@
-//! Passes in a row: how many, for how long, and when a row ends.
+//! Passes in a streak: how many, for how long, and when a streak ends.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn is_released_beside_listeners(fixture: &mut Fixture, unlock: &Unlock) {
     fixture.others_listen = false;
 }
 
-/// A row of passes ends with the lock: a later one has all its passes and all its time.
+/// A streak of passes ends with the lock: a later one has all its passes and all its time.
 #[test]
 fn a_pass_that_moved_nothing_begins_no_row() {
     let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
@@ -85,7 +85,7 @@ fn passes_in_a_row_are_bounded_by_their_time() {
     assert!(matches!(fixture.admit(waiters[1]), Admission::Permit(_)));
 }
 
-/// Whatever keeps the last release of a row from being a pass: others go first behind it.
+/// Whatever keeps the last release of a streak from being a pass: others go first behind it.
 #[test]
 fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     let (mut fixture, hold, _) = passed_to_b(ONCE);
@@ -97,10 +97,10 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     assert_eq!(fixture.release_sent(B), 0);
     is_released_beside_listeners(&mut fixture, &unlock);
     let after = fixture.now + Duration::from_millis(5);
-    assert_eq!(fixture.core.stands_back_until, Some(after));
+    assert_eq!(fixture.core.yields_until, Some(after));
 }
 
-/// Every other waiter has waited for the row before.
+/// Every other waiter has waited for the streak before.
 #[test]
 fn a_row_behind_a_release_that_others_heard_is_half_as_long() {
     const TWICE: HandOff = HandOff {

@@ -7,10 +7,10 @@ use std::hash::{Hash, Hasher};
 /// An ordered map that keeps a single entry in place, without an allocation, and any number beyond
 /// that in a tree: a lock with ten thousand waiters stays as fast as one with ten.
 #[derive(Debug, Clone)]
-pub(crate) struct Few<K, V>(Inner<K, V>);
+pub(crate) struct SmallMap<K, V>(Inner<K, V>);
 
 /// An ordered set of the same kind.
-pub(crate) type FewKeys<K> = Few<K, ()>;
+pub(crate) type SmallSet<K> = SmallMap<K, ()>;
 
 #[derive(Debug, Clone)]
 enum Inner<K, V> {
@@ -24,13 +24,13 @@ enum Inner<K, V> {
     Many(Box<BTreeMap<K, V>>),
 }
 
-impl<K, V> Default for Few<K, V> {
+impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
         Self(Inner::Empty)
     }
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> SmallMap<K, V> {
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
             Inner::Empty => 0,
@@ -165,7 +165,7 @@ impl<K: Ord, V> Few<K, V> {
     }
 }
 
-impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
+impl<K: Ord, V> FromIterator<(K, V)> for SmallMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut few = Self::default();
         for (key, value) in entries {
@@ -175,7 +175,7 @@ impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
     }
 }
 
-impl<K, V> IntoIterator for Few<K, V> {
+impl<K, V> IntoIterator for SmallMap<K, V> {
     type Item = (K, V);
     type IntoIter = std::iter::Chain<
         std::option::IntoIter<(K, V)>,
@@ -193,15 +193,15 @@ impl<K, V> IntoIterator for Few<K, V> {
 }
 
 // By what is in it: one entry may be in place, or left of many.
-impl<K: Ord, V: PartialEq> PartialEq for Few<K, V> {
+impl<K: Ord, V: PartialEq> PartialEq for SmallMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())
     }
 }
 
-impl<K: Ord, V: Eq> Eq for Few<K, V> {}
+impl<K: Ord, V: Eq> Eq for SmallMap<K, V> {}
 
-impl<K: Ord + Hash, V: Hash> Hash for Few<K, V> {
+impl<K: Ord + Hash, V: Hash> Hash for SmallMap<K, V> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.len().hash(state);
         self.iter().for_each(|entry| entry.hash(state));
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn it_is_a_map_whatever_the_number_of_entries() {
         let mut random = 1_u64;
-        let (mut few, mut tree) = (Few::default(), BTreeMap::new());
+        let (mut few, mut tree) = (SmallMap::default(), BTreeMap::new());
         let mut sizes = [0; 4];
         for step in 0..20_000 {
             random = random
@@ -243,7 +243,7 @@ mod tests {
             assert!(few.iter().eq(tree.iter()) && few.iter().rev().eq(tree.iter().rev()));
             assert!(few.keys().eq(tree.keys()));
             assert!(few.clone().into_iter().eq(tree.clone()));
-            let made: Few<_, _> = tree.clone().into_iter().collect();
+            let made: SmallMap<_, _> = tree.clone().into_iter().collect();
             assert_eq!(few, made);
             assert_eq!(hash(&few), hash(&made));
             sizes[few.len().min(3)] += 1;
@@ -251,7 +251,7 @@ mod tests {
         assert!(sizes.iter().all(|times| *times > 1_000), "{sizes:?}");
     }
 
-    fn hash(few: &Few<u64, i32>) -> u64 {
+    fn hash(few: &SmallMap<u64, i32>) -> u64 {
         let mut hasher = std::hash::DefaultHasher::new();
         few.hash(&mut hasher);
         hasher.finish()
