@@ -242,14 +242,10 @@ impl OwnerState {
 
     /// The call that the lock is handed to has left.
     pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
-        let Some(acquire) = self.op.acquire_mut().filter(|own| own.waiter == id) else {
-            return;
-        };
-        match acquire.grant {
-            Some(Grant::Awaited | Grant::Forced) => acquire.then_release = true,
-            Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
-            // The call that has picked it up decides what becomes of it.
-            Some(_) | None => {}
+        // While the pass has no answer, its end finds that the call has left. One that has picked the lock up
+        // decides what becomes of it.
+        if self.op.given().is_some_and(|(waiter, _)| waiter == id) {
+            self.end_acquire(AfterAcquire::Unwanted, cx);
         }
     }
 }
