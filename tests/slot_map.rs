@@ -329,6 +329,41 @@ async fn a_lock_whose_slot_is_being_imported_is_tried_every_second_and_each_ask_
     client.close(Duration::ZERO).await;
 }
 
+/// Its connection carries what is held there.
+#[tokio::test]
+async fn a_node_that_imports_its_first_slot_keeps_its_connection_while_the_map_changes() {
+    let (events, _here) = Events::of_this_thread();
+    let cluster = FakeCluster::start().await;
+    cluster.change(|view| view.owners = vec![(0, 0), (8_000, 1)]);
+    let client = connect(&cluster.url_from(0)).await;
+    let key = cluster.key_at(0, "moves");
+    cluster.change_at(0, |view| view.ask.push((slot(&key), 2)));
+    let lock = client.lock(&*key);
+    let guard = lock.lock().await.expect("free");
+    let mut control = cluster.control(2);
+    let mut connections = || {
+        let clients = control.run(&["CLIENT", "LIST"]);
+        let ids = clients.lines().filter(|line| line.contains("cmd=eval"));
+        let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        ids.map(id).collect::<Vec<_>>()
+    };
+    let before = connections();
+    assert_eq!(before.len(), 1);
+    for nth in 0..2 {
+        let changes = events.count(Level::INFO, CHANGED);
+        cluster.change(|view| {
+            view.epoch += 1;
+            view.give(100 + 10 * nth, 1);
+        });
+        let is_known = || events.count(Level::INFO, CHANGED) > changes;
+        eventually("the map is read again", ms(15_000), is_known).await;
+    }
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(connections(), before);
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Whether a call failed because its cluster did not serve the lock.
 fn is_down(failed: &Result<Option<LockGuard>, Error>) -> bool {
     let kind = RefusedKind::ClusterDown;
