@@ -296,6 +296,7 @@ impl LockCore {
                         ended.push(Arc::clone(&state.field));
                         state.lose(reason, cx);
                     }
+                    state.end_unlocks(|_| true, Unlocked::Failed, cx);
                 });
             }
             ended

@@ -78,19 +78,13 @@ impl Locks {
                 state,
             }
         });
-        match entry.name.kind() {
-            kind if kind == name.kind() => Ok(entry),
-            in_use => Err(Error::OtherKind {
-                lock: name.given().to_string(),
-                kind: name.kind(),
-                in_use,
-            }),
-        }
+        entry.of_kind(name)
     }
 
-    /// The entry of a lock that a call, a guard, a hold or a job refers to.
-    pub(crate) fn find(&self, name: &LockName) -> Option<Arc<Entry>> {
-        self.table.find(name.key())
+    /// The entry of a lock that a call, a guard, a handle, a hold or a job refers to.
+    pub(crate) fn find(&self, name: &LockName) -> Result<Option<Arc<Entry>>, Error> {
+        let found = self.table.find(name.key());
+        found.map(|entry| entry.of_kind(name)).transpose()
     }
 
     /// Locks that are remembered.
@@ -155,6 +149,18 @@ struct Deferred {
 }
 
 impl Entry {
+    /// Itself, unless it is of another kind than this name.
+    fn of_kind(self: Arc<Self>, name: &LockName) -> Result<Arc<Self>, Error> {
+        match self.name.kind() {
+            kind if kind == name.kind() => Ok(self),
+            in_use => Err(Error::OtherKind {
+                lock: name.given().to_string(),
+                kind: name.kind(),
+                in_use,
+            }),
+        }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.locks.shared
     }

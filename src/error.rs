@@ -203,7 +203,7 @@ pub enum Error {
         lock: String,
     },
 
-    /// This client uses the name as another kind of lock: a call, a guard, a hold or a release under way. Nothing was
+    /// This client uses the name as another kind of lock: a call, a guard, a handle, a hold or a release under way. Nothing was
     /// sent.
     #[error(
         "`{lock}` is in use as a lock of the kind `{in_use}` in this client, not `{kind}`: use another name"

@@ -6,7 +6,7 @@ use std::fmt;
 /// [`lock_of`](crate::LockClient::lock_of) for a kind that the program reads from its configuration.
 ///
 /// One name is of one kind: while a client uses it as one, calls that use it as another fail with
-/// [`Error::OtherKind`](crate::Error::OtherKind).
+/// [`Error::OtherKind`](crate::Error::OtherKind). [`inspect`](crate::Lock::inspect) and what stands on it only look.
 ///
 /// # Examples
 ///

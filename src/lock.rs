@@ -234,8 +234,8 @@ impl<K> Lock<K> {
     /// the lock, and so does each call of the owner while it has a hold that was acquired in this way. Nothing
     /// is sent then.
     ///
-    /// So the branches of one `join!`, which are one owner, exclude each other. It is a matter of this client alone:
-    /// in Redis the hold is an ordinary one, as that of Redisson's `getNonReentrantLock`.
+    /// So of the branches of one `join!`, which are one owner, the second fails instead of entering; give each an
+    /// owner of its own to have it wait. It is a matter of this client alone: in Redis the hold is an ordinary one, as that of Redisson's `getNonReentrantLock`.
     ///
     /// # Examples
     ///

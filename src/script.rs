@@ -162,24 +162,38 @@ pub(crate) fn acquire(
         keys: keys(name),
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
-        decode: |reply, _| match reply {
-            Reply::Number(1) => Some(Acquired::Taken(None)),
-            Reply::Text(token) => Some(Acquired::Taken(Some(token.parse().ok()?))),
-            Reply::Number(0) => Some(Acquired::Lost),
-            Reply::List(items) => match items.as_slice() {
-                [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
-                [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
-                [Reply::Number(left), holder] => {
-                    let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
-                    Some(Acquired::Busy {
-                        left: duration(*left),
-                        holder,
-                    })
-                }
-                _ => None,
+        decode: match name.kind().has_token() {
+            true => {
+                |reply, _| acquired(reply).filter(|acquired| *acquired != Acquired::Taken(None))
+            }
+            false => |reply, _| {
+                let has_token = |acquired: &Acquired| {
+                    matches!(acquired, Acquired::Taken(Some(_)) | Acquired::NoToken(_))
+                };
+                acquired(reply).filter(|acquired| !has_token(acquired))
             },
+        },
+    }
+}
+
+fn acquired(reply: &Reply) -> Option<Acquired> {
+    match reply {
+        Reply::Number(1) => Some(Acquired::Taken(None)),
+        Reply::Text(token) => Some(Acquired::Taken(Some(token.parse().ok()?))),
+        Reply::Number(0) => Some(Acquired::Lost),
+        Reply::List(items) => match items.as_slice() {
+            [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
+            [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
+            [Reply::Number(left), holder] => {
+                let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
+                Some(Acquired::Busy {
+                    left: duration(*left),
+                    holder,
+                })
+            }
             _ => None,
         },
+        _ => None,
     }
 }
 
@@ -221,7 +235,7 @@ pub(crate) fn release(
         announced: sharded(name, announce).filter(|_| target == 0),
         decode: |reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
-            reply => released(reply),
+            reply => released(reply).filter(|released| !released.is_of_a_token()),
         },
     }
 }
@@ -243,7 +257,20 @@ pub(crate) fn pass(
             smallvec![text(from), text(to), millis(lease)],
         ),
         announced: sharded(name, announce),
-        decode: |reply, _| released(reply),
+        decode: match name.kind().has_token() {
+            true => |reply, _| {
+                let moved = |released: &Released| matches!(released, Released::Done { .. });
+                released(reply).filter(|released| released.is_of_a_token() || !moved(released))
+            },
+            false => |reply, _| released(reply).filter(|released| !released.is_of_a_token()),
+        },
+    }
+}
+
+impl Released {
+    fn is_of_a_token(self) -> bool {
+        let has_token = matches!(self, Self::Done { token, .. } if token.is_some());
+        has_token || self == Self::NoToken
     }
 }
 

@@ -619,3 +619,96 @@ async fn a_lock_without_a_usable_token_is_not_taken_and_the_error_names_its_key(
     assert_eq!(control.run(&["EXISTS", "f"]), "0");
     server.finish([client]).await;
 }
+
+/// Polls once, without waiting for anything.
+fn poll_once(call: &mut std::pin::Pin<Box<dyn Future<Output = Result<LockGuard, Error>>>>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+}
+
+/// What was handed to a call that is not polled is released in the background: a late copy of that must not delete what
+/// the call acquires later.
+#[tokio::test]
+async fn the_value_of_a_hand_over_that_was_not_picked_up_is_not_used_again() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.command_timeout(ms(300)))
+        .await;
+    let mut control = server.control();
+    let guard = client.string_lock("s").lock().await.expect("free");
+    let lock = client.string_lock("s").owned_by(&client.owner());
+    let mut head: std::pin::Pin<Box<dyn Future<Output = _>>> =
+        Box::pin(async move { lock.lock().await });
+    poll_once(&mut head);
+    guard.unlock().await.expect("held");
+    let passed = control.run(&["GET", "s"]);
+    eventually("it is released", ms(5_000), || {
+        control.run(&["EXISTS", "s"]) == "0"
+    })
+    .await;
+    let guard = within(ms(5_000), head)
+        .await
+        .expect("in time")
+        .expect("free");
+    assert_ne!(control.run(&["GET", "s"]), passed);
+    guard.unlock().await.expect("held");
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn what_a_client_uses_as_one_kind_is_not_freed_or_counted_as_another() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let guard = client.lock("a").lock().await.expect("free");
+    let spin = client.spin_lock("a");
+    let forced = spin.force_unlock().await;
+    assert!(matches!(forced, Err(Error::OtherKind { .. })), "{forced:?}");
+    let counted = spin.hold_count().await;
+    assert!(
+        matches!(counted, Err(Error::OtherKind { .. })),
+        "{counted:?}"
+    );
+    assert!(spin.is_locked().await.expect("a look"));
+    assert_eq!(guard.state(), HoldState::Held);
+    guard.unlock().await.expect("held");
+    // The number of a value is no owner's.
+    let held = client.string_lock("s").lock().await.expect("free");
+    let value = server.control().run(&["GET", "s"]);
+    let number = value.rsplit(':').next().expect("a number").parse();
+    let other = client.owner_with_id(number.expect("a number"));
+    let lock = client.string_lock("s").owned_by(&other);
+    assert_eq!(lock.hold_count().await.expect("asked"), 0);
+    assert_eq!(
+        client.string_lock("s").hold_count().await.expect("asked"),
+        1
+    );
+    held.unlock().await.expect("held");
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_check_changes_no_token_under_a_holder_and_names_what_is_missing() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let lock = client.fenced_lock("f");
+    let guard = lock.lock().await.expect("free");
+    let missing = other.fenced_lock("f").check().await.expect("answered");
+    assert_eq!(missing, Vec::<String>::new());
+    let nested = lock.lock().await.expect("nested");
+    assert_eq!(nested.token(), guard.token());
+    let mut control = server.control();
+    for right in ["incr", "persist", "get"] {
+        control.run(&["ACL", "SETUSER", "default", &format!("-{right}")]);
+        let missing = other.fenced_lock("f").check().await.expect("answered");
+        assert_eq!(missing, [format!("+{right}")]);
+        control.run(&["ACL", "SETUSER", "default", &format!("+{right}")]);
+    }
+    // An expiry that something else has given to the token is taken away by a nested call too.
+    control.run(&["PEXPIRE", TOKEN, "60000"]);
+    let third = lock.lock().await.expect("nested");
+    assert_eq!(control.pttl(TOKEN), -1);
+    for guard in [third, nested, guard] {
+        guard.unlock().await.expect("held");
+    }
+    server.finish([client, other]).await;
+}

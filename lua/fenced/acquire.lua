@@ -22,6 +22,7 @@ if count then
   local token = redis.pcall('get', token_key)
   if type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) then return token end
   if type(token) ~= 'string' or not string.find(token, '^[1-9]%d*$') then return {-4, 'no token'} end
+  redis.call('persist', token_key)
   -- The lease is written first, as in acquire.lua.
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)

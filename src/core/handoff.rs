@@ -70,6 +70,7 @@ impl LockCore {
         let generation = self.ids.generation();
         let receiver = || OwnerState::new(Arc::clone(&field), generation, now);
         self.owners.ensure(to, receiver);
+        self.queue.use_field(head);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
         self.change(now, owner, out, |own, _| {
             if let Some(release) = own.op.release_mut() {

@@ -166,6 +166,13 @@ impl Queue {
         }
     }
 
+    /// Its field is used by a pass: there is none for another before it asks again.
+    pub(super) fn use_field(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.field = None;
+        }
+    }
+
     /// A waiter asks: it is in the queue, at its place.
     pub(super) fn take_back(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(&id) else {

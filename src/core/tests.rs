@@ -446,3 +446,17 @@ fn a_guard_dropped_during_an_acquire_needs_no_release_behind_a_loss() {
     fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::OuterGone, out));
     assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
 }
+
+/// A guard is dropped while a nested acquire whose call is not polled is under way, and the client is closed.
+#[test]
+fn closing_ends_what_was_released_and_has_no_answer() {
+    let mut fixture = Fixture::new();
+    let outer = fixture.lock(A);
+    let waiter = fixture.call(A, Order::Queued);
+    fixture.permit(waiter);
+    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    assert!(fixture.out.ended.is_empty(), "not known yet");
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    assert_eq!(fixture.out.ended[..], [(outer, Ending::Released)]);
+}

@@ -191,10 +191,7 @@ pub(crate) async fn acquire(
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
-                let Some(taken) = taken else {
-                    waiter.begins_again();
-                    continue;
-                };
+                let Some(taken) = taken else { continue };
                 return Ok(Ok(taken));
             }
             None => return Ok(Err(waiter.found())),
@@ -207,10 +204,7 @@ pub(crate) async fn acquire(
         };
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(Ok(taken)),
-            Attempt::TakenOver => {
-                waiter.begins_again();
-                continue;
-            }
+            Attempt::TakenOver => continue,
             Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
             Attempt::Busy(busy, on_the_way) => {
                 context.server = ServerSeen::Busy;

@@ -51,6 +51,7 @@ impl<K> Lock<K> {
         shared
             .on_client_runtime(pin!(async {
                 let name = self.valid_name()?;
+                self.client.locks.find(&name)?;
                 let mut redirected = None;
                 for _ in 0..FORCE_ATTEMPTS {
                     let seen = self.look(&name, true).await?;
@@ -84,7 +85,7 @@ impl<K> Lock<K> {
         let limit = clock.map(|clock| clock + on_another_clock(timeout));
         // A field of this client is text.
         let text = std::str::from_utf8(&field).ok();
-        let entry = self.client.locks.find(name);
+        let entry = self.client.locks.find(name)?;
         let meant = entry.and_then(|entry| {
             let owner = entry.peek(|core| core.owner_of(text?))?;
             Some((entry, owner))

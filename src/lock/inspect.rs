@@ -78,11 +78,14 @@ impl<K> Lock<K> {
             .on_client_runtime(pin!(async {
                 let owner = self.current_owner()?;
                 let name = self.valid_name()?;
-                let entry = self.client.locks.find(&name);
+                let entry = self.client.locks.find(&name)?;
                 let own = entry.and_then(|entry| entry.peek(|core| core.field(owner.id())));
-                let own = own.unwrap_or_else(|| Arc::clone(owner.field()));
+                let by_owner =
+                    || (!name.kind().has_value_per_hold()).then(|| Arc::clone(owner.field()));
+                let own = own.or_else(by_owner);
+                let is_own = |field: &[u8]| own.is_some_and(|own| *field == *own.as_bytes());
                 Ok(match self.look(&name, false).await?.value {
-                    Inspected::Held { field, count, .. } if *field == *own.as_bytes() => count,
+                    Inspected::Held { field, count, .. } if is_own(&field) => count,
                     _ => 0,
                 })
             }))
@@ -152,7 +155,7 @@ impl<K> Lock<K> {
     }
 
     /// Lists the permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them; see
-    /// [`LockClient::check`](crate::LockClient::check). For a fenced lock it raises the token by one.
+    /// [`LockClient::check`](crate::LockClient::check). It raises the token of a fenced lock that is free.
     ///
     /// # Errors
     ///

@@ -28,8 +28,6 @@ pub(super) struct Waiter {
     warned: bool,
     /// What the latest attempt found.
     found: Option<Box<HeldBy>>,
-    /// What its hold has in Redis instead of its owner's field, if each acquisition has a value of its own.
-    value: Option<Arc<str>>,
 }
 
 impl Waiter {
@@ -43,7 +41,6 @@ impl Waiter {
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
             found: None,
-            value: value(entry),
         }
     }
 
@@ -91,19 +88,11 @@ impl Waiter {
     }
 
     fn admit(&self) -> Result<Admission, Error> {
-        let field = match &self.value {
-            Some(value) => Arc::clone(value),
-            None => field(&self.entry, &self.owner),
-        };
+        let field = field(&self.entry, &self.owner);
         let admission = self
             .entry
             .step(|core, now, out| core.admit(now, self.id, &field, out));
         admission.map_err(|rejected| rejection(&self.entry, rejected))
-    }
-
-    /// After an attempt that is undone in the background: what it has written must not be what the next one writes.
-    pub(super) fn begins_again(&mut self) {
-        self.value = value(&self.entry);
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
@@ -197,18 +186,13 @@ impl Drop for Waiter {
     }
 }
 
-/// For a kind whose acquisitions have a value each, one that no other has.
-fn value(entry: &Entry) -> Option<Arc<str>> {
-    let value = || wire::field(&entry.shared().client_id, next_own_id());
-    entry.name.kind().has_value_per_hold().then(value)
-}
-
 /// The field under which a hold of this owner would appear in Redis.
 ///
 /// After a reconnect without a fence a late send of an earlier hold may still be executed, so every
-/// hold begun since then has a field of its own.
+/// hold begun since then has a field of its own. A kind whose acquisitions have a value each has a new one whenever a
+/// call asks: an earlier one may still be released in the background.
 fn field(entry: &Entry, owner: &Owner) -> Arc<str> {
-    if entry.route().unfenced() > 0 {
+    if entry.name.kind().has_value_per_hold() || entry.route().unfenced() > 0 {
         wire::field(&entry.shared().client_id, next_own_id())
     } else {
         Arc::clone(owner.field())

@@ -150,10 +150,13 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
                 needs("+hexists", "HEXISTS", field()),
             ];
             if let Some(token) = lock.token().filter(|_| kind.has_token()) {
-                // A number that is raised and not used does no harm.
                 needed.extend([
                     needs("+get", "GET", [text(token)]),
-                    needs("+incr", "INCR", [text(token)]),
+                    needs(
+                        "+incr",
+                        "EVAL",
+                        [Arg::Fixed(RAISES), Arg::Number(2), key(), text(token)],
+                    ),
                     needs("+persist", "PERSIST", [text(token)]),
                 ]);
             }
@@ -183,6 +186,12 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
     ];
     of_all.into_iter().chain(of_kind).collect()
 }
+
+/// INCR in a form without an effect on a holder: on the lock while it is held, which is of another type. The number of
+/// a free lock is raised, which does no harm.
+const RAISES: &str = "local held = redis.pcall('exists', KEYS[1])\n\
+    if type(held) == 'table' then return held.ok end\n\
+    return redis.call('incr', held == 1 and KEYS[1] or KEYS[2])";
 
 fn text(text: &Arc<str>) -> Arg {
     Arg::Text(Arc::clone(text))
@@ -270,8 +279,12 @@ impl Asked<'_> {
             Err(problem) => return Err(self.failed(problem)),
         };
         // Any other refusal comes after the permissions.
-        let RefusalKind::NoPermission(denied) = refusal.kind else {
-            return Ok(());
+        let denied = match refusal.kind {
+            RefusalKind::NoPermissionInScript(denied) => denied,
+            // It did not come as far as to its command.
+            RefusalKind::NoPermission(_) if permission == "+incr" => return Ok(()),
+            RefusalKind::NoPermission(denied) => denied,
+            _ => return Ok(()),
         };
         match (denied, permission) {
             // Not those of the lock.

@@ -368,3 +368,20 @@ fn neither_end_of_a_pass_is_a_loss() {
     granted(&mut fixture, waiters[0]);
     assert!(fixture.out.events.is_empty());
 }
+
+/// A kind whose acquisitions have a value each: what one pass has written may still be released in the background.
+#[test]
+fn a_field_is_passed_once() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
+    let unlock = passing(&mut fixture, hold);
+    assert!(
+        fixture
+            .core
+            .queue
+            .get(waiters[0])
+            .expect("it waits")
+            .field
+            .is_none()
+    );
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+}

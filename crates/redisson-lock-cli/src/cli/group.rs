@@ -44,6 +44,8 @@ impl Group {
         let _ = nix::sys::prctl::set_child_subreaper(true);
         let child = Command::new(program)
             .args(arguments)
+            // Of a lock around this one.
+            .env_remove(TOKEN)
             .envs(token.map(|token| (TOKEN, token.to_string())))
             .process_group(0)
             .spawn()?;
