@@ -415,7 +415,8 @@ async fn a_scope_that_is_dropped_closes_its_client_in_the_background() {
     let builder = LockClient::builder().close_grace(ms(100));
     let scope = builder.scope(&url, async |client| {
         let lock = client.lock("a");
-        let guard = lock.lease(Duration::from_secs(2)).lock().await?;
+        // Renewed for as long as its client is open.
+        let guard = lock.lock().await?;
         tokio::spawn(async move {
             let lost = guard.lost().await;
             drop((lost, client, guard));
