@@ -279,11 +279,10 @@ impl Asked<'_> {
             Err(problem) => return Err(self.failed(problem)),
         };
         // Any other refusal comes after the permissions.
-        let denied = match refusal.kind {
-            RefusalKind::NoPermissionInScript(denied) => denied,
-            // It did not come as far as to its command.
-            RefusalKind::NoPermission(_) if permission == "+incr" => return Ok(()),
-            RefusalKind::NoPermission(denied) => denied,
+        // A script says nothing about EVAL, and EVAL nothing about what it would have called.
+        let denied = match (refusal.kind, permission) {
+            (RefusalKind::NoPermissionInScript(denied), "+incr") => denied,
+            (RefusalKind::NoPermission(denied), permission) if permission != "+incr" => denied,
             _ => return Ok(()),
         };
         match (denied, permission) {
