@@ -68,8 +68,7 @@ impl LockClient {
     /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either this fails with
     /// [`Error::NoRuntime`]; in a program that is built with `panic = "abort"`, it aborts the program, because tokio
     /// shows what a runtime lacks by a panic alone. No other call of this crate raises a panic, not even
-    /// one that it catches, but one: a call that waits on another runtime, is not polled while the client closes, and is
-    /// polled after the client's runtime has ended.
+    /// one that it catches.
     ///
     /// # Errors
     ///

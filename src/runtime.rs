@@ -3,8 +3,9 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
@@ -47,6 +48,13 @@ impl Runtime {
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         tasks.spawn_on(self.bound(task), &self.handle);
+    }
+
+    /// Whether it drops what is spawned there.
+    pub(crate) fn has_ended(&self) -> bool {
+        let probe = pin!(tokio::task::unconstrained(self.handle.spawn(async {})));
+        let mut context = Context::from_waker(Waker::noop());
+        matches!(probe.poll(&mut context), Poll::Ready(Err(_)))
     }
 
     /// Timers created until the guard is dropped belong to this runtime.

@@ -83,8 +83,11 @@ impl Shared {
         std::future::poll_fn(|context| {
             // A timer of a runtime that has ended must not be polled.
             let _polled = self.polled.read_recursive();
-            if self.gone.is_cancelled() && !self.is_closed() {
-                return Poll::Ready(Err(Error::NoRuntime));
+            match (self.gone.is_cancelled(), self.is_closed()) {
+                (true, false) => return Poll::Ready(Err(Error::NoRuntime)),
+                // What had its outcome before the end still returns it.
+                (true, true) if self.runtime.has_ended() => return Poll::Ready(Err(Error::Closed)),
+                _ => {}
             }
             let _entered = self.runtime.enter();
             future.as_mut().poll(context)

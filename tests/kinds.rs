@@ -434,7 +434,9 @@ async fn a_spin_lock_is_the_hash_of_a_plain_one_without_subscription_and_message
     let guard = lock.lock().await.expect("free");
     assert_eq!(control.hash(&key), format!("{} 1", guard.owner()));
     let waiting = tokio::spawn(async move { other.lock().await });
-    tokio::time::sleep(ms(300)).await;
+    // Several attempts, and so several pauses.
+    let mut attempts = || control.calls("evalsha");
+    eventually("it pauses", ms(3_000), || attempts() >= 6).await;
     assert_eq!(two.other.stats().subscriptions, 0);
     assert_eq!(two.other.stats().contended_total, 1);
     // A plain lock of another client excludes it, and the reverse.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient, LossReason};
+use redisson_lock::{Error, LockClient, LockKind, LossReason};
 use test_support::{Server, TestServer, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -189,4 +189,45 @@ fn no_call_on_another_runtime_panics_when_the_clients_ends() {
         }
     }
     assert_eq!(PANICS.load(Ordering::SeqCst), 0, "in {rounds} rounds");
+}
+
+/// It waits when the client closes, and is not polled before the client's runtime has ended.
+#[test]
+fn a_call_that_is_polled_after_close_and_after_the_end_of_the_runtime_fails_without_a_panic() {
+    for kind in [LockKind::Plain, LockKind::Spin] {
+        let home = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let away = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let (server, client) = client_on(&home);
+        let held = home.block_on(server.client());
+        let held = home.block_on(held.lock_of(kind, "a").lock()).expect("free");
+        let lock = client.lock_of(kind, "a").owned_by(&client.owner());
+        let mut waiting = Box::pin(async move { lock.lock().await.map(drop) });
+        away.block_on(async {
+            let contends = async {
+                while client.stats().contended_total == 0 {
+                    tokio::time::sleep(ms(1)).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = contends => {}
+                locked = &mut waiting => panic!("{locked:?}"),
+            }
+            // Into the wait for its next attempt.
+            let pending = tokio::time::timeout(ms(200), &mut waiting).await;
+            assert!(pending.is_err(), "{pending:?}");
+        });
+        home.block_on(client.close(Duration::ZERO));
+        drop(held);
+        home.shutdown_timeout(Duration::from_secs(2));
+        let failed = away.block_on(waiting);
+        assert!(matches!(failed, Err(Error::Closed)), "{failed:?}");
+    }
 }

@@ -136,13 +136,14 @@ async fn the_next_is_served_behind_a_head_beside_another_lock_of_the_same_channe
         poll_until(&mut head, || has_listener(&mut control, "a")).await;
         let end = Instant::now() + ms(100);
         poll_until(&mut head, || Instant::now() > end).await;
+        let calls = control.calls("evalsha");
         let (lock, other) = (call("a"), call(beside));
         let next = tokio::spawn(async move { lock.lock().await?.unlock().await });
         let other = tokio::spawn(async move { other.lock().await?.unlock().await });
         eventually("they queue", ms(2_000), || ours.stats().waiting == 3).await;
-        // The waiter of the other lock has subscribed, and attempted again.
-        eventually("it waits", ms(2_000), || ours.stats().contended_total == 2).await;
-        tokio::time::sleep(ms(200)).await;
+        // The waiter of the other lock has subscribed after its first attempt, and made its second.
+        let mut attempts = || control.calls("evalsha") - calls;
+        eventually("it waits", ms(2_000), || attempts() == 2).await;
         held.unlock().await.expect("held");
         let served = within(ms(5_000), next).await;
         let served = served.unwrap_or_else(|| panic!("not served beside {beside}"));
