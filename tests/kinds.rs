@@ -5,38 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
-use test_support::{Control, Monitor, TestServer, eventually, ms, tokio, within};
-
-const KINDS: [LockKind; 4] = [
-    LockKind::Plain,
-    LockKind::Spin,
-    LockKind::Fenced,
-    LockKind::String,
-];
-
-/// Those that an owner may hold several times.
-const NESTED: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::Fenced];
-
-/// Who has the lock in Redis.
-fn holder(control: &mut Control, key: &str) -> Option<String> {
-    match control.run(&["TYPE", key]).as_str() {
-        "none" => None,
-        "string" => Some(control.run(&["GET", key])),
-        _ => Some(control.run(&["HKEYS", key])),
-    }
-}
-
-/// Another client takes the lock away.
-fn rob(control: &mut Control, kind: LockKind, key: &str) {
-    control.run(&["DEL", key]);
-    match kind {
-        LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
-        _ => {
-            control.run(&["HSET", key, "another:1", "1"]);
-            control.run(&["PEXPIRE", key, "30000"])
-        }
-    };
-}
+use test_support::kinds::{KINDS, NESTED, holder, rob};
+use test_support::{Monitor, TestServer, eventually, ms, tokio, within};
 
 /// A server, and two clients of it.
 struct Two {

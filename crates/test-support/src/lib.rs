@@ -20,6 +20,7 @@ mod cluster;
 mod commands;
 mod events;
 mod fake_cluster;
+pub mod kinds;
 mod limit;
 mod pair;
 pub mod peer;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
+use crate::kinds::is_token;
 use crate::server::{Control, Server, has_listener};
 
 /// A server, and what was there before the test began.
@@ -82,8 +83,6 @@ pub(crate) async fn leaks(
             ];
             for (what, words) in questions {
                 let found = control.try_run(&words).unwrap_or_default();
-                // A token is never deleted.
-                let is_token = |word: &&str| word.starts_with("redisson_lock_token:");
                 let found: Vec<_> = found.split(' ').filter(|word| !is_token(word)).collect();
                 let found = found.join(" ");
                 if !found.is_empty() {

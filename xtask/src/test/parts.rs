@@ -70,7 +70,16 @@ pub(super) const FIRST: [Part; 10] = [
         "hostile: outcomes, cancellation, hand-off",
         &["outcomes", "cancellation", "unpolled", "handoff"],
     ),
-    Part::new("kinds of locks", &["kinds", "kind_scripts"]),
+    Part::new(
+        "kinds of locks",
+        &[
+            "kinds",
+            "kind_scripts",
+            "fenced_scripts",
+            "kind_outcomes",
+            "kind_tokens",
+        ],
+    ),
     Part::new(
         "clusters, and servers behind Sentinel",
         &[
@@ -81,6 +90,7 @@ pub(super) const FIRST: [Part; 10] = [
             "sentinel",
             "sentinel_reports",
             "replicas",
+            "kind_topologies",
         ],
     )
     .at_once("3"),

@@ -1,0 +1,125 @@
+//! What tests of all kinds of locks share.
+
+use redisson_lock::LockKind;
+
+use crate::scripts::{ACQUIRE, PASS, RELEASE, is_script};
+use crate::server::Control;
+
+const FENCED_ACQUIRE: &str = include_str!("../../../lua/fenced/acquire.lua");
+const FENCED_PASS: &str = include_str!("../../../lua/fenced/pass.lua");
+const STRING_ACQUIRE: &str = include_str!("../../../lua/string/acquire.lua");
+const STRING_RELEASE: &str = include_str!("../../../lua/string/release.lua");
+const STRING_PASS: &str = include_str!("../../../lua/string/pass.lua");
+
+pub const KINDS: [LockKind; 4] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::String,
+];
+
+/// Those that an owner may hold several times.
+pub const NESTED: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::Fenced];
+
+/// Who has the lock in Redis: the field of a hash, or the value of a string.
+pub fn holder(control: &mut Control, key: &str) -> Option<String> {
+    match control.run(&["TYPE", key]).as_str() {
+        "none" => None,
+        "string" => Some(control.run(&["GET", key])),
+        _ => Some(control.run(&["HKEYS", key])),
+    }
+}
+
+/// How often the lock is held: a string once.
+pub fn count(control: &mut Control, key: &str) -> i64 {
+    match control.run(&["TYPE", key]).as_str() {
+        "none" => 0,
+        "string" => 1,
+        _ => control.count(key),
+    }
+}
+
+/// Another client takes the lock away.
+pub fn rob(control: &mut Control, kind: LockKind, key: &str) {
+    control.run(&["DEL", key]);
+    match kind {
+        LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
+        _ => {
+            control.run(&["HSET", key, "another:1", "1"]);
+            control.run(&["PEXPIRE", key, "30000"])
+        }
+    };
+}
+
+/// The key of a fenced lock's token.
+pub fn token_key(key: &str) -> String {
+    match key.contains('{') {
+        true => format!("redisson_lock_token:{key}"),
+        false => format!("redisson_lock_token:{{{key}}}"),
+    }
+}
+
+/// Whether a key is that of a token, which has no expiry and is never deleted.
+pub fn is_token(key: &str) -> bool {
+    key.starts_with("redisson_lock_token:")
+}
+
+/// Every key of this server that is neither a token nor has an expiry.
+pub fn endless(control: &mut Control) -> Vec<String> {
+    let keys = control.run(&["KEYS", "*"]);
+    let keys = keys.split(' ').filter(|key| !key.is_empty());
+    let mut keys: Vec<String> = keys.map(str::to_owned).collect();
+    keys.retain(|key| !is_token(key) && control.pttl(key) == -1);
+    keys
+}
+
+/// Makes the scripts of all kinds known to a server, so that each call of one is one command.
+pub fn load_scripts(control: &mut Control) {
+    for source in [
+        ACQUIRE,
+        RELEASE,
+        PASS,
+        FENCED_ACQUIRE,
+        FENCED_PASS,
+        STRING_ACQUIRE,
+        STRING_RELEASE,
+        STRING_PASS,
+    ] {
+        control.run(&["SCRIPT", "LOAD", source]);
+    }
+}
+
+/// Matches the script with which this kind goes up to a count.
+pub fn acquires(kind: LockKind, target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
+    let source = match kind {
+        LockKind::Fenced => FENCED_ACQUIRE,
+        LockKind::String => STRING_ACQUIRE,
+        _ => ACQUIRE,
+    };
+    move |words| is_script(words, source) && has_target(words, target)
+}
+
+/// Matches the script with which this kind goes down to a count.
+pub fn releases(kind: LockKind, target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
+    let source = match kind {
+        LockKind::String => STRING_RELEASE,
+        _ => RELEASE,
+    };
+    move |words| is_script(words, source) && has_target(words, target)
+}
+
+/// Matches the script with which this kind hands the lock over.
+pub fn passes(kind: LockKind) -> impl Fn(&[String]) -> bool + Send + 'static {
+    let source = match kind {
+        LockKind::Fenced => FENCED_PASS,
+        LockKind::String => STRING_PASS,
+        _ => PASS,
+    };
+    move |words| is_script(words, source)
+}
+
+/// The target is the second argument after the keys.
+fn has_target(words: &[String], target: u32) -> bool {
+    let keys: usize = words[2].parse().unwrap_or(1);
+    words.get(keys + 4) == Some(&target.to_string())
+}
