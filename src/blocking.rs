@@ -66,8 +66,10 @@
 mod client;
 mod guard;
 mod lock;
+mod multi;
 mod own_runtime;
 
 pub use client::LockClient;
 pub use guard::LockGuard;
 pub use lock::Lock;
+pub use multi::{MultiGuard, MultiLock};

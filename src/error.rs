@@ -12,6 +12,8 @@ mod tls;
 use crate::core::HeldBy;
 use crate::core::LossReason;
 
+use std::sync::Arc;
+
 use crate::kind::LockKind;
 
 pub use operation::Operation;
@@ -355,7 +357,8 @@ impl Error {
         }
     }
 
-    /// The lock that the error is about, where it names one.
+    /// The lock that the error is about, where it names one. An error of a server does so if the lock was one of
+    /// several that are taken together.
     ///
     /// # Examples
     ///
@@ -372,10 +375,29 @@ impl Error {
             | Self::OtherKind { lock, .. }
             | Self::TooFewReplicas { lock, .. } => Some(lock),
             Self::InvalidName { name, .. } => Some(name),
+            Self::NoAnswer { source, .. }
+            | Self::Refused { source, .. }
+            | Self::Auth { source }
+            | Self::Tls { source, .. }
+            | Self::PermissionDenied { source, .. } => cause::lock(source),
             #[cfg(feature = "macros")]
             Self::Busy { lock, .. } => Some(lock),
             _ => None,
         }
+    }
+
+    /// The same error of one of several locks that are taken together, with its name.
+    pub(crate) fn about(mut self, lock: &Arc<str>) -> Self {
+        if let Self::NoAnswer { source, .. }
+        | Self::Refused { source, .. }
+        | Self::Auth { source }
+        | Self::Tls { source, .. }
+        | Self::PermissionDenied { source, .. } = &mut self
+        {
+            let anonymous: Source = Cause::new(None, "");
+            *source = cause::about(std::mem::replace(source, anonymous), lock);
+        }
+        self
     }
 
     pub(crate) fn no_answer(while_doing: Operation, source: Box<Cause>) -> Self {

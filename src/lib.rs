@@ -85,6 +85,7 @@ mod lock;
 #[doc(hidden)]
 pub mod macro_support;
 mod measure;
+mod multi;
 mod owner;
 mod redis;
 mod renewal;
@@ -112,6 +113,7 @@ pub use error::{Error, Operation, RefusedKind};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, TryLock};
+pub use multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use owner::Owner;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]

@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 mod force;
 mod guard;
 mod inspect;
+mod member;
 pub(crate) mod release;
 mod replicas;
 mod stray;
@@ -29,6 +30,7 @@ use crate::wire::LockName;
 
 pub use guard::{FencedGuard, LockGuard};
 pub use inspect::Holder;
+pub(crate) use member::Place;
 use release::OpenHold;
 pub(crate) use waiter::{Wait, sleep_until};
 

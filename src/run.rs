@@ -173,7 +173,7 @@ impl<K> Lock<K> {
 }
 
 /// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
-async fn at_risk<K>(handle: HoldHandle<K>) {
+pub(crate) async fn at_risk<K>(handle: HoldHandle<K>) {
     let watching = async {
         let mut lost = pin!(handle.lost());
         while handle.state() == HoldState::Held {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use redisson_lock::LockClientBuilder;
-use redisson_lock::blocking::{Lock, LockClient, LockGuard};
+use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock};
 use redisson_lock::{Error, HoldState, LossReason, TryLock};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
@@ -258,6 +258,38 @@ fn the_watchdog_renews_while_the_thread_is_busy() {
     assert_eq!(guard.state(), HoldState::Held);
     assert!(control.pttl("a") > 0);
     guard.unlock().expect("held");
+}
+
+#[test]
+fn several_locks_of_several_clients_are_one_for_a_thread() {
+    let (server, second) = (Server::start(), Server::start());
+    let (one, two) = (client(&server), client(&second));
+    let both = MultiLock::new([one.lock("a"), two.lock("b")]).expect("two locks");
+    let outer = both.lock().expect("free");
+    let inner = both.lock().expect("nested by the same thread");
+    inner.unlock().expect("held");
+    let other = both.clone();
+    let busy = bounded(move || other.try_lock().expect("asked").is_none());
+    assert!(busy, "another thread");
+    let owner = one.owner();
+    assert!(both.owned_by(&owner).try_lock().expect("asked").is_none());
+    outer.unlock().expect("held");
+    let ran = both.run(|held| Ok::<_, Error>(held.members().len()));
+    assert_eq!(ran.expect("ran"), 2);
+    let leased = both.lease(ms(400)).try_lock_for(LONG).expect("asked");
+    let leased = leased.expect("free");
+    leased.extend(ms(500)).expect("held");
+    assert_eq!(leased.lost_within(ms(20)).expect("waited"), None);
+    let loss = leased.lost_within(LONG).expect("waited").expect("over");
+    assert_eq!(loss.reason, LossReason::LeaseOver);
+    assert!(matches!(leased.unlock(), Err(Error::Lost { .. })));
+    let swept = both.try_run(|_| Ok::<_, Error>(()));
+    assert!(swept.expect("asked").is_some());
+    drop(both.try_lock_until(Instant::now() + LONG).expect("asked"));
+    drop((both, one, two));
+    for (server, key) in [(&server, "a"), (&second, "b")] {
+        assert_eq!(server.control().count(key), 0, "the last handle has waited");
+    }
 }
 
 #[test]

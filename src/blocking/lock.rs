@@ -250,8 +250,17 @@ impl<K> Lock<K> {
         Ok(taken.map(|guard| self.guard(guard)))
     }
 
+    pub(super) fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
+    /// Whether its client made this owner.
+    pub(super) fn knows(&self, owner: &Owner) -> bool {
+        self.lock.knows(owner)
+    }
+
     /// The lock with the owner of this call.
-    fn of_caller(&self) -> AsyncLock<K> {
+    pub(super) fn of_caller(&self) -> AsyncLock<K> {
         if self.has_owner {
             return self.lock.clone();
         }

@@ -352,6 +352,17 @@ impl LockCore {
         waiter.terms.reentrant && own.is_none_or(|own| own.tenure.reentrant)
     }
 
+    /// Whether an attempt at once of the owner of this waiter would be made now: the waiter is the first in the queue and
+    /// no owner holds the lock, or its own does. An attempt is also made to learn that the client is closed.
+    pub fn has_turn(&self, id: WaiterId) -> bool {
+        let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
+            return true;
+        };
+        let own = self.owners.get(waiter.owner);
+        own.is_some_and(|own| own.tenure.is_held())
+            || self.queue.head() == Some(id) && !self.owners.block()
+    }
+
     /// Whether this attempt is still its call's.
     pub fn is_attempting(&self, permit: &Permit) -> bool {
         self.is_under_way(permit.owner, permit.op)

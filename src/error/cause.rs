@@ -22,6 +22,8 @@ pub(crate) struct Cause {
     pub(crate) text: String,
     /// There was an answer, but it came too late.
     is_late: bool,
+    /// Of several locks that are taken together, the one that it is about.
+    pub(super) lock: Option<Arc<str>>,
     /// The other servers that were tried, and what became of that.
     others: Vec<(Arc<str>, String)>,
 }
@@ -96,11 +98,12 @@ fn at(source: &Source) -> String {
 
 pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     let (redis, consequence) = (redis(source), while_doing.consequence());
+    let lock = lock(source).map_or_else(String::new, |lock| format!(" lock `{lock}`"));
     match cause(source).is_some_and(|cause| cause.is_late) {
-        false => format!("no answer from {redis} while {while_doing}; {consequence}"),
+        false => format!("no answer from {redis} while {while_doing}{lock}; {consequence}"),
         // To look for the server would not help.
         true => format!(
-            "the answer from {redis} came too late while {while_doing}; nothing new is held"
+            "the answer from {redis} came too late while {while_doing}{lock}; nothing new is held"
         ),
     }
 }
@@ -145,6 +148,23 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
 pub(super) fn denied(permission: &str, source: &Source) -> String {
     let at = at(source);
     format!("the Redis user lacks permission `{permission}`{at}: grant it with ACL SETUSER")
+}
+
+/// The lock that the error is about, if it says which.
+pub(super) fn lock(source: &Source) -> Option<&str> {
+    cause(source)?.lock.as_deref()
+}
+
+/// The same source, about this lock.
+pub(super) fn about(source: Source, lock: &Arc<str>) -> Source {
+    let known = match source.downcast::<Cause>() {
+        Ok(cause) => *cause,
+        Err(other) => *Cause::new(None, other.to_string()),
+    };
+    Box::new(Cause {
+        lock: Some(Arc::clone(lock)),
+        ..known
+    })
 }
 
 /// What the server said.

@@ -100,7 +100,7 @@ impl<K> Lock<K> {
     }
 
     /// What a call asks for: a fixed lease, or the watchdog's.
-    fn terms(&self) -> Result<Terms, Error> {
+    pub(super) fn terms(&self) -> Result<Terms, Error> {
         let (shared, lease, limit) = (self.client.shared(), self.lease, self.max_hold);
         limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
         lease.map_or(Ok(()), |lease| check_lease("lease", lease))?;
@@ -121,7 +121,7 @@ impl<K> Lock<K> {
         })
     }
 
-    pub(super) fn current_owner(&self) -> Result<Owner, Error> {
+    pub(crate) fn current_owner(&self) -> Result<Owner, Error> {
         let client_id = &self.client.shared().client_id;
         match &self.owner {
             None => Ok(Owner::current(client_id)),

@@ -246,7 +246,7 @@ impl Wait {
         }
     }
 
-    pub(super) fn deadline(self) -> Option<Instant> {
+    pub(crate) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
             Self::Never | Self::Forever | Self::Standby => None,

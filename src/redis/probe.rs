@@ -71,7 +71,7 @@ pub(super) async fn node_id(
 }
 
 /// The identity of a process, which ends with it.
-async fn run_id(
+pub(super) async fn run_id(
     connection: &Connection,
     timeout: Duration,
 ) -> Result<Option<ServerId>, ConnectionError> {

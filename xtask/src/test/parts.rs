@@ -71,13 +71,14 @@ pub(super) const FIRST: [Part; 10] = [
         &["outcomes", "cancellation", "unpolled", "handoff"],
     ),
     Part::new(
-        "kinds of locks",
+        "kinds of locks, several locks",
         &[
             "kinds",
             "kind_scripts",
             "fenced_scripts",
             "kind_outcomes",
             "kind_tokens",
+            "multi",
         ],
     ),
     Part::new(

@@ -1,0 +1,103 @@
+//! What a lock is to those that take several: one of them, with a place in its queue.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::{Lock, Wait};
+use crate::core::{Order, WaiterId};
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::redis::{Backoff, Location};
+
+impl<K> Lock<K> {
+    /// The same lock with the owner of this call, whatever polls it later.
+    pub(crate) fn of_this_call(&self) -> Result<Self, Error> {
+        let owner = self.current_owner()?;
+        Ok(self.owned_by(&owner))
+    }
+
+    pub(crate) fn given_name(&self) -> &Arc<str> {
+        &self.given
+    }
+
+    /// Its key with the prefix. `None`: the name is not valid.
+    pub(crate) fn key(&self) -> Option<&str> {
+        Some(self.name.as_ref()?.key())
+    }
+
+    pub(crate) fn is_of_client_of<M>(&self, other: &Lock<M>) -> bool {
+        Arc::ptr_eq(self.client.shared(), other.client.shared())
+    }
+
+    /// Whether its client made this owner.
+    pub(crate) fn knows(&self, owner: &crate::owner::Owner) -> bool {
+        owner.is_of(&self.client.shared().client_id)
+    }
+
+    /// The server and the database that have it now. `None`: the user may not ask.
+    pub(crate) async fn location(&self) -> Result<Option<Location>, Error> {
+        let name = self.valid_name()?;
+        self.on_runtime(self.route(&name).location()).await
+    }
+
+    /// Whether a call that waits so tries again after this error.
+    pub(crate) fn retries(&self, wait: Wait, error: &Error) -> bool {
+        let may_retry = match wait {
+            Wait::Never => false,
+            Wait::Until(_) | Wait::Standby => true,
+            Wait::Forever => self.retry_for.is_some(),
+        };
+        may_retry && error.is_retryable()
+    }
+
+    /// The pauses of a caller that is not woken.
+    pub(crate) fn pauses(&self) -> Backoff {
+        self.client.shared().redis.pauses()
+    }
+
+    /// Runs a future with timers in the client's runtime.
+    pub(crate) async fn on_runtime<T>(
+        &self,
+        future: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.client.shared().on_client_runtime(pin!(future)).await
+    }
+
+    /// Queues for the lock with the other callers of this client, without ever taking it.
+    pub(crate) fn place(&self) -> Result<Place, Error> {
+        let (entry, owner) = (self.entry()?, self.current_owner()?);
+        let (id, notify) = entry.enqueue(owner.id(), Order::Queued, self.terms()?);
+        Ok(Place { entry, id, notify })
+    }
+}
+
+/// A place in the queue of a lock. It is left when this is dropped.
+///
+/// It does not ask for the lock, so it has no field that the lock could be handed to: a release that comes to this place
+/// frees the lock. The queue waits for it for a command timeout, as for each call that is not polled.
+pub(crate) struct Place {
+    entry: Arc<Entry>,
+    id: WaiterId,
+    notify: Arc<Notify>,
+}
+
+impl Place {
+    /// Waits until `try_lock` of its owner would not find others of this client before it.
+    pub(crate) async fn turn(&self) {
+        while !self.has_turn() {
+            self.notify.notified().await;
+        }
+    }
+
+    pub(crate) fn has_turn(&self) -> bool {
+        self.entry.peek(|core| core.has_turn(self.id))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.entry.leave(self.id);
+    }
+}

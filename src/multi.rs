@@ -1,0 +1,448 @@
+//! Several locks as one: all of them or none, by the methods of each.
+
+mod guard;
+mod rule;
+mod take;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use futures_util::future::select_all;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::lock::{Lock, Wait};
+use crate::owner::Owner;
+use crate::run::at_risk;
+use crate::runtime::{in_span, span};
+
+pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
+
+/// Several locks that are taken together: all of them, or none. Cheap to clone, and stores no hold.
+///
+/// The locks may be of any kind, of several clients and at several servers; in Redis each of them is an ordinary hold,
+/// as with Redisson's `RedissonMultiLock`. The settings of each lock stay in force: its `max_hold`,
+/// `retry_for`, `sync_replicas`.
+///
+/// # Order and deadlocks
+///
+/// A call never waits for a lock while it holds another of them: it gives back what it has, and begins with the one
+/// that was busy. So there is no deadlock, whatever orders other callers have, in Rust or Java. Others may see some
+/// of the locks taken for a moment. What the owner held before the call counts for nothing here: a program that takes
+/// these locks while it holds others can still make a deadlock.
+///
+/// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
+/// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
+/// callers that always queue. It keeps a first place for up to a second; later callers of that client wait meanwhile.
+///
+/// # The same lock twice
+///
+/// Two of the locks cannot be one key of one database at one server. Of one client that is seen by [`new`](Self::new). Of
+/// several clients the first acquisition asks the servers who they are (`INFO server`), if two keys are the same. A
+/// client whose user may not ask is taken to be at a server of its own: then such a call waits for itself until its
+/// deadline, or for ever.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn transfer() -> Result<(), redisson_lock::Error> { Ok(()) }
+/// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::MultiLock;
+/// let both = MultiLock::new([client.lock("account:1"), client.fenced_lock("account:2").into()])?;
+/// let guard = both.lock().await?;
+/// transfer().await?;
+/// guard.unlock().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MultiLock {
+    members: Vec<Lock>,
+    lease: Option<Duration>,
+    /// Whether the servers were asked if two of the locks are the same.
+    checked: Arc<OnceCell<()>>,
+}
+
+impl MultiLock {
+    /// These locks as one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] without a lock, or with one twice.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let accounts = [1, 2, 3].map(|id| client.lock(format!("account:{id}")));
+    /// let all = redisson_lock::MultiLock::new(accounts)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
+        let members: Vec<Lock> = members.into_iter().collect();
+        if members.is_empty() {
+            return Err(invalid("it needs a lock at least".to_owned()));
+        }
+        for (one, other) in same_keys(&members) {
+            if one.is_of_client_of(other) {
+                return Err(twice(one));
+            }
+        }
+        Ok(Self {
+            members,
+            lease: None,
+            checked: Arc::default(),
+        })
+    }
+
+    /// The same locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are taken,
+    /// the earlier ones are extended to end with the last.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = both.lease(Duration::from_secs(10)).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn lease(&self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self.with(|lock| lock.lease(lease))
+        }
+    }
+
+    /// The same locks for a given owner, whichever task calls them: those of the owner's client. Locks of
+    /// other clients keep their owners; if none is of that client, each call fails with [`Error::Misuse`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient, both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let owner = client.owner();
+    /// let guard = both.owned_by(&owner).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn owned_by(&self, owner: &Owner) -> Self {
+        let known = self.members.iter().any(|lock| lock.knows(owner));
+        self.with(|lock| match lock.knows(owner) || !known {
+            true => lock.owned_by(owner),
+            false => lock.clone(),
+        })
+    }
+
+    /// Acquires all of them, waiting while another owner holds one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
+    /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
+    /// call does not wait for that. With a [`lease`](Self::lease), [`Error::Lost`] also if one of them ended before all
+    /// were taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::lock`]: what is taken already is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = both.lock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        // Without a deadline it ends with all locks or an error.
+        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
+    }
+
+    /// Acquires all of them if they are free now. Returns `None` if one is not: see [`Lock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// match both.try_lock().await? {
+    ///     Some(guard) => guard.unlock().await?,
+    ///     None => println!("one of them is held, or others are first"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.acquire(Wait::Never).await
+    }
+
+    /// Acquires all of them, waiting at most this long. Returns `None` if that was not possible in time.
+    ///
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// if let Some(guard) = both.try_lock_for(Duration::from_secs(2)).await? {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.acquire(Wait::of(wait)).await
+    }
+
+    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let guard = both.try_lock_until(deadline).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<MultiGuard>, Error> {
+        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
+        self.acquire(Wait::of(left)).await
+    }
+
+    /// Runs `body` with all of them held, and drops it if one is lost: see [`Lock::run`].
+    ///
+    /// # Errors
+    ///
+    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] with the name of the lock that was lost before the
+    /// body had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the locks in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn transfer() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let sum = both.run(|_held| transfer()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(MultiHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        section(self.lock().await?, body).await
+    }
+
+    /// Runs `body` if all of them are free now. Returns `None`, and the body does not run, where
+    /// [`try_lock`](Self::try_lock) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let swept = both.try_run(|_held| sweep()).await?.is_some();
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+        F: FnOnce(MultiHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => section(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Acquires all of them, runs `body`, and repeats both until the body returns: see [`Lock::lead`].
+    ///
+    /// The body is dropped as soon as one of them is at risk.
+    ///
+    /// # Errors
+    ///
+    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the locks in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// both.lead(|_held| bill_everybody()).await
+    /// # }
+    /// ```
+    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(MultiHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        loop {
+            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
+            let ended = {
+                let handles = guard.members().iter().map(|hold| hold.handle());
+                let at_risk = select_all(handles.map(|handle| Box::pin(at_risk(handle))));
+                let leading = pin!(async { body(guard.hold()).await });
+                tokio::select! {
+                    biased;
+                    _ = at_risk => None,
+                    ended = leading => Some(ended),
+                }
+            };
+            // Answered, or left to the background: the next acquire of this owner waits for that.
+            let _ = guard.unlock().await;
+            if let Some(ended) = ended {
+                return ended;
+            }
+        }
+    }
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+        let span = span!("acquire_all", locks = self.members.len());
+        let acquiring = pin!(async {
+            // Looked up once: without a task each call has an owner of its own.
+            let members: Result<Vec<Lock>, Error> =
+                self.members.iter().map(Lock::of_this_call).collect();
+            let members = members?;
+            self.checked.get_or_try_init(|| check(&members)).await?;
+            let Some(taken) = take::take(&members, wait).await? else {
+                return Ok(None);
+            };
+            if let Some(lease) = self.lease {
+                take::even_out(&taken, lease).await?;
+            }
+            Ok(Some(MultiGuard::new(taken.guards)))
+        });
+        in_span(span.as_deref(), acquiring).await
+    }
+
+    fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        self.with_members(self.members.iter().map(change))
+    }
+
+    /// The same locks with other settings.
+    pub(crate) fn with_members(&self, members: impl Iterator<Item = Lock>) -> Self {
+        Self {
+            members: members.collect(),
+            lease: self.lease,
+            checked: Arc::clone(&self.checked),
+        }
+    }
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiLock")
+            .field("members", &self.members)
+            .finish()
+    }
+}
+
+/// Runs the body with all holds, and releases them.
+async fn section<T, E, F, Fut>(guard: MultiGuard, body: F) -> Result<T, E>
+where
+    E: From<Error>,
+    F: FnOnce(MultiHold) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    let lost = |loss: MemberLoss| E::from(Error::lost(&loss.lock, loss.reason));
+    let ended = {
+        // A body whose locks are lost already does not begin.
+        let running = pin!(async { body(guard.hold()).await });
+        tokio::select! {
+            biased;
+            loss = guard.lost() => return Err(lost(loss)),
+            ended = running => ended,
+        }
+    };
+    let released = match guard.loss() {
+        Some(loss) => Err(Error::lost(&loss.lock, loss.reason)),
+        None => guard.unlock().await,
+    };
+    // Why the body failed says more than what became of its locks.
+    let value = ended?;
+    match released {
+        Err(error @ Error::Lost { .. }) => Err(error.into()),
+        Ok(()) | Err(_) => Ok(value),
+    }
+}
+
+/// Asks the servers whether two locks of several clients are the same.
+async fn check(members: &[Lock]) -> Result<(), Error> {
+    for (one, other) in same_keys(members) {
+        let named = |error: Error| error.about(one.given_name());
+        let (there, other) = (
+            one.location().await.map_err(named)?,
+            other.location().await.map_err(named)?,
+        );
+        if there.is_some() && there == other {
+            return Err(twice(one));
+        }
+    }
+    Ok(())
+}
+
+/// Every two locks with one key.
+fn same_keys(members: &[Lock]) -> impl Iterator<Item = (&Lock, &Lock)> {
+    let numbered = members.iter().enumerate();
+    let pairs =
+        numbered.flat_map(|(nth, other)| members[..nth].iter().map(move |one| (one, other)));
+    pairs.filter(|(one, other)| one.key().is_some() && one.key() == other.key())
+}
+
+fn twice(lock: &Lock) -> Error {
+    let name = lock.name();
+    invalid(format!("lock `{name}` is in it twice, or under two names"))
+}
+
+fn invalid(problem: String) -> Error {
+    Error::InvalidConfig {
+        what: "multi lock",
+        problem,
+    }
+}

@@ -1,0 +1,183 @@
+//! In which order several locks are taken. Plain data: no lock, no clock.
+//!
+//! Nothing is waited for while anything is held: the first is waited for alone, the others are tried. If one of those is
+//! busy, everything is given back, and that one is the next to be waited for. So whatever orders other callers have,
+//! there is no deadlock.
+//!
+//! Where callers of the same client always queue for each of the locks, a try never succeeds: it does not overtake them.
+//! After a second of that the call queues for all of the locks at the same time without holding any, and tries them
+//! when it is the first everywhere.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What a call does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Wait for this lock; nothing is held.
+    Wait(usize),
+    /// Wait for the first place in the queues of all; nothing is held.
+    Queue,
+    /// Try this lock.
+    Try(usize),
+    /// All are held.
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Gather {
+    members: usize,
+    /// The lock that comes first.
+    first: usize,
+    /// How many are held, from the first on.
+    held: usize,
+    /// Since when a lock has been busy each time.
+    busy_since: Option<Instant>,
+    places: Places,
+}
+
+/// The places in the queues of all locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Places {
+    Unwanted,
+    Wanted,
+    First,
+}
+
+impl Gather {
+    pub(super) fn new(members: usize) -> Self {
+        Self {
+            members,
+            first: 0,
+            held: 0,
+            busy_since: None,
+            places: Places::Unwanted,
+        }
+    }
+
+    pub(super) fn next(&self) -> Step {
+        let member = (self.first + self.held) % self.members;
+        match (self.held, self.places) {
+            (held, _) if held == self.members => Step::Done,
+            (0, Places::Unwanted) => Step::Wait(member),
+            (0, Places::Wanted) => Step::Queue,
+            (_, _) => Step::Try(member),
+        }
+    }
+
+    /// The lock of this step is held.
+    pub(super) fn taken(&mut self) {
+        self.held += 1;
+    }
+
+    /// The lock of this step is busy: everything is given back.
+    pub(super) fn busy(&mut self, now: Instant) {
+        self.first = (self.first + self.held) % self.members;
+        self.held = 0;
+        let since = *self.busy_since.get_or_insert(now);
+        self.places = match self.places {
+            Places::Unwanted if now.saturating_duration_since(since) >= PATIENCE => Places::Wanted,
+            Places::Unwanted => Places::Unwanted,
+            Places::Wanted | Places::First => {
+                self.busy_since = Some(now);
+                Places::Unwanted
+            }
+        };
+    }
+
+    /// The call is the first in the queues of all, or it was not in time.
+    pub(super) fn queued(&mut self, first: bool, now: Instant) {
+        match first {
+            true => self.places = Places::First,
+            false => self.busy(now),
+        }
+    }
+
+    /// The last lock that was taken.
+    pub(super) fn last(&self) -> usize {
+        (self.first + self.members - 1) % self.members
+    }
+}
+
+/// After which time a call queues for all locks.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a call that is the first in one queue keeps its place there until it is the first in all. Callers of
+/// this client wait that long for nothing if the others do not move.
+pub(super) const FIRST_FOR: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_support::test;
+
+    #[test]
+    fn the_first_is_waited_for_and_the_others_are_tried() {
+        let mut gather = Gather::new(3);
+        let now = Instant::now();
+        assert_eq!(gather.next(), Step::Wait(0));
+        gather.taken();
+        assert_eq!(gather.next(), Step::Try(1));
+        gather.taken();
+        assert_eq!(gather.next(), Step::Try(2));
+        gather.busy(now);
+        for next in [Step::Wait(2), Step::Try(0), Step::Try(1)] {
+            assert_eq!(gather.next(), next);
+            gather.taken();
+        }
+        assert_eq!((gather.next(), gather.last()), (Step::Done, 1));
+    }
+
+    /// Every sequence of answers of three locks: a wait is never a step while anything is held.
+    #[test]
+    fn nothing_is_waited_for_while_anything_is_held() {
+        fn walk(gather: &Gather, held: usize, now: Instant, depth: usize) {
+            let step = gather.next();
+            match step {
+                Step::Wait(_) | Step::Queue => assert_eq!(held, 0, "{gather:?}"),
+                Step::Try(_) => {}
+                Step::Done => return assert_eq!(held, 3, "{gather:?}"),
+            }
+            if depth == 0 {
+                return;
+            }
+            let now = now + Duration::from_millis(400);
+            let (mut yes, mut no) = (gather.clone(), gather.clone());
+            if step == Step::Queue {
+                yes.queued(true, now);
+                no.queued(false, now);
+                walk(&yes, 0, now, depth - 1);
+            } else {
+                yes.taken();
+                no.busy(now);
+                walk(&yes, held + 1, now, depth - 1);
+            }
+            walk(&no, 0, now, depth - 1);
+        }
+        walk(&Gather::new(3), 0, Instant::now(), 14);
+    }
+
+    #[test]
+    fn who_finds_one_busy_for_a_second_queues_for_all_once_a_second() {
+        let mut gather = Gather::new(2);
+        let at = |millis| Instant::now() + Duration::from_secs(100) + Duration::from_millis(millis);
+        let busy = |gather: &mut Gather, millis| {
+            gather.taken();
+            gather.busy(at(millis));
+        };
+        busy(&mut gather, 0);
+        busy(&mut gather, 900);
+        assert_eq!(gather.next(), Step::Wait(0));
+        busy(&mut gather, 1_200);
+        assert_eq!(gather.next(), Step::Queue);
+        gather.queued(true, at(1_300));
+        assert_eq!(gather.next(), Step::Try(1));
+        busy(&mut gather, 1_400);
+        assert_eq!(gather.next(), Step::Wait(0));
+        busy(&mut gather, 2_500);
+        assert_eq!(gather.next(), Step::Queue);
+        gather.queued(false, at(4_000));
+        assert_eq!(gather.next(), Step::Wait(1));
+    }
+}

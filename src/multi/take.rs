@@ -1,0 +1,125 @@
+//! How several locks are taken, by the methods of each.
+
+use std::pin::pin;
+
+use futures_util::future::{join_all, select_all};
+use tokio::time::Instant;
+
+use super::rule::{FIRST_FOR, Gather, Step};
+use crate::error::Error;
+use crate::lock::{Lock, LockGuard, Place, Wait, sleep_until};
+
+/// All of them, in their order, with the number of the one that was taken last. `None`: not in time.
+pub(super) struct AllTaken {
+    pub(super) guards: Vec<LockGuard>,
+    pub(super) last: usize,
+}
+
+/// Takes all of them, or none.
+///
+/// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
+/// clients, and so is what an attempt without an answer has left.
+pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken>, Error> {
+    let mut gather = Gather::new(members.len());
+    let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
+    let mut places = Vec::new();
+    let mut pauses = None;
+    loop {
+        let (nth, taken) = match gather.next() {
+            Step::Wait(nth) => match acquire(&members[nth], wait).await? {
+                Some(guard) => (nth, Some(guard)),
+                None => return Ok(None),
+            },
+            Step::Queue => {
+                places = places_in_all(members, wait.deadline()).await?;
+                gather.queued(!places.is_empty(), Instant::now());
+                continue;
+            }
+            Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
+                Ok(taken) => (nth, taken),
+                // It is the next that is waited for.
+                Err(error) if members[nth].retries(wait, &error) && !is_over(wait) => (nth, None),
+                Err(error) => return Err(error),
+            },
+            Step::Done => break,
+        };
+        if taken.is_some() {
+            guards[nth] = taken;
+            gather.taken();
+            continue;
+        }
+        // Not awaited: a server that does not answer would hold up this call.
+        guards.iter_mut().for_each(|guard| *guard = None);
+        places.clear();
+        if matches!(wait, Wait::Never) || is_over(wait) {
+            return Ok(None);
+        }
+        gather.busy(Instant::now());
+        // Two callers that go on in the same rhythm would find each other's locks busy for ever.
+        let pauses = pauses.get_or_insert_with(|| members[nth].pauses());
+        let again = Some(Instant::now() + pauses.next());
+        let limit = [again, wait.deadline()].into_iter().flatten().min();
+        let pausing = async {
+            sleep_until(limit).await;
+            Ok(())
+        };
+        members[nth].on_runtime(pausing).await?;
+    }
+    Ok(Some(AllTaken {
+        guards: guards.into_iter().flatten().collect(),
+        last: gather.last(),
+    }))
+}
+
+async fn acquire(member: &Lock, wait: Wait) -> Result<Option<LockGuard>, Error> {
+    let taken = member.acquire(wait).await;
+    taken.map_err(|error| error.about(member.given_name()))
+}
+
+fn is_over(wait: Wait) -> bool {
+    wait.deadline()
+        .is_some_and(|deadline| deadline <= Instant::now())
+}
+
+/// A place in the queue of each lock, when all of them are the first. Empty: they were not in time.
+async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Vec<Place>, Error> {
+    let places: Result<Vec<_>, _> = members.iter().map(Lock::place).collect();
+    let places = places?;
+    let waiting = async {
+        let turns = places.iter().map(|place| Box::pin(place.turn()));
+        let (mut limit, mut left) = (deadline, turns.collect::<Vec<_>>());
+        while !left.is_empty() {
+            let next = select_all(left);
+            tokio::select! {
+                biased;
+                ((), _, others) = next => left = others,
+                () = sleep_until(limit) => return Ok(false),
+            }
+            if left.len() + 1 == members.len() {
+                let first_for = Instant::now() + FIRST_FOR;
+                limit = Some(deadline.map_or(first_for, |deadline| deadline.min(first_for)));
+            }
+        }
+        // A place that was kept for long is passed over.
+        Ok(places.iter().all(Place::has_turn))
+    };
+    match members[0].on_runtime(waiting).await? {
+        true => Ok(places),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// Extends the leases of all but the one that was taken last: all end with it.
+pub(super) async fn even_out(taken: &AllTaken, lease: std::time::Duration) -> Result<(), Error> {
+    let guards = taken.guards.iter().enumerate();
+    let earlier = guards.filter(|(nth, _)| *nth != taken.last);
+    let extending = join_all(earlier.map(|(_, guard)| guard.extend(lease)));
+    for extended in pin!(extending).await {
+        match extended {
+            // Its `max_hold` comes before that.
+            Ok(()) | Err(Error::InvalidDuration { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

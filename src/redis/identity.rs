@@ -1,0 +1,41 @@
+//! Which server and database a lock is at, whatever the addresses of the clients are.
+
+use super::Route;
+use super::connection::Connection;
+use super::endpoint::ServerId;
+use super::probe;
+use super::transport::{ConnectionError, Role};
+use crate::error::{Error, Operation};
+
+/// The process of a server, and one of its databases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Location {
+    server: ServerId,
+    database: u8,
+}
+
+impl Route<'_> {
+    /// The server that has the lock now, over a connection that is opened for this question. `None`: the user may not
+    /// ask.
+    pub(crate) async fn location(self) -> Result<Option<Location>, Error> {
+        let doing = Operation::Acquiring;
+        let nowhere =
+            || self.no_answer(doing, "no server of the cluster has the slot of this lock");
+        let settings = self.settings().ok_or_else(nowhere)?;
+        let failed = |problem: ConnectionError| match problem {
+            ConnectionError::NoSockets => Error::NoRuntime,
+            problem => {
+                let cause = problem.into_cause(&settings.address);
+                Error::of_connection(doing, "+@connection", cause)
+            }
+        };
+        let opened = Connection::open(&settings.for_questions(), Role::Commands).await;
+        let (connection, _task) = opened.map_err(failed)?;
+        let asked = probe::run_id(&connection, settings.command_timeout).await;
+        let location = |server| Location {
+            server,
+            database: settings.database().unwrap_or(0),
+        };
+        Ok(asked.map_err(failed)?.map(location))
+    }
+}

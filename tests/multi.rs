@@ -1,0 +1,599 @@
+//! Several locks as one: all or none, no waiting while one is held, and what a loss or a dead server does.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{
+    Error, HoldState, Lock, LockClient, LockKind, LossReason, MultiGuard, MultiLock,
+};
+use test_support::{Monitor, TestServer, eventually, ms, stalls, tokio, within};
+
+/// Two servers with a client each, and another client of both.
+struct Servers {
+    one: TestServer,
+    two: TestServer,
+    clients: [LockClient; 2],
+    others: [LockClient; 2],
+}
+
+impl Servers {
+    async fn new() -> Self {
+        Self::with_timeout(ms(3_000)).await
+    }
+
+    async fn with_timeout(command: Duration) -> Self {
+        let (one, two) = (TestServer::new(), TestServer::new());
+        let client =
+            async |server: &TestServer| server.client_with(|b| b.command_timeout(command)).await;
+        Self {
+            clients: [client(&one).await, client(&two).await],
+            others: [one.client().await, two.client().await],
+            one,
+            two,
+        }
+    }
+
+    fn members(&self) -> [Lock; 2] {
+        [self.clients[0].lock("a"), self.clients[1].lock("b")]
+    }
+
+    fn multi(&self) -> MultiLock {
+        MultiLock::new(self.members()).expect("two locks")
+    }
+
+    fn keys(&self) -> (String, String) {
+        let keys = |server: &TestServer| server.control().run(&["KEYS", "*"]);
+        (keys(&self.one), keys(&self.two))
+    }
+
+    async fn finish(self) {
+        let [c1, c2] = self.clients;
+        let [o1, o2] = self.others;
+        // Tasks are counted from before each server: the later one first.
+        self.two.finish([c2, o2, c1, o1]).await;
+        self.one.finish([]).await;
+    }
+}
+
+#[tokio::test]
+async fn locks_of_any_kinds_and_clients_are_taken_together_and_released_together() {
+    let servers = Servers::new().await;
+    let [one, two] = &servers.clients;
+    let multi = MultiLock::new([
+        one.lock("plain"),
+        one.fenced_lock("fenced").into(),
+        two.string_lock("string"),
+        two.spin_lock("spin"),
+    ])
+    .expect("four locks");
+    let before = Instant::now();
+    let guard = multi.lock().await.expect("free");
+    assert_eq!(guard.state(), HoldState::Held);
+    let names: Vec<_> = guard.members().iter().map(|hold| hold.name()).collect();
+    assert_eq!(names, ["plain", "fenced", "string", "spin"]);
+    assert!(guard.valid_until() > before + ms(28_000));
+    for (client, kind, name) in [
+        (&servers.others[0], LockKind::Plain, "plain"),
+        (&servers.others[0], LockKind::Fenced, "fenced"),
+        (&servers.others[1], LockKind::String, "string"),
+        (&servers.others[1], LockKind::Spin, "spin"),
+    ] {
+        let lock = client.lock_of(kind, name);
+        assert!(lock.try_lock().await.expect("asked").is_none(), "{kind}");
+    }
+    let held = guard.clone();
+    guard.unlock().await.expect("held");
+    assert_eq!(held.state(), HoldState::Released);
+    drop(held);
+    assert_eq!(
+        servers.one.control().run(&["EXISTS", "plain", "fenced"]),
+        "0"
+    );
+    assert_eq!(servers.two.control().run(&["KEYS", "*"]), "");
+    drop(multi.try_lock().await.expect("asked").expect("free"));
+    eventually("a drop frees all", ms(5_000), || {
+        servers.two.control().run(&["KEYS", "*"]).is_empty()
+    })
+    .await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn one_owner_nests_and_another_one_waits() {
+    let servers = Servers::new().await;
+    let multi = servers.multi();
+    let outer = multi.lock().await.expect("free");
+    let inner = multi.lock().await.expect("nested");
+    assert_eq!(servers.one.control().count("a"), 2);
+    inner.unlock().await.expect("held");
+    let owners = [servers.clients[0].owner(), servers.clients[1].owner()];
+    let other = multi.owned_by(&owners[0]).owned_by(&owners[1]);
+    assert!(other.try_lock().await.expect("asked").is_none());
+    let stranger = servers.others[0].owner();
+    let misuse = multi.owned_by(&stranger).try_lock().await;
+    assert!(matches!(misuse, Err(Error::Misuse { .. })), "{misuse:?}");
+    outer.unlock().await.expect("held");
+    let guard = other.lock().await.expect("free");
+    let shown: Vec<_> = guard
+        .members()
+        .iter()
+        .map(|hold| hold.owner().clone())
+        .collect();
+    assert_eq!(shown, owners);
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn if_one_is_busy_none_is_kept() {
+    let servers = Servers::new().await;
+    let multi = servers.multi();
+    for (nth, name) in ["a", "b"].into_iter().enumerate() {
+        let theirs = servers.others[nth].lock(name).lock().await.expect("free");
+        assert!(multi.try_lock().await.expect("asked").is_none());
+        assert!(multi.try_lock_for(ms(300)).await.expect("asked").is_none());
+        let server = [&servers.two, &servers.one][nth];
+        eventually("the other one is free", ms(2_000), || {
+            server.control().run(&["KEYS", "*"]).is_empty()
+        })
+        .await;
+        theirs.unlock().await.expect("held");
+    }
+    servers.finish().await;
+}
+
+/// The busy one is waited for with nothing in hand, by its message.
+#[tokio::test]
+async fn a_busy_one_is_waited_for_while_nothing_is_held() {
+    let servers = Servers::new().await;
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let waiting = tokio::spawn({
+        let multi = servers.multi();
+        async move { (multi.lock().await, Instant::now()) }
+    });
+    eventually("it waits", ms(5_000), || servers.two.has_listener("b")).await;
+    for _ in 0..20 {
+        assert_eq!(servers.keys().0, "", "nothing is held");
+        tokio::time::sleep(ms(10)).await;
+    }
+    let passer = servers.others[0].lock("a").try_lock().await.expect("asked");
+    passer.expect("free").unlock().await.expect("held");
+    let unlocked = Instant::now();
+    theirs.unlock().await.expect("held");
+    let (guard, at) = waiting.await.expect("no panic");
+    let waited = at.saturating_duration_since(unlocked);
+    assert!(waited < ms(500) + stalls(unlocked), "{waited:?}");
+    guard.expect("free").unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named_in_time_and_the_others_are_released() {
+    let timeout = ms(500);
+    let servers = Servers::with_timeout(timeout).await;
+    let multi = servers.multi();
+    for (dead, name) in [(&servers.two, "b"), (&servers.one, "a")] {
+        dead.pause();
+        let start = Instant::now();
+        let failed = multi.lock().await.expect_err("one is dead");
+        let took = start.elapsed();
+        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+        assert_eq!(failed.lock(), Some(name));
+        assert!(
+            failed.to_string().contains(&format!("lock `{name}`")),
+            "{failed}"
+        );
+        assert!(took < timeout + ms(100) + stalls(start), "{took:?}");
+        let alive = [&servers.one, &servers.two][usize::from(name == "a")];
+        eventually("the other one is free", ms(2_000), || {
+            alive.control().run(&["KEYS", "*"]).is_empty()
+        })
+        .await;
+        dead.resume();
+        // What the attempt has left at the dead server is undone when it is back.
+        multi
+            .try_lock_for(ms(5_000))
+            .await
+            .expect("answered")
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+    }
+    // A call with a deadline waits for the server to come back.
+    servers.two.pause();
+    let waiting = tokio::spawn({
+        let multi = multi.clone();
+        async move { multi.try_lock_for(ms(20_000)).await }
+    });
+    tokio::time::sleep(2 * timeout).await;
+    servers.two.resume();
+    let guard = waiting
+        .await
+        .expect("no panic")
+        .expect("answered")
+        .expect("free");
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_same_lock_twice_is_refused() {
+    let servers = Servers::new().await;
+    let (one, same) = (&servers.clients[0], &servers.others[0]);
+    let refused = |made: Result<MultiLock, Error>| {
+        assert!(matches!(made, Err(Error::InvalidConfig { .. })), "{made:?}");
+    };
+    refused(MultiLock::new([]));
+    refused(MultiLock::new([
+        one.lock("a"),
+        one.lock("b"),
+        one.lock("a"),
+    ]));
+    // Two kinds of lock on one key are one key.
+    refused(MultiLock::new([one.lock("a"), one.string_lock("a")]));
+    // Two clients of one server, which only the server can tell.
+    let prefixed = servers
+        .one
+        .client_with(|builder| builder.key_prefix("x:"))
+        .await;
+    for twice in [
+        [one.lock("a"), same.lock("a")],
+        [one.lock("x:a"), prefixed.lock("a")],
+    ] {
+        let multi = MultiLock::new(twice).expect("made without a question");
+        let failed = multi.try_lock().await;
+        assert!(
+            matches!(&failed, Err(Error::InvalidConfig { .. })),
+            "{failed:?}"
+        );
+        assert_eq!(servers.keys().0, "", "nothing was taken");
+    }
+    // The same name at another server, in another database, or under a prefix is another lock.
+    let url = format!("{}/1", servers.one.url());
+    let elsewhere = LockClient::connect(&url).await.expect("connected");
+    for (other, name) in [
+        (&servers.clients[1], "a"),
+        (&elsewhere, "a"),
+        (&prefixed, "a"),
+    ] {
+        let multi = MultiLock::new([one.lock("a"), other.lock(name)]).expect("two locks");
+        let guard = multi.try_lock().await.expect("asked").expect("free");
+        guard.unlock().await.expect("held");
+    }
+    prefixed.close(Duration::ZERO).await;
+    elsewhere.close(Duration::ZERO).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn leases_end_together_and_are_extended_together() {
+    let servers = Servers::new().await;
+    // Slow to be had: the first lease would end well before the second.
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let leased = servers.multi().lease(ms(5_000));
+    let waiting = tokio::spawn({
+        let leased = leased.clone();
+        async move { leased.lock().await }
+    });
+    eventually("it waits", ms(5_000), || servers.two.has_listener("b")).await;
+    theirs.unlock().await.expect("held");
+    let guard = waiting.await.expect("no panic").expect("free");
+    let left = || {
+        [
+            servers.one.control().pttl("a"),
+            servers.two.control().pttl("b"),
+        ]
+    };
+    let [one, two] = left();
+    assert!(one.abs_diff(two) < 200, "{one} {two}");
+    guard.extend(ms(60_000)).await.expect("held");
+    assert!(left().iter().all(|left| *left > 55_000), "{:?}", left());
+    guard.unlock().await.expect("held");
+    // A limit that comes before the end of the lease stays.
+    let [a, b] = servers.members();
+    let limited = MultiLock::new([a.max_hold(ms(4_000)), b]).expect("two locks");
+    let guard = limited.lease(ms(5_000)).lock().await.expect("free");
+    assert!(guard.valid_until() < Instant::now() + ms(4_001));
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_first_loss_is_the_loss_and_names_its_lock() {
+    let servers = Servers::new().await;
+    let [a, b] = servers.members();
+    // `b` ends first, and `a` after it.
+    let multi = MultiLock::new([a.lease(ms(900)), b.lease(ms(300))]).expect("two locks");
+    let guard = multi.lock().await.expect("free");
+    let lost = within(ms(3_000), guard.lost()).await.expect("in time");
+    assert_eq!(
+        (lost.lock.as_str(), lost.reason),
+        ("b", LossReason::LeaseOver)
+    );
+    assert_eq!(
+        guard.members()[0].state(),
+        HoldState::Held,
+        "the other one is kept"
+    );
+    assert_eq!(servers.one.control().count("a"), 1);
+    eventually("the other one is lost too", ms(3_000), || {
+        guard.members()[0].is_lost()
+    })
+    .await;
+    assert_eq!(guard.loss().as_ref(), Some(&lost));
+    assert_eq!(guard.lost().await, lost);
+    assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
+    let failed = guard.unlock().await.expect_err("lost");
+    assert_eq!(failed.lock(), Some("b"), "{failed}");
+
+    // A body is dropped at the first loss.
+    let mut dropped = Arc::new(());
+    let body = Arc::clone(&dropped);
+    let ran: Result<(), Error> = multi
+        .run(|_held| async move {
+            let _body = body;
+            std::future::pending().await
+        })
+        .await;
+    assert!(
+        matches!(&ran, Err(Error::Lost { lock, .. }) if lock == "b"),
+        "{ran:?}"
+    );
+    assert!(Arc::get_mut(&mut dropped).is_some());
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn bodies_run_with_all_locks_and_a_leader_leads_again_after_a_loss() {
+    let servers = Servers::new().await;
+    let multi = servers.multi();
+    let ran = multi
+        .run(|held| async move {
+            assert_eq!(held.state(), HoldState::Held);
+            Ok::<_, Error>(held.members().len())
+        })
+        .await;
+    assert_eq!(ran.expect("ran"), 2);
+    assert_eq!(servers.keys(), (String::new(), String::new()));
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let ran = multi.try_run(|_held| async { Ok::<_, Error>(()) }).await;
+    assert_eq!(ran.expect("asked"), None);
+    theirs.unlock().await.expect("held");
+
+    let short = |server: &TestServer| {
+        let builder = LockClient::builder().watchdog_timeout(ms(900));
+        let url = server.url();
+        async move { builder.connect(&url).await.expect("connected") }
+    };
+    let (one, two) = (short(&servers.one).await, short(&servers.two).await);
+    let multi = MultiLock::new([one.lock("a"), two.lock("b")]).expect("two locks");
+    let terms = Arc::new(AtomicUsize::new(0));
+    let leading = tokio::spawn({
+        let terms = Arc::clone(&terms);
+        async move {
+            multi
+                .lead(|_held| {
+                    let term = terms.fetch_add(1, Ordering::SeqCst);
+                    async move {
+                        if term == 0 {
+                            std::future::pending::<()>().await;
+                        }
+                        Ok::<_, Error>(term)
+                    }
+                })
+                .await
+        }
+    });
+    eventually("it leads", ms(5_000), || terms.load(Ordering::SeqCst) == 1).await;
+    servers.two.control().run(&["DEL", "b"]);
+    let led = within(ms(10_000), leading).await.expect("in time");
+    assert_eq!(led.expect("no panic").expect("led"), 1);
+    one.close(Duration::ZERO).await;
+    two.close(Duration::ZERO).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn dropped_at_any_poll_it_leaves_nothing() {
+    let servers = Servers::new().await;
+    let multi = servers.multi().lease(ms(20_000));
+    let mut finished = 0;
+    for polls in 1..24 {
+        let mut locking: Pin<Box<dyn Future<Output = Result<MultiGuard, Error>> + Send>> =
+            Box::pin({
+                let multi = multi.clone();
+                async move { multi.lock().await }
+            });
+        let mut context = Context::from_waker(Waker::noop());
+        let mut ready = false;
+        for _ in 0..polls {
+            if let std::task::Poll::Ready(guard) = locking.as_mut().poll(&mut context) {
+                guard.expect("free").unlock().await.expect("held");
+                ready = true;
+                break;
+            }
+            tokio::time::sleep(ms(2)).await;
+        }
+        drop(locking);
+        finished += usize::from(ready);
+        let busy = || {
+            servers.clients.iter().any(|client| {
+                let stats = client.stats();
+                stats.held + stats.waiting + stats.releasing + stats.entries > 0
+            })
+        };
+        eventually("nothing is left", ms(5_000), || !busy()).await;
+        assert_eq!(
+            servers.keys(),
+            (String::new(), String::new()),
+            "{polls} polls"
+        );
+    }
+    assert!(
+        (1..23).contains(&finished),
+        "{finished} of 23 were ready: each poll is a point"
+    );
+    servers.finish().await;
+}
+
+/// Tasks of one client that take one lock again and again, so that others of it always queue.
+struct Crowd {
+    over: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<u32>>,
+}
+
+impl Crowd {
+    fn of(client: &LockClient, name: &str, tasks: usize) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let task = |_| {
+            let (lock, over) = (client.lock(name), Arc::clone(&over));
+            tokio::spawn(async move {
+                let mut turns = 0;
+                while !over.load(Ordering::SeqCst) {
+                    let guard = lock.lock().await.expect("its turn comes");
+                    tokio::time::sleep(ms(5)).await;
+                    guard.unlock().await.expect("held");
+                    turns += 1;
+                }
+                turns
+            })
+        };
+        let tasks = (0..tasks).map(task).collect();
+        Self { over, tasks }
+    }
+
+    async fn leave(self) -> Vec<u32> {
+        self.over.store(true, Ordering::SeqCst);
+        let mut turns = Vec::new();
+        for task in self.tasks {
+            turns.push(task.await.expect("no panic"));
+        }
+        turns
+    }
+}
+
+#[tokio::test]
+async fn it_does_not_starve_beside_crowds_that_always_queue() {
+    let servers = Servers::new().await;
+    let crowds = [
+        Crowd::of(&servers.clients[0], "a", 8),
+        Crowd::of(&servers.clients[1], "b", 8),
+    ];
+    tokio::time::sleep(ms(100)).await;
+    for _ in 0..2 {
+        let start = Instant::now();
+        let guard = within(ms(5_000), servers.multi().lock()).await;
+        let guard = guard.expect("it gets in").expect("held");
+        println!("in after {:?}", start.elapsed());
+        guard.unlock().await.expect("held");
+    }
+    for crowd in crowds {
+        let turns = crowd.leave().await;
+        assert!(turns.iter().all(|turns| *turns > 5), "{turns:?}");
+    }
+    servers.finish().await;
+}
+
+/// For 10 s, or as many as `MULTI_STORM_SECS` says.
+#[tokio::test]
+async fn twenty_tasks_over_five_names_in_any_order_neither_block_nor_starve() {
+    let secs = std::env::var("MULTI_STORM_SECS").map_or(10, |secs| secs.parse().expect("seconds"));
+    let servers = Servers::new().await;
+    let end = Instant::now() + Duration::from_secs(secs);
+    let inside: Arc<[AtomicUsize; 5]> = Arc::default();
+    let task = |nth: u64| {
+        // Half of them through other clients, which have queues of their own.
+        let [one, two] = [&servers.clients, &servers.others][usize::from(nth % 2 == 1)];
+        let locks: Vec<_> = (0..5)
+            .map(|name| [one, two][name % 2].lock(format!("n{name}")))
+            .collect();
+        let inside = Arc::clone(&inside);
+        tokio::spawn(async move {
+            let mut state = nth + 1;
+            let mut random = move |below: usize| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % below
+            };
+            let (mut turns, mut longest) = (0, Duration::ZERO);
+            while Instant::now() < end {
+                let mut names: Vec<usize> = (0..5).collect();
+                (0..5).for_each(|nth| names.swap(nth, nth + random(5 - nth)));
+                names.truncate(2 + random(2));
+                let multi = MultiLock::new(names.iter().map(|name| locks[*name].clone()));
+                let start = Instant::now();
+                let guard = multi
+                    .expect("different locks")
+                    .lock()
+                    .await
+                    .expect("its turn comes");
+                longest = longest.max(start.elapsed().saturating_sub(stalls(start)));
+                for name in &names {
+                    assert_eq!(inside[*name].fetch_add(1, Ordering::SeqCst), 0, "alone");
+                }
+                tokio::time::sleep(ms(2)).await;
+                names
+                    .iter()
+                    .for_each(|name| _ = inside[*name].fetch_sub(1, Ordering::SeqCst));
+                guard.unlock().await.expect("held");
+                turns += 1;
+            }
+            (turns, longest)
+        })
+    };
+    let tasks: Vec<_> = (0..20).map(task).collect();
+    let (mut turns, mut longest) = (Vec::new(), Duration::ZERO);
+    for task in tasks {
+        let (taken, waited) = task.await.expect("no panic");
+        turns.push(taken);
+        longest = longest.max(waited);
+    }
+    println!("turns {turns:?}, longest wait {longest:?}");
+    assert!(longest < ms(5_000), "{longest:?}, turns {turns:?}");
+    assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_pair_is_two_script_calls_a_lock_and_one_more_for_each_lease_but_the_last() {
+    let servers = Servers::new().await;
+    for (multi, calls) in [
+        (servers.multi(), [200, 200]),
+        (servers.multi().lease(ms(20_000)), [300, 200]),
+    ] {
+        multi
+            .lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+        let controls = [servers.one.control(), servers.two.control()];
+        let monitors = [
+            Monitor::start(servers.one.port),
+            Monitor::start(servers.two.port),
+        ];
+        for _ in 0..100 {
+            multi
+                .lock()
+                .await
+                .expect("free")
+                .unlock()
+                .await
+                .expect("held");
+        }
+        for ((monitor, mut control), calls) in monitors.into_iter().zip(controls).zip(calls) {
+            let mut lines = monitor.take(&mut control);
+            lines.retain(|line| !line.contains(" lua]"));
+            let is_script = |line: &&String| line.contains("\"EVALSHA\"");
+            let scripts = lines.iter().filter(is_script).count();
+            assert_eq!((scripts, lines.len()), (calls, calls), "{lines:#?}");
+        }
+    }
+    servers.finish().await;
+}
