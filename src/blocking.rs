@@ -68,8 +68,10 @@ mod guard;
 mod lock;
 mod multi;
 mod own_runtime;
+mod red;
 
 pub use client::LockClient;
 pub use guard::LockGuard;
 pub use lock::Lock;
 pub use multi::{MultiGuard, MultiLock};
+pub use red::{RedGuard, RedLock};

@@ -87,6 +87,7 @@ pub mod macro_support;
 mod measure;
 mod multi;
 mod owner;
+mod red;
 mod redis;
 mod renewal;
 mod run;
@@ -115,6 +116,7 @@ pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, TryLock};
 pub use multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use owner::Owner;
+pub use red::{RedGuard, RedHold, RedLock, RedLost};
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]
 pub use redis::Tls;

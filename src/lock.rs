@@ -30,7 +30,7 @@ use crate::wire::LockName;
 
 pub use guard::{FencedGuard, LockGuard};
 pub use inspect::Holder;
-pub(crate) use member::Place;
+pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
 pub(crate) use waiter::{Wait, sleep_until};
 

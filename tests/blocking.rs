@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use redisson_lock::LockClientBuilder;
-use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock};
+use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock, RedLock};
 use redisson_lock::{Error, HoldState, LossReason, TryLock};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
@@ -289,6 +289,40 @@ fn several_locks_of_several_clients_are_one_for_a_thread() {
     drop((both, one, two));
     for (server, key) in [(&server, "a"), (&second, "b")] {
         assert_eq!(server.control().count(key), 0, "the last handle has waited");
+    }
+}
+
+#[test]
+fn one_lock_at_several_servers_is_one_for_a_thread() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let clients: Vec<_> = servers.iter().map(client).collect();
+    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
+    let guard = red.lock().expect("free");
+    assert!(guard.servers() >= 2);
+    assert!(matches!(red.try_lock(), Err(Error::AlreadyHeld { .. })));
+    let other = red.clone();
+    assert!(bounded(move || other.try_lock().expect("asked").is_none()));
+    guard.unlock().expect("held");
+    let ran = red.run(|held| Ok::<_, Error>(held.is_lost()));
+    assert!(!ran.expect("ran"));
+    let leased = red.lease(ms(400)).try_lock_for(LONG).expect("asked");
+    let leased = leased.expect("free");
+    leased.extend(ms(500)).expect("held");
+    assert_eq!(leased.lost_within(ms(20)).expect("waited"), None);
+    let reason = leased.lost_within(LONG).expect("waited");
+    assert_eq!(reason, Some(LossReason::LeaseOver));
+    assert!(matches!(leased.unlock(), Err(Error::Lost { .. })));
+    let owned = red.member_timeout(ms(900)).owned_by(&clients[1].owner());
+    let ran = owned.try_run(|_| Ok::<_, Error>(()));
+    assert!(ran.expect("asked").is_some());
+    drop(owned.try_lock_until(Instant::now() + LONG).expect("asked"));
+    drop((red, owned, clients));
+    for server in &servers {
+        assert_eq!(
+            server.control().count("red"),
+            0,
+            "the last handles have waited"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::member::extend_hold;
 use super::release::OpenHold;
 use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
@@ -15,7 +16,6 @@ use crate::hold_handle::{Hold, HoldHandle, HoldState};
 use crate::kind::{Fenced, Unfenced};
 use crate::measure::{Class, Holding};
 use crate::owner::Owner;
-use crate::renewal::extend;
 use crate::runtime::{in_span, span};
 use crate::shared::Taken;
 
@@ -177,14 +177,7 @@ impl<K> LockGuard<K> {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let Hold {
-            entry,
-            owner,
-            id,
-            status,
-        } = &***self;
-        let extending = extend(entry, owner.id(), *id, status, lease);
-        entry.shared().on_client_runtime(pin!(extending)).await
+        extend_hold(self, lease).await
     }
 
     /// Consumes the guard without releasing the hold: unless it has a fixed lease, it is renewed

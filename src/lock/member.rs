@@ -2,14 +2,20 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::waiter::{Retries, ServerSeen};
 use super::{Lock, Wait};
 use crate::core::{Order, WaiterId};
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::hold_handle::Hold;
+use crate::owner::Owner;
 use crate::redis::{Backoff, Location};
+use crate::renewal::extend;
+use crate::shared::Shared;
 
 impl<K> Lock<K> {
     /// The same lock with the owner of this call, whatever polls it later.
@@ -32,7 +38,7 @@ impl<K> Lock<K> {
     }
 
     /// Whether its client made this owner.
-    pub(crate) fn knows(&self, owner: &crate::owner::Owner) -> bool {
+    pub(crate) fn knows(&self, owner: &Owner) -> bool {
         owner.is_of(&self.client.shared().client_id)
     }
 
@@ -55,6 +61,35 @@ impl<K> Lock<K> {
     /// The pauses of a caller that is not woken.
     pub(crate) fn pauses(&self) -> Backoff {
         self.client.shared().redis.pauses()
+    }
+
+    /// The same lock for a new owner, with the lease as asked.
+    pub(crate) fn of_fresh_owner(&self) -> Self {
+        self.owned_by(&Owner::fresh(&self.client.shared().client_id))
+    }
+
+    pub(crate) fn client_id(&self) -> &str {
+        &self.client.shared().client_id
+    }
+
+    /// The watchdog timeout and the command timeout of its client.
+    pub(crate) fn times(&self) -> (Duration, Duration) {
+        let shared = self.client.shared();
+        (shared.watchdog_timeout(), shared.command_timeout())
+    }
+
+    /// Spawns a task on the client's runtime.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.client.shared().runtime.spawn(task);
+    }
+
+    /// The repetitions of a call that waits so.
+    pub(crate) fn retry(&self, wait: Wait) -> Retry<'_> {
+        Retry {
+            shared: self.client.shared(),
+            retries: Retries::new(wait, self.retry_for),
+            server: ServerSeen::Nothing,
+        }
     }
 
     /// Runs a future with timers in the client's runtime.
@@ -100,4 +135,36 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.entry.leave(self.id);
     }
+}
+
+/// When a call whose attempts fail tries again.
+pub(crate) struct Retry<'a> {
+    shared: &'a Shared,
+    retries: Box<Retries>,
+    server: ServerSeen,
+}
+
+impl Retry<'_> {
+    /// The servers are there: a failure after this is the first of another outage.
+    pub(crate) fn answered(&mut self) {
+        self.server = ServerSeen::Busy;
+    }
+
+    /// Pauses; or hands the error back, if it does not pass or there is no time left.
+    pub(crate) async fn failed(&mut self, error: Error) -> Result<(), Error> {
+        let server = std::mem::take(&mut self.server);
+        self.retries.again(self.shared, error, server).await
+    }
+}
+
+/// Extends the fixed lease of a hold; see [`LockGuard::extend`](super::LockGuard::extend).
+pub(crate) async fn extend_hold(hold: &Hold, lease: Duration) -> Result<(), Error> {
+    let Hold {
+        entry,
+        owner,
+        id,
+        status,
+    } = hold;
+    let extending = extend(entry, owner.id(), *id, status, lease);
+    entry.shared().on_client_runtime(pin!(extending)).await
 }

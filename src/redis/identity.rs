@@ -14,6 +14,13 @@ pub(crate) struct Location {
     database: u8,
 }
 
+impl Location {
+    /// Whether both are at one server, in whatever databases.
+    pub(crate) fn is_at_server_of(&self, other: &Self) -> bool {
+        self.server == other.server
+    }
+}
+
 impl Route<'_> {
     /// The server that has the lock now, over a connection that is opened for this question. `None`: the user may not
     /// ask.

@@ -79,6 +79,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_outcomes",
             "kind_tokens",
             "multi",
+            "red",
         ],
     ),
     Part::new(

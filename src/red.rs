@@ -1,0 +1,589 @@
+//! One lock at several independent servers, held by the caller that has most of them.
+
+mod ballot;
+mod guard;
+mod queue;
+mod rule;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use futures_util::future::{join, join_all};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::error::{Error, Operation};
+use crate::hold_handle::HoldState;
+use crate::kind::LockKind;
+use crate::lock::{Lock, Wait, sleep_until};
+use crate::owner::Owner;
+use crate::runtime::{in_span, span};
+
+use ballot::{Ballot, Ending};
+pub use guard::{RedGuard, RedHold, RedLost};
+use queue::{Queue, Turn};
+use rule::Verdict;
+
+/// One lock at several independent servers: it is held while a quorum of them (more than half) has it. Cheap to clone, and stores no
+/// hold.
+///
+/// # What it does not promise
+///
+/// *Kleppmann*: a holder may pause, for garbage collection or a slow disk, until its leases are over, and then write
+/// although another one holds the lock. Only a resource that refuses the older of two writers prevents that, and
+/// independent servers have no common number to tell them by. The algorithm also needs clocks that do not jump: one that
+/// does may end a lease early, and a second holder has a quorum.
+///
+/// *antirez*: the time that has passed is checked after the quorum was reached, so a delay before that is harmless, and
+/// a delay after it troubles every lock with an expiry. Clocks need not be right, only run at about the same rate, and
+/// operators can keep them from jumping. A resource that can compare numbers could as well compare a unique value of
+/// each holder.
+///
+/// So use it where two holders for a moment cost work but no data. A [fenced lock](crate::FencedLock) at one server
+/// protects a resource that can compare; `sync_replicas` survives a failover.
+///
+/// A server that restarts without its data forgets its holders, and a second one could get a quorum with its help. Keep it
+/// out of service for one lease (30 s by default) before it answers again; this crate cannot see that it forgot.
+///
+/// # How it works
+///
+/// All members are asked at the same time, each round for new owners. A caller waits for the answers until a quorum has
+/// the lock, for up to [`member_timeout`](Self::member_timeout); the lease counts from before each question, less 1 % and
+/// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of 1 to 128 ms there is another round.
+/// While a quorum holds, members that answer late, were busy or were lost are taken again. Callers of one process that use
+/// the same clients and names queue, so that they do not split the votes.
+///
+/// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
+/// lock does not nest: a second call of an owner that holds it, or waits for it, fails with [`Error::AlreadyHeld`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn bill() -> Result<(), redisson_lock::Error> { Ok(()) }
+/// # async fn run(clients: Vec<redisson_lock::LockClient>) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::RedLock;
+/// // One client for each of five servers.
+/// let lock = RedLock::new(clients.iter().map(|client| client.lock("billing")))?;
+/// let guard = lock.lock().await?;
+/// bill().await?;
+/// guard.unlock().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedLock {
+    members: Vec<Lock>,
+    /// Whose call it is, in the queue of this process.
+    owner: Option<Owner>,
+    lease: Option<Duration>,
+    member_timeout: Option<Duration>,
+    queue: Arc<Queue>,
+    /// Whether the servers were asked if two of them are the same.
+    checked: Arc<OnceCell<()>>,
+}
+
+impl RedLock {
+    /// These locks, each at a server of its own, as one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] with fewer than three, with two of one client, or with another kind than plain or string.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(clients: Vec<redisson_lock::LockClient>) -> Result<(), redisson_lock::Error> {
+    /// let lock = redisson_lock::RedLock::new(clients.iter().map(|client| client.string_lock("leader")))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
+        let members: Vec<Lock> = members.into_iter().collect();
+        if members.len() < 3 {
+            return Err(invalid("it needs three servers at least".to_owned()));
+        }
+        let is_other = |lock: &&Lock| !matches!(lock.kind(), LockKind::Plain | LockKind::String);
+        if let Some(other) = members.iter().find(is_other) {
+            let (name, kind) = (other.name(), other.kind());
+            return Err(invalid(format!(
+                "`{name}` is a {kind} lock; use plain or string locks"
+            )));
+        }
+        for (nth, lock) in members.iter().enumerate() {
+            if members[..nth]
+                .iter()
+                .any(|other| lock.is_of_client_of(other))
+            {
+                return Err(same_server(lock));
+            }
+        }
+        Ok(Self {
+            queue: Queue::of(&members),
+            members,
+            owner: None,
+            lease: None,
+            member_timeout: None,
+            checked: Arc::default(),
+        })
+    }
+
+    /// The same lock with a fixed lease instead of the watchdogs of its clients: 10 milliseconds to ten years.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lease(Duration::from_secs(10)).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn lease(&self, lease: Duration) -> Self {
+        Self {
+            members: self.members.iter().map(|lock| lock.lease(lease)).collect(),
+            lease: Some(lease),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock with another limit for the answers of the servers to one round, an `extend`, or an unlock. Default:
+    /// a tenth of the lease, and at most the command timeout of the first client. That is what an acquisition costs at most while a minority
+    /// of the servers does not answer; it waits for them only if the others do not have a quorum.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn run(lock: redisson_lock::RedLock) {
+    /// let lock = lock.member_timeout(Duration::from_millis(200));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn member_timeout(&self, member_timeout: Duration) -> Self {
+        Self {
+            member_timeout: Some(member_timeout),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock for a given owner of any of its clients, whichever task calls it. At the servers each round has owners
+    /// of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient, lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let owner = client.owner();
+    /// let guard = lock.owned_by(&owner).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn owned_by(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// Acquires the lock, waiting while others have it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
+    /// tried again for the `retry_for` of the first lock. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no hold: what servers have granted, or grant later, is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub async fn lock(&self) -> Result<RedGuard, Error> {
+        // Without a deadline it ends with the lock or an error.
+        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
+    }
+
+    /// Acquires the lock in one round. Returns `None` if others have it, or if callers of this process are before.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), without a repetition.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// match lock.try_lock().await? {
+    ///     Some(guard) => guard.unlock().await?,
+    ///     None => println!("others have it, or are first"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
+        self.acquire(Wait::Never).await
+    }
+
+    /// Acquires the lock, waiting at most this long. Returns `None` if that was not possible in time.
+    ///
+    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one is
+    /// awaited, for up to the `member_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// if let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
+        self.acquire(Wait::of(wait)).await
+    }
+
+    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let guard = lock.try_lock_until(deadline).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<RedGuard>, Error> {
+        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
+        self.acquire(Wait::of(left)).await
+    }
+
+    /// Runs `body` with the lock held, and drops it if the quorum is lost: see [`Lock::run`].
+    ///
+    /// # Errors
+    ///
+    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the quorum was lost before the body had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let billed = lock.run(|_held| bill()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.section(self.lock().await?, body).await
+    }
+
+    /// Runs `body` if the lock is free now. Returns `None`, and the body does not run, where
+    /// [`try_lock`](Self::try_lock) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let swept = lock.try_run(|_held| sweep()).await?.is_some();
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => self.section(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Leader election: acquires the lock, runs `body`, and repeats both until the body returns; see [`Lock::lead`].
+    ///
+    /// The body is dropped as soon as the quorum is at risk. Servers that are restarted one after the other do not disturb
+    /// it, as long as each is taken again (within about a second of its return) before the next one stops.
+    ///
+    /// # Errors
+    ///
+    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// lock.lead(|_held| bill_everybody()).await
+    /// # }
+    /// ```
+    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        loop {
+            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
+            let ended = {
+                let at_risk = pin!(self.at_risk(guard.hold()));
+                let leading = pin!(async { body(guard.hold()).await });
+                tokio::select! {
+                    biased;
+                    () = at_risk => None,
+                    ended = leading => Some(ended),
+                }
+            };
+            // Answered, or left to the background: the next round has other owners.
+            let _ = guard.unlock().await;
+            if let Some(ended) = ended {
+                return ended;
+            }
+        }
+    }
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<RedGuard>, Error> {
+        let home = self.home();
+        let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());
+        let acquiring = pin!(async {
+            let owner = self.caller()?;
+            home.on_runtime(async {
+                match self.queue.turn(&owner, wait, home).await? {
+                    Some(turn) => self.rounds(wait, turn).await,
+                    None => Ok(None),
+                }
+            })
+            .await
+        });
+        in_span(span.as_deref(), acquiring).await
+    }
+
+    /// One round after the other, until one has a quorum.
+    async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
+        let home = self.home();
+        let member_timeout = self.member_timeout_or_default();
+        let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
+        loop {
+            let round = Round::begin(&self.members);
+            let decided = round.ballot.decided(Instant::now() + member_timeout);
+            let checking = self.checked.get_or_try_init(|| self.check(member_timeout));
+            let (checked, verdict) = join(checking, decided).await;
+            checked?;
+            match verdict {
+                Verdict::Taken => {
+                    let ballot = round.taken();
+                    if let Some(until) = ballot.valid_until().filter(|_| self.lease.is_some()) {
+                        ballot.set_end(until);
+                    }
+                    home.spawn(Arc::clone(&ballot).keep());
+                    return Ok(Some(RedGuard::new(ballot, turn, member_timeout)));
+                }
+                Verdict::Busy | Verdict::Undecided => {
+                    drop(round);
+                    retry.answered();
+                    let is_over = |deadline: Instant| deadline <= Instant::now();
+                    if matches!(wait, Wait::Never) || wait.deadline().is_some_and(is_over) {
+                        return Ok(None);
+                    }
+                    let again = Some(Instant::now() + pauses.next());
+                    sleep_until(again.into_iter().chain(wait.deadline()).min()).await;
+                }
+                Verdict::Silent => {
+                    let none = || guard::too_few(Operation::Acquiring, home.given_name());
+                    let error = round.ballot.error().unwrap_or_else(none);
+                    drop(round);
+                    retry.failed(error).await?;
+                }
+            }
+        }
+    }
+
+    /// Asks the servers who they are; those that do not answer in time are not compared.
+    async fn check(&self, limit: Duration) -> Result<(), Error> {
+        let ask = |lock| tokio::time::timeout(limit, Lock::location(lock));
+        let answers = join_all(self.members.iter().map(ask)).await;
+        let known = answers.into_iter().map(|answer| answer.ok()?.ok()?);
+        let known: Vec<_> = known.collect();
+        for (nth, (lock, place)) in self.members.iter().zip(&known).enumerate() {
+            let is_same = |other: &Option<crate::redis::Location>| match (place, other) {
+                (Some(place), Some(other)) => place.is_at_server_of(other),
+                _ => false,
+            };
+            if known[..nth].iter().any(is_same) {
+                return Err(same_server(lock));
+            }
+        }
+        Ok(())
+    }
+
+    /// The member whose client has the timers of this lock.
+    fn home(&self) -> &Lock {
+        &self.members[0]
+    }
+
+    /// Who calls, as far as this process is concerned.
+    fn caller(&self) -> Result<Owner, Error> {
+        match &self.owner {
+            Some(owner) if self.members.iter().any(|lock| lock.knows(owner)) => Ok(owner.clone()),
+            // It says what is wrong with the owner.
+            Some(owner) => self.home().owned_by(owner).current_owner(),
+            None => self.home().current_owner(),
+        }
+    }
+
+    fn member_timeout_or_default(&self) -> Duration {
+        let (lease, longest) = self.home().times();
+        let lease = self.lease.unwrap_or(lease);
+        self.member_timeout
+            .unwrap_or_else(|| (lease / 10).min(longest))
+    }
+
+    /// Resolves when the quorum is not sure any more.
+    async fn at_risk(&self, hold: RedHold) {
+        let watching = async {
+            let mut lost = pin!(hold.lost());
+            while hold.state() == HoldState::Held {
+                // Each renewal moves it. Those of members that are at risk already have passed.
+                let overdue = hold.overdue_at();
+                let soon = Instant::now() + LOOK_AGAIN;
+                tokio::select! {
+                    biased;
+                    _ = &mut lost => break,
+                    () = sleep_until(overdue.map(|at| at.max(soon))) => {}
+                }
+            }
+            Ok(())
+        };
+        // When the client's runtime has ended, nothing renews the hold either.
+        let _ = self.home().on_runtime(watching).await;
+    }
+
+    /// Runs the body with the lock, and releases it.
+    async fn section<T, E, F, Fut>(&self, guard: RedGuard, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let lost = |reason| E::from(Error::lost(self.home().name(), reason));
+        let ended = {
+            let running = pin!(async { body(guard.hold()).await });
+            tokio::select! {
+                biased;
+                reason = guard.lost() => return Err(lost(reason)),
+                ended = running => ended,
+            }
+        };
+        let released = guard.unlock().await;
+        // Why the body failed says more than what became of its lock.
+        let value = ended?;
+        match released {
+            Err(error @ Error::Lost { .. }) => Err(error.into()),
+            Ok(()) | Err(_) => Ok(value),
+        }
+    }
+}
+
+impl fmt::Debug for RedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedLock")
+            .field("members", &self.members)
+            .field("lease", &self.lease)
+            .field("member_timeout", &self.member_timeout)
+            .finish()
+    }
+}
+
+/// A round that is not decided. Dropped, it gives back what it has.
+struct Round {
+    ballot: Arc<Ballot>,
+    open: bool,
+}
+
+impl Round {
+    fn begin(members: &[Lock]) -> Self {
+        Self {
+            ballot: Ballot::begin(members),
+            open: true,
+        }
+    }
+
+    /// What is held is kept.
+    fn taken(mut self) -> Arc<Ballot> {
+        self.open = false;
+        Arc::clone(&self.ballot)
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if self.open {
+            // The guards are dropped here: their clients release them in the background.
+            drop(self.ballot.end(Ending::Released));
+        }
+    }
+}
+
+fn same_server(lock: &Lock) -> Error {
+    let name = lock.name();
+    invalid(format!(
+        "two of its locks (`{name}`) are at the same server; each needs a server of its own"
+    ))
+}
+
+fn invalid(problem: String) -> Error {
+    Error::InvalidConfig {
+        what: "red lock",
+        problem,
+    }
+}
+
+/// How often a hold is looked at whose renewals are overdue at a minority of its servers.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);

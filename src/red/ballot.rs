@@ -1,0 +1,320 @@
+//! The holds of one red lock at its servers: asked for, counted, and taken again.
+//!
+//! Each question is a task of its member's client, so it is answered after the call that asked has ended. An answer that comes
+//! while a quorum holds joins it; after that it is released.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use futures_util::future::select_all;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::rule::{self, Verdict, Vote};
+use crate::core::LossReason;
+use crate::error::Error;
+use crate::hold_handle::{HoldHandle, HoldState, Lost};
+use crate::lock::{Lock, LockGuard, Wait, sleep_until};
+
+pub(super) struct Ballot {
+    members: Vec<Lock>,
+    state: Mutex<State>,
+    /// Notified of each answer, and of the end. One task waits at a time.
+    changed: Notify,
+    /// Cancelled when the quorum is lost.
+    pub(super) lost: CancellationToken,
+}
+
+struct State {
+    seats: Vec<Seat>,
+    ending: Option<Ending>,
+    /// When a fixed lease is over; nothing is taken again for longer.
+    ends: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// What is known of one server.
+enum Seat {
+    Asked,
+    Held(LockGuard),
+    Busy(Instant),
+    Failed(Error, Instant),
+}
+
+impl Ballot {
+    /// Asks every server, each for an owner of its own: what an earlier round has left there is never joined.
+    pub(super) fn begin(members: &[Lock]) -> Arc<Self> {
+        let ballot = Arc::new(Self {
+            members: members.to_vec(),
+            state: Mutex::new(State {
+                seats: members.iter().map(|_| Seat::Asked).collect(),
+                ending: None,
+                ends: None,
+            }),
+            changed: Notify::new(),
+            lost: CancellationToken::new(),
+        });
+        for (nth, member) in members.iter().enumerate() {
+            ballot.ask(nth, member.clone());
+        }
+        ballot
+    }
+
+    pub(super) fn members(&self) -> &[Lock] {
+        &self.members
+    }
+
+    fn quorum(&self) -> usize {
+        rule::quorum(self.members.len())
+    }
+
+    fn ask(self: &Arc<Self>, nth: usize, member: Lock) {
+        let (ballot, member) = (Arc::clone(self), member.of_fresh_owner());
+        member.clone().spawn(async move {
+            let answer = member.acquire(Wait::Never).await;
+            let now = Instant::now();
+            let seat = match answer {
+                Ok(Some(guard)) => Seat::Held(guard),
+                Ok(None) => Seat::Busy(now),
+                Err(error) => Seat::Failed(error.about(member.given_name()), now),
+            };
+            let _late = {
+                let mut state = ballot.state.lock();
+                match state.ending {
+                    None => {
+                        state.seats[nth] = seat;
+                        None
+                    }
+                    // Dropped when the mutex is free: its client releases it.
+                    Some(_) => Some(seat),
+                }
+            };
+            ballot.changed.notify_one();
+        });
+    }
+
+    /// What the servers have answered until `limit`, or as soon as it is decided.
+    pub(super) async fn decided(&self, limit: Instant) -> Verdict {
+        loop {
+            let now = Instant::now();
+            let is_over = now >= limit;
+            let votes: Vec<Vote> = {
+                let state = self.state.lock();
+                let vote = |seat: &Seat| match seat {
+                    Seat::Asked if is_over => Vote::Silent,
+                    Seat::Asked => Vote::Open,
+                    Seat::Held(guard) if guard.is_lost() => Vote::Silent,
+                    Seat::Held(guard) => Vote::Taken(guard.valid_until().into()),
+                    Seat::Busy(_) => Vote::Busy,
+                    Seat::Failed(..) => Vote::Silent,
+                };
+                state.seats.iter().map(vote).collect()
+            };
+            match rule::verdict(&votes, now) {
+                Verdict::Undecided => {}
+                verdict => return verdict,
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep_until(limit) => {}
+            }
+        }
+    }
+
+    /// Why too few have answered: an error that does not pass comes first.
+    pub(super) fn error(&self) -> Option<Error> {
+        let mut state = self.state.lock();
+        let mut failed = Vec::new();
+        for seat in &mut state.seats {
+            if matches!(seat, Seat::Failed(..))
+                && let Seat::Failed(error, _) = std::mem::replace(seat, Seat::Asked)
+            {
+                failed.push(error);
+            }
+        }
+        let final_one = failed.iter().position(|error| !error.is_retryable());
+        let first = final_one.unwrap_or(0);
+        (!failed.is_empty()).then(|| failed.swap_remove(first))
+    }
+
+    /// From now on the fixed lease is over then.
+    pub(super) fn set_end(&self, ends: StdInstant) {
+        self.state.lock().ends = Some(ends.into());
+    }
+
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.state.lock().ending
+    }
+
+    /// The states of the holds that there are, each with its end.
+    fn look<T>(&self, look: impl Fn(&LockGuard) -> T) -> Vec<T> {
+        let state = self.state.lock();
+        let held = state.seats.iter().filter_map(|seat| match seat {
+            Seat::Held(guard) => Some(guard),
+            _ => None,
+        });
+        held.map(look).collect()
+    }
+
+    /// Until when a quorum holds it.
+    pub(super) fn valid_until(&self) -> Option<StdInstant> {
+        let ends = self.look(|guard| (!guard.is_lost()).then(|| guard.valid_until()));
+        rule::valid_until(ends.into_iter().flatten(), self.quorum())
+    }
+
+    /// How many servers have it, and how many of those for sure.
+    fn counts(&self) -> (usize, usize, Option<LossReason>) {
+        let states = self.look(|guard| guard.state());
+        let held = states
+            .iter()
+            .filter(|state| matches!(state, HoldState::Held));
+        let at_risk = states
+            .iter()
+            .filter(|state| matches!(state, HoldState::AtRisk));
+        let reason = states.iter().find_map(|state| match state {
+            HoldState::Lost(reason) => Some(*reason),
+            _ => None,
+        });
+        let sure = held.count();
+        (sure + at_risk.count(), sure, reason)
+    }
+
+    /// How many servers have it now, as far as is known.
+    pub(super) fn held(&self) -> usize {
+        self.counts().0
+    }
+
+    pub(super) fn state(&self) -> HoldState {
+        match self.ending() {
+            Some(Ending::Released) => return HoldState::Released,
+            Some(Ending::Lost(reason)) => return HoldState::Lost(reason),
+            None => {}
+        }
+        let (held, sure, reason) = self.counts();
+        if held < self.quorum() {
+            let reason = reason.unwrap_or(LossReason::NotRenewed);
+            drop(self.end(Ending::Lost(reason)));
+            return self.state();
+        }
+        match sure >= self.quorum() {
+            true => HoldState::Held,
+            false => HoldState::AtRisk,
+        }
+    }
+
+    /// Ends it, unless it has ended: what comes later is released. Returns the guards.
+    pub(super) fn end(&self, ending: Ending) -> Vec<LockGuard> {
+        let seats = {
+            let mut state = self.state.lock();
+            if state.ending.is_some() {
+                return Vec::new();
+            }
+            state.ending = Some(ending);
+            std::mem::take(&mut state.seats)
+        };
+        if matches!(ending, Ending::Lost(_)) {
+            self.lost.cancel();
+        }
+        self.changed.notify_one();
+        let guards = seats.into_iter().filter_map(|seat| match seat {
+            Seat::Held(guard) => Some(guard),
+            _ => None,
+        });
+        guards.collect()
+    }
+
+    pub(super) fn handles(&self) -> Vec<HoldHandle> {
+        self.look(|guard| guard.handle())
+    }
+
+    /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each hold.
+    pub(super) async fn keep(self: Arc<Self>) {
+        // If this task ends with its runtime, nobody notices a loss any more.
+        let keeper = Keeper(&self);
+        while keeper.0.state_is_open() {
+            let (again, losses) = self.take_again();
+            let lost = async {
+                match losses.is_empty() {
+                    true => std::future::pending().await,
+                    false => _ = select_all(losses).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.changed.notified() => {}
+                () = lost => {}
+                () = sleep_until(again) => {}
+            }
+        }
+    }
+
+    fn state_is_open(&self) -> bool {
+        matches!(self.state(), HoldState::Held | HoldState::AtRisk)
+    }
+
+    /// Asks those again whose time has come. Returns when the next one's comes, and the losses to wait for.
+    fn take_again(self: &Arc<Self>) -> (Option<Instant>, Vec<Lost>) {
+        let now = Instant::now();
+        let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
+        {
+            let mut state = self.state.lock();
+            let left = state.ends.map(|ends| ends.saturating_duration_since(now));
+            if left.is_none_or(|left| left >= LEASE_LEFT_MIN) {
+                for (nth, seat) in state.seats.iter_mut().enumerate() {
+                    let due = match seat {
+                        Seat::Asked => continue,
+                        Seat::Held(guard) if guard.is_lost() => now,
+                        Seat::Held(guard) => {
+                            losses.push(guard.lost());
+                            continue;
+                        }
+                        Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
+                    };
+                    if due > now {
+                        again = Some(again.map_or(due, |again| again.min(due)));
+                        continue;
+                    }
+                    gone.push(std::mem::replace(seat, Seat::Asked));
+                    ask.push((nth, left));
+                }
+            } else {
+                let held = state.seats.iter().filter_map(|seat| match seat {
+                    Seat::Held(guard) if !guard.is_lost() => Some(guard.lost()),
+                    _ => None,
+                });
+                losses.extend(held);
+            }
+        }
+        drop(gone);
+        for (nth, left) in ask {
+            let member = &self.members[nth];
+            self.ask(
+                nth,
+                left.map_or_else(|| member.clone(), |left| member.lease(left)),
+            );
+        }
+        (again, losses)
+    }
+}
+
+/// The task that keeps a hold. Dropped, it says that nobody does.
+struct Keeper<'a>(&'a Ballot);
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        drop(self.0.end(Ending::Lost(LossReason::Closed)));
+    }
+}
+
+/// How long a server that was busy or did not answer is left alone.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// With less of a fixed lease left no server is asked again.
+const LEASE_LEFT_MIN: Duration = Duration::from_millis(10);

@@ -1,0 +1,553 @@
+//! One lock at several servers: with a quorum and never without, whatever stops, comes back or answers late.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, HoldState, Lock, LockClient, LossReason, RedGuard, RedLock};
+use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
+
+/// Far more than a round takes, also on a machine that is busy.
+const MEMBER: Duration = Duration::from_millis(1_000);
+
+/// Independent servers, with a client of each for us and for others.
+struct Servers {
+    servers: Vec<TestServer>,
+    ours: Vec<LockClient>,
+    theirs: Vec<LockClient>,
+}
+
+impl Servers {
+    async fn new(count: usize) -> Self {
+        let servers: Vec<_> = (0..count).map(|_| TestServer::new()).collect();
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for server in &servers {
+            for clients in [&mut ours, &mut theirs] {
+                let command =
+                    |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(2_000));
+                clients.push(server.client_with(command).await);
+            }
+        }
+        Self {
+            servers,
+            ours,
+            theirs,
+        }
+    }
+
+    fn red(clients: &[LockClient]) -> RedLock {
+        let members = clients.iter().map(|client| client.lock("red"));
+        RedLock::new(members)
+            .expect("servers of their own")
+            .member_timeout(MEMBER)
+    }
+
+    fn lock(&self) -> RedLock {
+        Self::red(&self.ours)
+    }
+
+    fn other(&self) -> RedLock {
+        Self::red(&self.theirs)
+    }
+
+    /// At how many servers the key is.
+    fn keys(&self) -> i64 {
+        let exists = |server: &TestServer| server.control().number(&["EXISTS", "red"]);
+        self.servers.iter().map(exists).sum()
+    }
+
+    async fn finish(mut self) {
+        eventually("nothing is left", ms(10_000), || self.keys() == 0).await;
+        let last = self.servers.pop().expect("servers");
+        last.finish(self.ours.into_iter().chain(self.theirs)).await;
+    }
+}
+
+async fn taken(lock: &RedLock) -> RedGuard {
+    lock.try_lock().await.expect("asked").expect("free")
+}
+
+#[tokio::test]
+async fn it_is_taken_with_a_quorum_and_never_without() {
+    may_take(Duration::from_secs(180));
+    for count in [3, 5] {
+        let servers = Servers::new(count).await;
+        let (lock, other) = (servers.lock(), servers.other());
+        let quorum = count / 2 + 1;
+        // None is stopped, then one, and so on.
+        for stopped in 0..=count {
+            if stopped > 0 {
+                servers.servers[stopped - 1].pause();
+            }
+            let start = Instant::now();
+            let found = lock.try_lock().await;
+            let took = start.elapsed();
+            let limit = MEMBER + ms(100) + stalls(start);
+            assert!(took < limit, "{stopped} of {count}: {took:?}");
+            if count - stopped < quorum {
+                assert!(
+                    matches!(found, Err(Error::NoAnswer { .. })),
+                    "{stopped} of {count}: {found:?}"
+                );
+                continue;
+            }
+            let guard = found.expect("a quorum answers").expect("free");
+            assert!(guard.servers() >= quorum);
+            assert!(guard.valid_until() > Instant::now() + ms(25_000));
+            assert!(
+                other.try_lock().await.expect("asked").is_none(),
+                "{stopped} of {count}"
+            );
+            let start = Instant::now();
+            guard.unlock().await.expect("a quorum confirms");
+            assert!(
+                start.elapsed() < limit + stalls(start),
+                "{:?}",
+                start.elapsed()
+            );
+        }
+        servers.servers.iter().for_each(|server| server.resume());
+        let guard = within(ms(10_000), lock.lock())
+            .await
+            .expect("in time")
+            .expect("all answer");
+        guard.unlock().await.expect("held");
+        servers.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn whichever_server_is_killed_the_lock_is_held_by_the_others() {
+    may_take(Duration::from_secs(180));
+    for count in [3, 5] {
+        let mut servers = Servers::new(count).await;
+        let (lock, other) = (servers.lock(), servers.other());
+        for nth in 0..count {
+            let guard = within(ms(10_000), lock.lock())
+                .await
+                .expect("in time")
+                .expect("free");
+            // With exactly a quorum, the loss of one of it leaves too few to confirm the unlock.
+            eventually("all have it", ms(10_000), || guard.servers() == count).await;
+            servers.servers[nth].kill();
+            assert!(other.try_lock().await.expect("a quorum answers").is_none());
+            assert_eq!(guard.state(), HoldState::Held);
+            guard.unlock().await.expect("a quorum confirms");
+            let theirs = within(ms(10_000), other.lock()).await.expect("in time");
+            theirs
+                .expect("a quorum answers")
+                .unlock()
+                .await
+                .expect("held");
+            servers.servers[nth].start_again();
+        }
+        servers.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_failed_round_has_is_given_back_and_waited_for() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let theirs = taken(&servers.other()).await;
+    assert!(lock.try_lock().await.expect("asked").is_none());
+    assert!(lock.try_lock_for(ms(300)).await.expect("asked").is_none());
+    theirs.unlock().await.expect("held");
+    eventually("free", ms(5_000), || servers.keys() == 0).await;
+    // One member is held by somebody alone: the quorum is to be had.
+    let single = servers.theirs[0].lock("red").lock().await.expect("free");
+    let guard = taken(&lock).await;
+    assert_eq!(guard.servers(), 2);
+    single.unlock().await.expect("held");
+    eventually("the member is taken later", ms(5_000), || {
+        guard.servers() == 3
+    })
+    .await;
+    let waiting = tokio::spawn({
+        let other = servers.other();
+        async move { other.lock().await }
+    });
+    tokio::time::sleep(ms(200)).await;
+    assert!(!waiting.is_finished());
+    guard.unlock().await.expect("held");
+    let theirs = within(ms(5_000), waiting).await.expect("in time");
+    drop(theirs.expect("no panic").expect("free"));
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_server_that_answers_late_joins_and_after_the_end_is_released() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    // So that the servers are known, and only the answer is late.
+    taken(&lock).await.unlock().await.expect("held");
+    servers.servers[2].pause();
+    let guard = taken(&lock).await;
+    assert_eq!(guard.servers(), 2);
+    servers.servers[2].resume();
+    eventually("it joins", ms(5_000), || guard.servers() == 3).await;
+    assert_eq!(servers.keys(), 3);
+    guard.unlock().await.expect("held");
+    eventually("free", ms(5_000), || servers.keys() == 0).await;
+
+    servers.servers[2].pause();
+    let guard = taken(&lock).await;
+    guard.unlock().await.expect("a quorum confirms");
+    servers.servers[2].resume();
+    // The question was executed when the server went on.
+    eventually("it is released", ms(5_000), || {
+        let stats = servers.ours[2].stats();
+        stats.held + stats.releasing + stats.entries == 0
+    })
+    .await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_member_that_is_lost_is_taken_again_and_a_lost_quorum_is_final() {
+    let servers = Servers::new(3).await;
+    let watch = |client: &LockClient| client.lock("red").max_hold(ms(60_000));
+    let short: Vec<_> = {
+        let mut clients = Vec::new();
+        for server in &servers.servers {
+            clients.push(
+                server
+                    .client_with(|builder| builder.watchdog_timeout(ms(900)))
+                    .await,
+            );
+        }
+        clients
+    };
+    let lock = RedLock::new(short.iter().map(watch)).expect("three servers");
+    let guard = taken(&lock).await;
+    eventually("all have it", ms(5_000), || guard.servers() == 3).await;
+    let before = servers.servers[0].control().run(&["HKEYS", "red"]);
+    servers.servers[0].control().run(&["DEL", "red"]);
+    eventually("it is taken again", ms(5_000), || {
+        let now = servers.servers[0].control().run(&["HKEYS", "red"]);
+        !now.is_empty() && now != before
+    })
+    .await;
+    eventually("it is known", ms(5_000), || guard.servers() == 3).await;
+    assert_eq!(guard.state(), HoldState::Held);
+
+    // Two that another one has: the quorum is gone.
+    for server in &servers.servers[..2] {
+        let mut control = server.control();
+        control.run(&["DEL", "red"]);
+        control.run(&["HSET", "red", "another:1", "1"]);
+        control.run(&["PEXPIRE", "red", "2500"]);
+    }
+    let reason = within(ms(5_000), guard.lost()).await.expect("in time");
+    assert_eq!(guard.state(), HoldState::Lost(reason));
+    eventually("the third is released", ms(5_000), || {
+        servers.servers[2].control().number(&["EXISTS", "red"]) == 0
+    })
+    .await;
+    eventually("they are free again", ms(5_000), || servers.keys() == 0).await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(servers.keys(), 0, "a loss is final");
+    assert!(matches!(
+        guard.extend(ms(5_000)).await,
+        Err(Error::Lost { .. })
+    ));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+    for client in short {
+        client.close(Duration::ZERO).await;
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_is_extended_by_a_quorum_and_is_not_by_a_minority() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock().lease(ms(4_000));
+    let guard = taken(&lock).await;
+    eventually("all have it", ms(3_000), || guard.servers() == 3).await;
+    servers.servers[0].pause();
+    guard.extend(ms(20_000)).await.expect("a quorum");
+    let until = guard.valid_until();
+    assert!(until > Instant::now() + ms(15_000));
+    servers.servers[1].pause();
+    let failed = guard.extend(ms(40_000)).await;
+    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    // The second longest of the three is one of the two that the quorum has confirmed.
+    let moved = guard.valid_until().saturating_duration_since(until);
+    assert!(moved < ms(2_000), "{moved:?}");
+    servers.servers[..2]
+        .iter()
+        .for_each(|server| server.resume());
+    guard.unlock().await.expect("a quorum");
+
+    let start = Instant::now();
+    let guard = within(ms(5_000), servers.lock().lease(ms(800)).lock()).await;
+    let guard = guard.expect("in time").expect("free");
+    let reason = within(ms(5_000), guard.lost()).await.expect("in time");
+    assert_eq!(reason, LossReason::LeaseOver);
+    assert!(
+        start.elapsed() < ms(2_500) + stalls(start),
+        "{:?}: not taken again",
+        start.elapsed()
+    );
+    drop(guard);
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let guard = lock.lock().await.expect("free");
+    for again in [lock.lock().await.map(Some), lock.try_lock().await] {
+        assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    }
+    // Another one of the same set of locks, whatever its order.
+    let mut reversed: Vec<_> = servers
+        .ours
+        .iter()
+        .map(|client| client.lock("red"))
+        .collect();
+    reversed.reverse();
+    let reversed = RedLock::new(reversed).expect("three servers");
+    let calls = |servers: &Servers| -> i64 {
+        let calls = |server: &TestServer| server.control().calls("evalsha");
+        servers.servers.iter().map(calls).sum()
+    };
+    let before = calls(&servers);
+    let owner = servers.ours[1].owner();
+    assert!(
+        reversed
+            .owned_by(&owner)
+            .try_lock()
+            .await
+            .expect("asked")
+            .is_none()
+    );
+    assert_eq!(
+        calls(&servers),
+        before,
+        "nothing is sent from behind another caller"
+    );
+    let inside = Arc::new(AtomicUsize::new(0));
+    let task = |nth: usize| {
+        let lock = if nth.is_multiple_of(2) {
+            lock.clone()
+        } else {
+            reversed.clone()
+        };
+        let inside = Arc::clone(&inside);
+        tokio::spawn(async move {
+            for _ in 0..5 {
+                let guard = lock.lock().await.expect("its turn comes");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.expect("held");
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..8).map(task).collect();
+    guard.unlock().await.expect("held");
+    for task in tasks {
+        within(ms(20_000), task)
+            .await
+            .expect("in time")
+            .expect("no panic");
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn callers_of_two_processes_are_never_inside_together() {
+    let servers = Servers::new(3).await;
+    let inside = Arc::new(AtomicUsize::new(0));
+    let end = Instant::now() + ms(5_000);
+    let task = |lock: RedLock| {
+        let inside = Arc::clone(&inside);
+        tokio::spawn(async move {
+            let mut turns = 0;
+            while Instant::now() < end {
+                let guard = lock.lock().await.expect("its turn comes");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                tokio::time::sleep(ms(2)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.expect("held");
+                turns += 1;
+            }
+            turns
+        })
+    };
+    let locks = [
+        servers.lock(),
+        servers.other(),
+        servers.lock(),
+        servers.other(),
+    ];
+    let tasks: Vec<_> = locks.into_iter().map(task).collect();
+    let mut turns = Vec::new();
+    for task in tasks {
+        turns.push(task.await.expect("no panic"));
+    }
+    println!("turns {turns:?}");
+    assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn servers_and_kinds_that_do_not_fit_are_refused() {
+    let servers = Servers::new(3).await;
+    let [one, two, three] = &servers.ours[..] else {
+        panic!("three");
+    };
+    let refused = |members: Vec<Lock>| {
+        let made = RedLock::new(members);
+        assert!(matches!(made, Err(Error::InvalidConfig { .. })), "{made:?}");
+    };
+    refused(vec![one.lock("a"), two.lock("a")]);
+    refused(vec![one.lock("a"), two.lock("a"), one.lock("b")]);
+    refused(vec![one.lock("a"), two.lock("a"), three.spin_lock("a")]);
+    // Two clients of one server: only the server can tell.
+    let made = RedLock::new([one.lock("a"), two.lock("a"), servers.theirs[0].lock("a")]);
+    let found = made.expect("made without a question").try_lock().await;
+    assert!(
+        matches!(found, Err(Error::InvalidConfig { .. })),
+        "{found:?}"
+    );
+    // String locks, and a body that runs with them.
+    let strings = [one, two, three].map(|client| client.string_lock("red"));
+    let red = RedLock::new(strings).expect("three servers");
+    let ran = red
+        .run(|held| async move { Ok::<_, Error>(held.state()) })
+        .await;
+    assert_eq!(ran.expect("ran"), HoldState::Held);
+    let ran = red.try_run(|_held| async { Ok::<_, Error>(1) }).await;
+    assert_eq!(ran.expect("ran"), Some(1));
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn dropped_at_any_poll_it_leaves_nothing() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    taken(&lock).await.unlock().await.expect("held");
+    let mut finished = 0;
+    for polls in 1..14 {
+        let mut locking: Pin<Box<dyn Future<Output = Result<RedGuard, Error>> + Send>> =
+            Box::pin({
+                let lock = lock.clone();
+                async move { lock.lock().await }
+            });
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..polls {
+            if let Poll::Ready(guard) = locking.as_mut().poll(&mut context) {
+                drop(guard.expect("free").unlock());
+                finished += 1;
+                break;
+            }
+            tokio::time::sleep(ms(1)).await;
+        }
+        drop(locking);
+        let busy = || {
+            servers.ours.iter().any(|client| {
+                let stats = client.stats();
+                stats.held + stats.waiting + stats.releasing + stats.entries > 0
+            })
+        };
+        eventually("nothing is left", ms(5_000), || !busy()).await;
+        assert_eq!(servers.keys(), 0, "{polls} polls");
+    }
+    assert!((1..13).contains(&finished), "{finished} of 13 were ready");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_leader_leads_through_a_rolling_restart_of_all_servers() {
+    may_take(Duration::from_secs(180));
+    let mut servers = Servers::new(5).await;
+    let mut clients = Vec::new();
+    for server in &servers.servers {
+        clients.push(
+            server
+                .client_with(|builder| builder.watchdog_timeout(ms(6_000)).command_timeout(ms(800)))
+                .await,
+        );
+    }
+    let lock = Servers::red(&clients);
+    let (terms, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let leading = tokio::spawn({
+        let (terms, held) = (Arc::clone(&terms), Arc::clone(&held));
+        async move {
+            lock.lead(|hold| {
+                terms.fetch_add(1, Ordering::SeqCst);
+                let held = Arc::clone(&held);
+                async move {
+                    loop {
+                        held.store(hold.servers(), Ordering::SeqCst);
+                        tokio::time::sleep(ms(10)).await;
+                    }
+                    #[allow(unreachable_code)]
+                    Ok::<(), Error>(())
+                }
+            })
+            .await
+        }
+    });
+    let all = || held.load(Ordering::SeqCst) == 5;
+    eventually("all have it", ms(10_000), all).await;
+    for nth in 0..5 {
+        servers.servers[nth].lose_everything();
+        let mut control = servers.servers[nth].control();
+        eventually("it is taken again", ms(15_000), || {
+            control.number(&["EXISTS", "red"]) == 1
+        })
+        .await;
+        eventually("it is known", ms(5_000), all).await;
+    }
+    assert_eq!(terms.load(Ordering::SeqCst), 1, "one term");
+    leading.abort();
+    for client in clients {
+        client.close(ms(2_000)).await;
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_pair_is_two_script_calls_a_server() {
+    let servers = Servers::new(3).await;
+    for lock in [servers.lock(), servers.lock().lease(ms(20_000))] {
+        taken(&lock).await.unlock().await.expect("held");
+        eventually("free", ms(5_000), || servers.keys() == 0).await;
+        let mut controls: Vec<_> = servers
+            .servers
+            .iter()
+            .map(|server| server.control())
+            .collect();
+        let monitors: Vec<_> = servers
+            .servers
+            .iter()
+            .map(|server| Monitor::start(server.port))
+            .collect();
+        for _ in 0..100 {
+            let guard = taken(&lock).await;
+            within(ms(5_000), async {
+                while guard.servers() < 3 {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await
+            .expect("all answer");
+            guard.unlock().await.expect("held");
+        }
+        tokio::time::sleep(ms(100)).await;
+        for (monitor, control) in monitors.into_iter().zip(&mut controls) {
+            let mut lines = monitor.take(control);
+            lines.retain(|line| !line.contains(" lua]"));
+            let is_script = |line: &&String| line.contains("\"EVALSHA\"");
+            let scripts = lines.iter().filter(is_script).count();
+            assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
+        }
+    }
+    servers.finish().await;
+}
