@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::java::{self, Java};
-use crate::{Problem, mutants, page, tools};
+use crate::{Problem, mutants, page, peers, tools};
 
-const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]";
+const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]\n       cargo xtask interop --peers [--server NAME]... [--all] [--no-install]";
 
 /// One of every era of the protocol, oldest first.
 pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
@@ -74,19 +74,27 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         return mutants::run_with_java(&java::find(install)?, &tools::redis_server(install)?);
     }
     let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
+    let of_strings = arguments.first() == Some(&"--peers");
+    let arguments = if of_strings {
+        &arguments[1..]
+    } else {
+        arguments
+    };
     let mut topology = TOPOLOGIES[0];
     let mut words = arguments.iter();
     while let Some(&word) = words.next() {
         match (word, words.as_slice().first()) {
             ("--all", _) => all = true,
-            ("--topology", Some(&word)) => {
+            ("--topology", Some(&word)) if !of_strings => {
                 let word = known(word, &TOPOLOGIES.map(|(word, _)| word))?;
                 topology = TOPOLOGIES
                     .into_iter()
                     .find(|(known, _)| *known == word)
                     .unwrap_or(topology);
             }
-            ("--redisson", Some(&version)) => versions.push(known(version, &VERSIONS)?),
+            ("--redisson", Some(&version)) if !of_strings => {
+                versions.push(known(version, &VERSIONS)?);
+            }
             ("--server", Some(&server)) => {
                 servers.push(known(server, &SERVERS.map(|(name, _)| name))?)
             }
@@ -96,7 +104,9 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             words.next();
         }
     }
-    if versions.is_empty() {
+    if of_strings {
+        versions = peers::PEERS.to_vec();
+    } else if versions.is_empty() {
         versions = topology.1.to_vec();
     }
     if servers.is_empty() {
@@ -106,16 +116,25 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             .map(|(name, _)| *name)
             .collect();
     }
-    let java = java::find(install)?;
-    for version in &versions {
-        java.build(version)?;
+    let java = match of_strings {
+        true => peers::prepare(install).map(|()| None)?,
+        false => Some(java::find(install)?),
+    };
+    for version in java.iter().flat_map(|_| &versions) {
+        java.iter().try_for_each(|java| java.build(version))?;
     }
     let start = Instant::now();
     let mut rows = Vec::new();
     for server in &servers {
         let binary = binary(server, install)?;
         println!("\n== {server}: {}", reported(&binary));
-        rows.push(play(&java, &binary, &versions, &[], Some(topology.0))?);
+        rows.push(play(
+            java.as_ref(),
+            &binary,
+            &versions,
+            &[],
+            Some(topology.0),
+        )?);
     }
     let table = table(&versions, &servers, &rows);
     println!("\n{table}");
@@ -124,7 +143,8 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         (passed + cell.passed, planned + cell.planned)
     });
     if all {
-        write(&table, topology.0, start)?;
+        let what = if of_strings { PEERS } else { topology.0 };
+        write(&table, what, start)?;
     }
     println!("{passed} passed, {} failed", planned - passed);
     if passed == planned {
@@ -150,10 +170,13 @@ pub struct Cell {
     pub left_out: u32,
 }
 
+/// The table of the peers of string locks.
+const PEERS: &str = "peers";
+
 /// Runs the scenarios with the servers of one kind, for one version after the other, the `short` ones in short;
-/// those of one topology, or all.
+/// those of one topology, or all. Without Java the versions are peers of string locks.
 pub fn play(
-    java: &Java,
+    java: Option<&Java>,
     server: &Path,
     versions: &[&str],
     short: &[&str],
@@ -168,7 +191,9 @@ pub fn play(
         .env("RUST_BACKTRACE", "0")
         .envs(topology.map(|topology| ("INTEROP_TOPOLOGY", topology)))
         .stderr(Stdio::inherit());
-    java.apply(&mut command);
+    if let Some(java) = java {
+        java.apply(&mut command);
+    }
     let output = command
         .output()
         .map_err(|error| Problem::failed(format!("the program for Java does not run: {error}")))?;
@@ -227,6 +252,7 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
 fn write(table: &str, topology: &str, start: Instant) -> Result<(), Problem> {
     let (what, option) = match topology {
         "one" => (String::new(), String::new()),
+        PEERS => (" peers".to_owned(), "--peers ".to_owned()),
         other => (format!(" {other}"), format!("--topology {other} ")),
     };
     let begin = format!("<!-- matrix{what} -->");

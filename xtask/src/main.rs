@@ -21,6 +21,7 @@ mod lines;
 mod msrv;
 mod mutants;
 mod page;
+mod peers;
 mod sim;
 mod test;
 mod tools;
@@ -49,7 +50,8 @@ usage: cargo xtask COMMAND
                       --record writes docs/test-times.md when everything has passed
   interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all]
                       our client and real Redisson JVMs in every pairing; --all is the full matrix,
-                      --planted sees whether planted bugs are found
+                      --planted sees whether planted bugs are found; --peers: string locks with
+                      redis-py, redsync, and the commands that Spring sends, instead of JVMs
 
   bench [--quick | --smoke] [--only SCENARIO]...
                       what a lock costs, beside Redisson, rslock and the bare scripts: a table,

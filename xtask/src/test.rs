@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use self::report::{Report, Tier};
 use crate::java::{self, Java};
-use crate::{Problem, cargo, interop, tools};
+use crate::{Problem, cargo, interop, peers, tools};
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
@@ -83,6 +83,8 @@ struct Machine {
     java: Option<Java>,
     /// How many busy loops run beside the tests.
     busy: usize,
+    /// Whether what is missing may be installed.
+    install: bool,
 }
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
@@ -94,6 +96,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         server: tools::redis_server(install)?,
         java: options.with_java.then(|| java::find(install)).transpose()?,
         busy: options.busy,
+        install,
     };
     println!("testing with {}\n", machine.server.display());
     let start = Instant::now();
@@ -151,7 +154,21 @@ impl Report {
         let played = versions
             .iter()
             .try_for_each(|version| java.build(version))
-            .and_then(|()| interop::play(java, &machine.server, versions, short, None));
+            .and_then(|()| interop::play(Some(java), &machine.server, versions, short, None));
+        self.cells(name, start, played);
+    }
+
+    /// Redis locks of other libraries, beside string locks.
+    fn peers(&mut self, machine: &Machine) {
+        let name = "string locks: redis-py, redsync, Spring's commands";
+        println!("== {name}");
+        let start = Instant::now();
+        let played = peers::prepare(machine.install)
+            .and_then(|()| interop::play(None, &machine.server, &peers::PEERS, &[], Some("one")));
+        self.cells(name, start, played);
+    }
+
+    fn cells(&mut self, name: &str, start: Instant, played: Result<Vec<interop::Cell>, Problem>) {
         let (passed, planned) = match &played {
             Ok(cells) => cells.iter().fold((0, 0), |sum, cell| {
                 (sum.0 + cell.passed, sum.1 + cell.planned)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fixture::{Fixture, QUICK};
 use crate::party::Party;
-use crate::worker::Worker;
+use crate::worker::{Worker, kind_of};
 use test_support::peer::Peer;
 
 pub enum Doomed {
@@ -92,7 +92,13 @@ pub fn hold_until_killed(order: &str) {
         };
         let mut guards = Vec::new();
         for _ in 0..holds {
-            guards.push(client.lock(name).lock().await.expect("in the end"));
+            guards.push(
+                client
+                    .lock_of(kind_of(name), name)
+                    .lock()
+                    .await
+                    .expect("in the end"),
+            );
         }
         // Not for ever, should its parent be killed first.
         tokio::time::sleep(Duration::from_secs(60)).await;

@@ -11,7 +11,7 @@ use crate::party::Party;
 use crate::wire;
 use crate::worker::Worker;
 use test_support::peer::{Build, Peer};
-use test_support::{Control, Server, ms, stalls};
+use test_support::{Control, Server, kinds, ms, stalls};
 
 type Play = Arc<dyn Fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
@@ -304,7 +304,16 @@ impl Fixture {
         Control::connect(self.sides.port)
     }
 
-    /// A JVM that may be killed.
+    /// What stands under the lock: who has it, and how often; "" if nothing does.
+    pub fn seen(&self, name: &str) -> String {
+        let control = &mut self.control();
+        let holder = kinds::holder(control, name);
+        holder.map_or_else(String::new, |holder| {
+            format!("{holder} {}", kinds::count(control, name))
+        })
+    }
+
+    /// A JVM, or another program of this side, that may be killed.
     pub async fn another_jvm(&self) -> Peer {
         Peer::start(&self.sides.build).await
     }

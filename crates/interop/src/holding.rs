@@ -58,7 +58,7 @@ pub async fn exclusion(fixture: Fixture) {
         );
         second.unlock(name).await.expect("held");
     }
-    assert_eq!(fixture.control().hash(name), "", "nothing is left");
+    assert_eq!(fixture.seen(name), "", "nothing is left");
 }
 
 pub async fn nested_holds(fixture: Fixture) {
@@ -123,12 +123,12 @@ pub async fn seen_from_the_other_side(fixture: Fixture) {
     assert!(!second.is_locked(name).await);
 }
 
-async fn unlock_by_another(fixture: Fixture) {
+pub async fn unlock_by_another(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(20_000))).await.expect("free");
-    let before = fixture.control().hash(name);
+    let before = fixture.seen(name);
     assert_eq!(second.unlock(name).await, Err(Fail::NotHeld));
-    assert_eq!(fixture.control().hash(name), before, "nothing changed");
+    assert_eq!(fixture.seen(name), before, "nothing changed");
     first.unlock(name).await.expect("held");
     first.unlock_too_late(name).await;
 }
@@ -207,7 +207,7 @@ async fn forced(fixture: Fixture, lease: Option<Duration>) {
     let lost = first.lost(name);
     second.force_unlock(name).await.expect("answered");
     let start = std::time::Instant::now();
-    assert_eq!(fixture.control().hash(name), "");
+    assert_eq!(fixture.seen(name), "");
     if let Some(lost) = lost {
         let reason = tokio::time::timeout(ms(5_000), lost)
             .await
@@ -234,13 +234,13 @@ async fn forced(fixture: Fixture, lease: Option<Duration>) {
 }
 
 /// Not told yet, the old holder unlocks: that must not touch the new one.
-async fn unlock_of_what_another_took(fixture: Fixture) {
+pub async fn unlock_of_what_another_took(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     first.lock(name, None).await.expect("free");
     second.force_unlock(name).await.expect("answered");
     second.lock(name, Some(ms(20_000))).await.expect("free");
-    let before = fixture.control().hash(name);
+    let before = fixture.seen(name);
     first.unlock_too_late(name).await;
-    assert_eq!(fixture.control().hash(name), before, "nothing changed");
+    assert_eq!(fixture.seen(name), before, "nothing changed");
     second.unlock(name).await.expect("held");
 }

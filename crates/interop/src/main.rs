@@ -16,6 +16,7 @@ mod kinds;
 mod party;
 mod servers;
 mod several;
+mod strings;
 mod waiting;
 mod wire;
 mod worker;
@@ -90,14 +91,22 @@ async fn run(filters: &[String]) -> usize {
     failed
 }
 
-/// The Redisson versions that `INTEROP_VERSIONS` names, or the newest.
+/// The Redisson versions and other peers that `INTEROP_VERSIONS` names, or the newest Redisson.
 fn builds() -> Vec<Build> {
     let versions = std::env::var("INTEROP_VERSIONS").unwrap_or_else(|_| "4.7.0".to_owned());
     let folder = std::env::var_os("INTEROP_JVM").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/jvm"),
         std::path::PathBuf::from,
     );
+    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
     let build = |version: &str| {
+        let of_strings = Build {
+            version: version.to_owned(),
+            folder: tools.join(version),
+        };
+        if of_strings.is_of_strings() {
+            return of_strings;
+        }
         let folder = folder.join(version);
         assert!(
             folder.join("classes/Peer.class").is_file(),
@@ -121,7 +130,11 @@ struct Played {
 
 /// What this version plays, and how many pairings it cannot play.
 fn planned(build: &Build, short: bool, only: Option<&str>) -> (Vec<Job>, usize) {
-    let scenarios: Vec<Scenario> = scenarios()
+    let scenarios = match build.is_of_strings() {
+        true => strings::scenarios(),
+        false => scenarios(),
+    };
+    let scenarios: Vec<Scenario> = scenarios
         .into_iter()
         .filter(|scenario| match only {
             Some(word) => word == scenario.topology.word() && (!short || scenario.short),
@@ -148,7 +161,8 @@ fn planned(build: &Build, short: bool, only: Option<&str>) -> (Vec<Job>, usize) 
 async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
     let server = Server::start();
     let sides = Arc::new(Sides::open(build, &server).await);
-    let full = |what: &str| format!("jvm_{}_{what}", build.version.replace('.', "_"));
+    let side = if build.is_of_strings() { "peer" } else { "jvm" };
+    let full = |what: &str| format!("{side}_{}_{what}", build.version.replace('.', "_"));
     let wanted =
         |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
     let only = std::env::var("INTEROP_TOPOLOGY").ok();

@@ -152,7 +152,7 @@ pub fn fail(error: &Error) -> Fail {
 }
 
 pub fn exception((kind, text): (String, String)) -> Fail {
-    if kind == "IllegalMonitorStateException" {
+    if ["IllegalMonitorStateException", "NotHeld"].contains(&kind.as_str()) {
         Fail::NotHeld
     } else {
         Fail::Other(format!("{kind}: {text}"))

@@ -309,7 +309,8 @@ fn is_before_3_10_6(version: &str) -> bool {
         .split('.')
         .filter_map(|number| number.parse().ok())
         .collect();
-    numbers < vec![3, 10, 6]
+    // The other libraries have no number.
+    !numbers.is_empty() && numbers < vec![3, 10, 6]
 }
 
 fn millis(time: Option<Duration>) -> String {

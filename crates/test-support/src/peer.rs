@@ -1,4 +1,4 @@
-//! A JVM with real Redisson, driven over its standard input and output.
+//! A JVM with real Redisson, or a program with the locks of another library, driven over its standard input and output.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -10,12 +10,56 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 
-/// A Redisson version that was built by `cargo xtask interop`.
+/// A Redisson version, or one of [`OF_STRINGS`], that was built by `cargo xtask interop`.
 #[derive(Debug, Clone)]
 pub struct Build {
     pub version: String,
-    /// The folder with `classes` and `jars`.
+    /// The folder with `classes` and `jars`, or with what else it needs.
     pub folder: std::path::PathBuf,
+}
+
+/// The peers of string locks. The last has no library, but the commands that Spring's `setIfAbsent` and a Lua script
+/// send.
+pub const OF_STRINGS: [&str; 3] = ["redis-py", "redsync", "spring"];
+
+impl Build {
+    pub fn is_of_strings(&self) -> bool {
+        OF_STRINGS.contains(&self.version.as_str())
+    }
+
+    fn command(&self, options: &[&str]) -> Command {
+        if self.version == "redsync" {
+            return Command::new(self.folder.join("redsync"));
+        }
+        if self.is_of_strings() {
+            let mut python = Command::new("python3");
+            python
+                .arg(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/../interop/peers/redis_py.py"
+                ))
+                .arg(&self.version)
+                .env("PYTHONPATH", self.folder.with_file_name("redis-py"))
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+            return python;
+        }
+        let java = match std::env::var("JAVA_HOME") {
+            Ok(home) => format!("{home}/bin/java"),
+            Err(_) => "java".to_owned(),
+        };
+        let classes = format!("{0}/classes:{0}/jars/*", self.folder.display());
+        let mut java = Command::new(java);
+        java.args(options)
+            // Redisson before 3.13 looks into the JDK; later versions do not mind.
+            .args(OPENS.iter().flat_map(|package| {
+                [
+                    "--add-opens".to_owned(),
+                    format!("java.base/{package}=ALL-UNNAMED"),
+                ]
+            }))
+            .args(["-cp", &classes, "Peer"]);
+        java
+    }
 }
 
 /// A running JVM. Dropped, its input ends, and it halts without giving anything back.
@@ -46,23 +90,18 @@ impl Peer {
 
     /// Starts a JVM with these options and waits until it listens.
     pub async fn start_with(build: &Build, options: &[&str]) -> Self {
-        let java = match std::env::var("JAVA_HOME") {
-            Ok(home) => format!("{home}/bin/java"),
-            Err(_) => "java".to_owned(),
-        };
-        let classes = format!("{0}/classes:{0}/jars/*", build.folder.display());
-        let mut child = Command::new(&java)
-            .args(options)
-            // Redisson before 3.13 looks into the JDK; later versions do not mind.
-            .args(OPENS.iter().flat_map(|package| ["--add-opens".to_owned(), format!("java.base/{package}=ALL-UNNAMED")]))
-            .args(["-cp", &classes, "Peer"])
+        let mut child = build
+            .command(options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("cannot start `{java}` ({error}): run `cargo xtask interop`, which finds or installs a JDK")
+                panic!(
+                    "{} cannot be started ({error}): run `cargo xtask interop`, which finds or installs what it needs",
+                    build.version
+                )
             });
         let mut input = child.stdin.take().expect("piped");
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -108,7 +147,7 @@ impl Peer {
         let ready = tokio::time::timeout(Duration::from_secs(60), is_ready).await;
         assert!(
             matches!(ready, Ok(Ok(_))),
-            "the JVM with Redisson {} does not start: is it built?",
+            "{} does not start: is it built?",
             build.version
         );
         peer

@@ -42,6 +42,7 @@ impl Report {
         let mut short = interop::VERSIONS.to_vec();
         short.retain(|version| !full.contains(version));
         self.redissons(machine, "Java: all Redissons", &interop::VERSIONS, &short);
+        self.peers(machine);
         self.benchmarks(machine.java.as_ref(), server);
         let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
         self.tests(ALONE.name, server, &ALONE.selected(), &seconds);
