@@ -15,7 +15,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time, Token};
 use crate::entry::Entry;
-use crate::kind::{Fenced, Unfenced};
+use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::owner::Owner;
 use crate::shared::HoldStatus;
 
@@ -56,6 +56,10 @@ impl Hold {
     /// ```
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    pub(crate) fn kind(&self) -> LockKind {
+        self.entry.name.kind()
     }
 
     /// Current state of the hold.

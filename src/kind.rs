@@ -44,6 +44,12 @@ impl LockKind {
         (Self::String, "string"),
     ];
 
+    /// As a field of a span: nothing for a plain lock, which has no need to say so.
+    pub(crate) fn unless_plain(self) -> Option<&'static str> {
+        let named = Self::ALL.iter().find(|(kind, _)| *kind == self);
+        named.map(|(_, name)| *name).filter(|_| self != Self::Plain)
+    }
+
     /// Whether a release is announced on a channel, to which callers that wait subscribe. Otherwise they pause.
     pub(crate) const fn announces(self) -> bool {
         matches!(self, Self::Plain | Self::Fenced)

@@ -153,7 +153,7 @@ impl<K> Lock<K> {
     {
         loop {
             let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
-            let span = span!("lead", lock = %guard.name(), owner = %guard.owner());
+            let span = span!("lead", lock = %guard.name(), owner = %guard.owner(), kind = guard.kind().unless_plain());
             let ended = {
                 let at_risk = at_risk(guard.handle());
                 let leading = pin!(async { body(guard.handle()).await });

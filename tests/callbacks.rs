@@ -223,6 +223,16 @@ async fn spans_are_around_calls_and_bodies_and_name_the_lock() {
             .all(|made| made.contains("lock: stock, owner: ")),
         "{made:?}"
     );
+    // A plain lock need not say what it is.
+    assert!(!made.iter().any(|made| made.contains("kind: ")), "{made:?}");
+    let ledger = client.fenced_lock("ledger");
+    ledger
+        .run(async |_| Ok::<_, Error>(()))
+        .await
+        .expect("held");
+    let made = spans.made.lock().expect("unpoisoned").clone();
+    let says = |made: &String| made.contains("kind: ") && made.contains("fenced");
+    assert!(made.len() == 6 && made[4..].iter().all(says), "{made:?}");
     server.finish([client]).await;
 }
 

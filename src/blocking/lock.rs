@@ -288,7 +288,7 @@ fn section<K, T, E: From<Error>>(
     guard: LockGuard<K>,
     body: impl FnOnce(Hold) -> Result<T, E>,
 ) -> Result<T, E> {
-    let span = span!("run", lock = %guard.name(), owner = %guard.owner());
+    let span = span!("run", lock = %guard.name(), owner = %guard.owner(), kind = guard.kind().unless_plain());
     let value = {
         let _inside = InSpan::enter(span.as_deref());
         body(guard.again())?

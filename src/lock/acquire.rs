@@ -49,7 +49,7 @@ impl<K> Lock<K> {
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
         let terms = self.terms()?;
-        let span = span!("acquire", lock = %self.given, %owner);
+        let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
             let (mut retries, mut context) = (None, AcquireContext::new(self.confirming()?));

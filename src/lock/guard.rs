@@ -135,7 +135,8 @@ impl<K> LockGuard<K> {
     {
         let name = Arc::clone(self.entry.name.given());
         let name = &name;
-        let span = span!("run", lock = %name, owner = %self.owner());
+        let span =
+            span!("run", lock = %name, owner = %self.owner(), kind = self.kind().unless_plain());
         let value = {
             // A body whose lock is lost already does not begin.
             let running = pin!(async { body(self.handle()).await });

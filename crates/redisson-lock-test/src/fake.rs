@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock::test_util;
-use redisson_lock::{Error, Holder, LockClient, LockClientBuilder};
+use redisson_lock::{Error, Holder, LockClient, LockClientBuilder, LockKind};
 
 use crate::other_holder::OtherHolder;
 use crate::sim::{Access, Server};
@@ -278,7 +278,35 @@ impl FakeRedis {
     /// # Ok(()) }
     /// ```
     pub fn taken_by_another(&self, name: &str) -> OtherHolder {
-        OtherHolder::take(&self.server, name)
+        self.taken_by_another_of(LockKind::Plain, name)
+    }
+
+    /// The same with a lock of another kind: the other client raises the token of a fenced lock, releases a spin lock
+    /// without a message, and writes a string as redis-py does.
+    ///
+    /// # Panics
+    ///
+    /// As [`taken_by_another`](Self::taken_by_another), and if the key of a fenced lock's token has no number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::LockKind;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redisson_lock::Error> {
+    /// # let fake = redisson_lock_test::FakeRedis::start();
+    /// # let client = fake.client().await;
+    /// let first = client.fenced_lock("ledger").lock().await?;
+    /// let other = fake.taken_by_another_of(LockKind::Fenced, "ledger");
+    /// first.lost().await;
+    ///
+    /// other.release();
+    /// let later = client.fenced_lock("ledger").owned_by(&client.owner()).lock().await?;
+    /// assert_eq!(later.token(), first.token() + 2);
+    /// # later.unlock().await }
+    /// ```
+    pub fn taken_by_another_of(&self, kind: LockKind, name: &str) -> OtherHolder {
+        OtherHolder::take(&self.server, kind, name)
     }
 
     /// Sets how many replicas the server has. Default: none.

@@ -32,24 +32,31 @@ use crate::sim::{Server, WATCHDOG_TIMEOUT_MS};
 #[must_use = "dropped, it crashes: it renews its lease no more"]
 pub struct OtherHolder {
     server: Arc<Server>,
+    kind: LockKind,
     name: String,
     field: String,
 }
 
 impl OtherHolder {
-    pub(crate) fn take(server: &Arc<Server>, name: &str) -> Self {
-        let field = format!("{}:1", Uuid::new_v4());
-        let acquire = test_util::acquire_of(LockKind::Plain, name, &field, 1, LEASE);
+    pub(crate) fn take(server: &Arc<Server>, kind: LockKind, name: &str) -> Self {
+        let id = Uuid::new_v4();
+        let field = match kind {
+            // As redis-py writes it.
+            LockKind::String => id.simple().to_string(),
+            _ => format!("{id}:1"),
+        };
+        let acquire = test_util::acquire_of(kind, name, &field, 1, LEASE);
         let acquire = acquire.unwrap_or_else(|error| panic!("{error}"));
         server.take(name, &field, &acquire);
         Self {
             server: Arc::clone(server),
+            kind,
             name: name.to_owned(),
             field,
         }
     }
 
-    /// Its field in the lock hash, `<uuid>:1`.
+    /// Its field in the lock hash, `<uuid>:1`; the value of a string lock, 32 hexadecimal digits.
     ///
     /// # Examples
     ///
@@ -63,7 +70,7 @@ impl OtherHolder {
         &self.field
     }
 
-    /// Releases the lock, and publishes the message that wakes a waiter. Returns `false` if it had
+    /// Releases the lock, and publishes the message that wakes a waiter, if its kind has one. Returns `false` if it had
     /// lost the lock before.
     ///
     /// # Examples
@@ -74,7 +81,7 @@ impl OtherHolder {
     /// assert!(fake.holder("stock:42").is_none());
     /// ```
     pub fn release(self) -> bool {
-        let Ok(release) = test_util::release_of(LockKind::Plain, &self.name, &self.field, 0, LEASE)
+        let Ok(release) = test_util::release_of(self.kind, &self.name, &self.field, 0, LEASE)
         else {
             return false;
         };
@@ -93,6 +100,7 @@ impl Drop for OtherHolder {
 impl fmt::Debug for OtherHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OtherHolder")
+            .field("kind", &self.kind)
             .field("name", &self.name)
             .field("field", &self.field)
             .finish()

@@ -293,7 +293,7 @@ impl Keyspace {
             };
             let is_held = match &stored.value {
                 Value::Hash(fields) => fields.iter().any(|(field, _)| *field == renewed.field),
-                Value::Text(_) => false,
+                Value::Text(value) => *value == renewed.field,
             };
             if is_held {
                 let since_last = now.saturating_sub(renewed.since) % (WATCHDOG_TIMEOUT_MS / 3);

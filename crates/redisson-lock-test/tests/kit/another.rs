@@ -148,6 +148,35 @@ async fn its_message_waits_for_the_end_of_a_pause() {
     assert!(start.elapsed() < ms(50), "{:?}", start.elapsed());
 }
 
+/// Of every kind: it excludes, renews its lease, tells a holder of its loss, and is found to be gone when it releases.
+#[tokio::test(start_paused = true)]
+async fn it_holds_a_lock_of_any_kind() {
+    let fake = FakeRedis::start();
+    let client = quick(&fake).await;
+    for kind in test_support::kinds::KINDS {
+        let name = kind.to_string();
+        let lock = client.lock_of(kind, name.clone());
+        let guard = lock.lock().await.unwrap();
+        let other = fake.taken_by_another_of(kind, &name);
+        assert_eq!(guard.lost().await, LossReason::Taken, "{kind}");
+        drop(guard);
+        tokio::time::sleep(ms(3_600_000)).await;
+        assert_eq!(fake.holder(&name).unwrap().owner, other.field(), "{kind}");
+        assert!(lock.try_lock().await.unwrap().is_none(), "{kind}");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        tokio::time::sleep(ms(300)).await;
+        assert!(!waiting.is_finished(), "{kind}");
+        let start = Instant::now();
+        assert!(other.release(), "{kind}");
+        let guard = waiting.await.unwrap().unwrap();
+        assert!(start.elapsed() < ms(1_000), "{kind}: {:?}", start.elapsed());
+        let lost = fake.taken_by_another_of(kind, &name);
+        fake.wipe();
+        assert!(!lost.release(), "{kind}");
+        drop(guard);
+    }
+}
+
 #[test]
 #[should_panic(expected = "a lock name must not be empty")]
 fn a_name_that_is_none_is_refused() {
