@@ -47,6 +47,7 @@ scripts! {
     TOUCH = "touch";
     FENCED_ACQUIRE = "fenced/acquire";
     FENCED_PASS = "fenced/pass";
+    FENCED_INSPECT = "fenced/inspect";
     STRING_ACQUIRE = "string/acquire";
     STRING_RELEASE = "string/release";
     STRING_PASS = "string/pass";
@@ -386,6 +387,8 @@ pub(crate) enum Inspected {
         count: u32,
         /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
         clock: Option<Duration>,
+        /// If it was asked for, and there is one.
+        token: Option<Token>,
     },
     NotALock(String),
 }
@@ -401,26 +404,56 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
             .collect(),
         announced: None,
         decode: |reply, _| match reply {
-            Reply::Nil => Some(Inspected::Free),
-            Reply::List(items) => match items.as_slice() {
-                [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
-                [
-                    Reply::Number(left),
-                    field,
-                    Reply::Text(count),
-                    Reply::Number(clock),
-                ] => Some(Inspected::Held {
-                    left: duration(*left),
-                    field: field.bytes()?,
-                    // Only another program can have written such a count: it is shown as the
-                    // maximum.
-                    count: count.parse().unwrap_or(u32::MAX),
-                    clock: duration(*clock),
-                }),
-                _ => None,
-            },
-            _ => None,
+            Reply::List(items) if items.len() == 5 => None,
+            reply => inspected(reply),
         },
+    }
+}
+
+/// Reads the holder and its token. `None`: a lock of this kind has no token.
+///
+/// Of two keys: refused while a slot migrates that has one of them at each side.
+pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
+    name.kind().has_token().then(|| Call {
+        script: &FENCED_INSPECT,
+        keys: keys(name),
+        args: SmallVec::new(),
+        announced: None,
+        decode: |reply, _| match reply {
+            Reply::List(items) if items.len() == 4 => None,
+            reply => inspected(reply),
+        },
+    })
+}
+
+fn inspected(reply: &Reply) -> Option<Inspected> {
+    let items = match reply {
+        Reply::Nil => return Some(Inspected::Free),
+        Reply::List(items) => items.as_slice(),
+        _ => return None,
+    };
+    match items {
+        [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
+        [
+            Reply::Number(left),
+            field,
+            Reply::Text(count),
+            Reply::Number(clock),
+            token @ ..,
+        ] => Some(Inspected::Held {
+            left: duration(*left),
+            field: field.bytes()?,
+            // Only another program can have written such a count: it is shown as the maximum.
+            count: count.parse().unwrap_or(u32::MAX),
+            clock: duration(*clock),
+            token: match token {
+                [] | [Reply::Nil] => None,
+                // Another program may have written anything there.
+                [Reply::Text(token)] => token.parse().ok(),
+                _ => return None,
+            },
+        }),
+        _ => None,
     }
 }
 

@@ -307,5 +307,6 @@ pub fn holder(owner: String, hold_count: u32, lease_left: Option<Duration>) -> H
         owner,
         hold_count,
         lease_left,
+        token: None,
     }
 }

@@ -223,6 +223,41 @@ fn pass_raises_the_token_once_for_its_receiver() {
     rows(PASS, &["me:1", "you:1", "30000", CHANNEL], &moved);
 }
 
+#[test]
+fn inspect_shows_the_token_if_there_is_one_that_may_be_read() {
+    let server = Server::start();
+    let control = &mut server.control();
+    control.run(&["ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-get"]);
+    let user = &mut server.control();
+    user.run(&["AUTH", "u", "x"]);
+    let script = include_str!("../lua/fenced/inspect.lua");
+    for (state, number, shown) in [
+        (State::Absent, SEVEN, "(nil)"),
+        (State::Ours(2), SEVEN, "me:1 2 -1 7"),
+        (State::Theirs, Token::Expires, "you:1 1 -1 7"),
+        (State::Theirs, Token::Number("many"), "you:1 1 -1 many"),
+        (State::Ours(1), Token::None, "me:1 1 -1 (nil)"),
+        (State::Ours(1), Token::List, "me:1 1 -1 (nil)"),
+    ] {
+        state.set(control);
+        number.set(control);
+        let before = (lock(control), token(control));
+        let found = call(control, script, &[]);
+        assert_eq!(
+            found.trim_start_matches("20000 "),
+            shown,
+            "{state:?} {number:?}"
+        );
+        // It is no right that a look needs.
+        let found = call(user, script, &[]);
+        assert!(
+            !found.contains("error") && !found.ends_with(" 7"),
+            "{found}"
+        );
+        assert_eq!((lock(control), token(control)), before);
+    }
+}
+
 /// What another party does between two copies of a script.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Between {

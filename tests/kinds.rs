@@ -533,6 +533,10 @@ async fn a_token_is_exact_has_no_expiry_and_is_the_one_of_the_plain_locks_hash()
     let guard = lock.lock().await.expect("free");
     assert_eq!(guard.token(), 9_007_199_254_740_994);
     assert_eq!(guard.handle().token(), guard.token());
+    let found = lock.inspect().await.expect("asked").expect("held");
+    assert_eq!(found.token, Some(guard.token()));
+    let plain_look = client.lock("f").inspect().await.expect("asked");
+    assert_eq!(plain_look.expect("held").token, None);
     assert_eq!(control.pttl(TOKEN), -1, "no expiry");
     let plain = server.client().await;
     assert!(is_busy(&plain.lock("f")).await, "one hash");

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
-use crate::core::HeldBy;
+use crate::core::{HeldBy, Token};
 use crate::error::{Error, Operation};
 use crate::owner::Owner;
-use crate::redis::Route;
+use crate::redis::{Call, Route};
 use crate::script::{self, Answer, Inspected};
 use crate::wire::LockName;
 
@@ -31,7 +31,7 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.inspect().await?.is_some())
+        Ok(self.holder(false).await?.is_some())
     }
 
     /// Whether the current owner holds the lock. Asks Redis.
@@ -110,7 +110,8 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn lease_left(&self) -> Result<Option<Duration>, Error> {
-        Ok(self.inspect().await?.and_then(|holder| holder.lease_left))
+        let holder = self.holder(false).await?;
+        Ok(holder.and_then(|holder| holder.lease_left))
     }
 
     /// The holder of the lock, in Rust or Java; `None` if it is free. Asks Redis.
@@ -133,21 +134,31 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
+        self.holder(true).await
+    }
+
+    async fn holder(&self, with_token: bool) -> Result<Option<Holder>, Error> {
         let shared = self.client.shared();
         shared
             .on_client_runtime(pin!(async {
                 let name = self.valid_name()?;
-                Ok(match self.look(&name, false).await?.value {
+                let call = || {
+                    let with_token = script::inspect_with_token(&name).filter(|_| with_token);
+                    with_token.unwrap_or_else(|| script::inspect(&name, false))
+                };
+                Ok(match self.ask(&name, call).await?.value {
                     Inspected::Held {
-                        left, field, count, ..
-                    } => {
-                        let owner = String::from_utf8_lossy(&field).into_owned();
-                        Some(Holder {
-                            owner,
-                            hold_count: count,
-                            lease_left: left,
-                        })
-                    }
+                        left,
+                        field,
+                        count,
+                        token,
+                        ..
+                    } => Some(Holder {
+                        owner: String::from_utf8_lossy(&field).into_owned(),
+                        hold_count: count,
+                        lease_left: left,
+                        token: token.map(Token::number),
+                    }),
                     Inspected::Free | Inspected::NotALock(_) => None,
                 })
             }))
@@ -192,7 +203,7 @@ impl<K> Lock<K> {
 
     /// Who holds the lock, for a call that has not attempted.
     pub(super) async fn held_by(&self) -> Result<Option<HeldBy>, Error> {
-        let holder = self.inspect().await?;
+        let holder = self.holder(false).await?;
         Ok(holder.map(|holder| HeldBy {
             owner: holder.owner,
             lease_left: holder.lease_left,
@@ -209,11 +220,19 @@ impl<K> Lock<K> {
         name: &LockName,
         with_clock: bool,
     ) -> Result<Answer<Inspected>, Error> {
+        self.ask(name, || script::inspect(name, with_clock)).await
+    }
+
+    async fn ask(
+        &self,
+        name: &LockName,
+        call: impl Fn() -> Call<Inspected>,
+    ) -> Result<Answer<Inspected>, Error> {
         let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        let call = || Some(script::inspect(name, with_clock));
+        let call = || Some(call());
         let doing = Operation::Inspecting;
         let answer = script::call(self.route(name), doing, shared.retry(), call).await;
         let answer = answer.map_err(|failed| failed.error)?;
@@ -245,4 +264,8 @@ pub struct Holder {
     /// Time left on the lease; `None` if the key has no expiry.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
+    /// The token of a fenced lock's holder; `None` for other kinds, and if its key has none, or may not be read. Of a
+    /// holder in Java it is the latest that it has taken.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub token: Option<u64>,
 }

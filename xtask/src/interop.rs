@@ -69,53 +69,76 @@ enum Source {
     },
 }
 
+/// What is played.
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    /// Of Redisson, or the peers of string locks.
+    versions: Vec<&'static str>,
+    servers: Vec<&'static str>,
+    topology: &'static str,
+    of_strings: bool,
+    /// Every server, and the page is written.
+    all: bool,
+}
+
+impl Options {
+    fn parse(arguments: &[&str]) -> Result<Self, Problem> {
+        let of_strings = arguments.first() == Some(&"--peers");
+        let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
+        let mut topology = TOPOLOGIES[0];
+        let mut words = arguments.iter().skip(usize::from(of_strings));
+        while let Some(&word) = words.next() {
+            if word == "--all" {
+                all = true;
+                continue;
+            }
+            match (word, words.next()) {
+                ("--topology", Some(&word)) if !of_strings => {
+                    let word = known(word, &TOPOLOGIES.map(|(word, _)| word))?;
+                    topology = TOPOLOGIES
+                        .into_iter()
+                        .find(|(known, _)| *known == word)
+                        .unwrap_or(topology);
+                }
+                ("--redisson", Some(&version)) if !of_strings => {
+                    versions.push(known(version, &VERSIONS)?);
+                }
+                ("--server", Some(&server)) => {
+                    servers.push(known(server, &SERVERS.map(|(name, _)| name))?);
+                }
+                _ => return Err(Problem::to_do(USAGE)),
+            }
+        }
+        if of_strings {
+            versions = peers::PEERS.to_vec();
+        } else if versions.is_empty() {
+            versions = topology.1.to_vec();
+        }
+        if servers.is_empty() {
+            let count = if all { SERVERS.len() } else { 1 };
+            servers = SERVERS.map(|(name, _)| name)[..count].to_vec();
+        }
+        Ok(Self {
+            versions,
+            servers,
+            topology: topology.0,
+            of_strings,
+            all,
+        })
+    }
+}
+
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     if arguments == ["--planted"] {
         return mutants::run_with_java(&java::find(install)?, &tools::redis_server(install)?);
     }
-    let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
-    let of_strings = arguments.first() == Some(&"--peers");
-    let arguments = if of_strings {
-        &arguments[1..]
-    } else {
-        arguments
-    };
-    let mut topology = TOPOLOGIES[0];
-    let mut words = arguments.iter();
-    while let Some(&word) = words.next() {
-        match (word, words.as_slice().first()) {
-            ("--all", _) => all = true,
-            ("--topology", Some(&word)) if !of_strings => {
-                let word = known(word, &TOPOLOGIES.map(|(word, _)| word))?;
-                topology = TOPOLOGIES
-                    .into_iter()
-                    .find(|(known, _)| *known == word)
-                    .unwrap_or(topology);
-            }
-            ("--redisson", Some(&version)) if !of_strings => {
-                versions.push(known(version, &VERSIONS)?);
-            }
-            ("--server", Some(&server)) => {
-                servers.push(known(server, &SERVERS.map(|(name, _)| name))?)
-            }
-            _ => return Err(Problem::to_do(USAGE)),
-        }
-        if word != "--all" {
-            words.next();
-        }
-    }
-    if of_strings {
-        versions = peers::PEERS.to_vec();
-    } else if versions.is_empty() {
-        versions = topology.1.to_vec();
-    }
-    if servers.is_empty() {
-        servers = SERVERS
-            .iter()
-            .take(if all { SERVERS.len() } else { 1 })
-            .map(|(name, _)| *name)
-            .collect();
-    }
+    let Options {
+        versions,
+        servers,
+        topology,
+        of_strings,
+        all,
+    } = Options::parse(arguments)?;
     let java = match of_strings {
         true => peers::prepare(install).map(|()| None)?,
         false => Some(java::find(install)?),
@@ -133,7 +156,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             &binary,
             &versions,
             &[],
-            Some(topology.0),
+            Some(topology),
         )?);
     }
     let table = table(&versions, &servers, &rows);
@@ -143,7 +166,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         (passed + cell.passed, planned + cell.planned)
     });
     if all {
-        let what = if of_strings { PEERS } else { topology.0 };
+        let what = if of_strings { PEERS } else { topology };
         write(&table, what, start)?;
     }
     println!("{passed} passed, {} failed", planned - passed);
@@ -357,6 +380,25 @@ mod tests {
         );
         assert_eq!(cell(text, "4.7.0"), None);
         assert_eq!(cell(text, "3.20.0"), None);
+    }
+
+    #[test]
+    fn peers_of_string_locks_are_played_instead_of_redisson() {
+        let peers = Options::parse(&["--peers", "--server", "Redis 8.2"]).expect("known");
+        assert_eq!(peers.versions, peers::PEERS);
+        assert_eq!((peers.servers, peers.topology), (vec!["Redis 8.2"], "one"));
+        let all = Options::parse(&["--peers", "--all"]).expect("known");
+        assert!(all.of_strings && all.all && all.servers.len() == SERVERS.len());
+        let java = Options::parse(&["--redisson", "3.6.5"]).expect("known");
+        assert_eq!((java.versions, java.of_strings), (vec!["3.6.5"], false));
+        for wrong in [
+            &["--peers", "--redisson", "3.6.5"][..],
+            &["--peers", "--topology", "cluster"],
+            &["--all", "--peers"],
+            &["--server"],
+        ] {
+            assert_eq!(Options::parse(wrong).expect_err("refused").status, 2);
+        }
     }
 
     #[test]

@@ -40,10 +40,12 @@ pub(crate) fn held(holder: &Holder) -> String {
         1 => "once".to_owned(),
         count => format!("{count} times"),
     };
+    let token = holder.token.map(|token| format!(", token {token}"));
     format!(
-        "held {times} by {}, {}",
+        "held {times} by {}, {}{}",
         text::plain(&holder.owner),
-        left(holder)
+        left(holder),
+        token.unwrap_or_default()
     )
 }
 
@@ -58,12 +60,18 @@ pub(crate) fn left(holder: &Holder) -> String {
 fn as_json(name: &str, holder: Option<&Holder>) -> Value {
     match holder {
         None => json!({ "name": name, "held": false }),
-        Some(holder) => json!({
-            "name": name,
-            "held": true,
-            "owner": holder.owner,
-            "hold_count": holder.hold_count,
-            "lease_left_ms": holder.lease_left.map(|left| left.as_millis() as u64),
-        }),
+        Some(holder) => {
+            let mut shown = json!({
+                "name": name,
+                "held": true,
+                "owner": holder.owner,
+                "hold_count": holder.hold_count,
+                "lease_left_ms": holder.lease_left.map(|left| left.as_millis() as u64),
+            });
+            if let Some(token) = holder.token {
+                shown["token"] = token.into();
+            }
+            shown
+        }
     }
 }
