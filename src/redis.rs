@@ -194,6 +194,11 @@ impl Redis {
         Backoff::between_attempts(self.scattered)
     }
 
+    /// Those of one that has waited for long.
+    pub(crate) fn short_pauses(&self) -> Backoff {
+        Backoff::short(self.scattered)
+    }
+
     /// Whether every server has the connections that are used.
     pub(crate) fn is_connected(&self) -> bool {
         self.topology.is_connected()

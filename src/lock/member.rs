@@ -92,6 +92,11 @@ impl<K> Lock<K> {
         }
     }
 
+    /// Those of one that has waited for long.
+    pub(crate) fn short_pauses(&self) -> Backoff {
+        self.client.shared().redis.short_pauses()
+    }
+
     /// Runs a future with timers in the client's runtime.
     pub(crate) async fn on_runtime<T>(
         &self,

@@ -6,7 +6,7 @@
 //!
 //! Where callers of the same client always queue for each of the locks, a try never succeeds: it does not overtake them.
 //! After a second of that the call queues for all of the locks at the same time without holding any, and tries them
-//! when it is the first everywhere.
+//! when it is the first everywhere: only other clients can come between.
 
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ pub(super) struct Gather {
 enum Places {
     Unwanted,
     Wanted,
+    /// The call is the first everywhere.
     First,
 }
 
@@ -75,15 +76,19 @@ impl Gather {
     pub(super) fn busy(&mut self, now: Instant) {
         self.first = (self.first + self.held) % self.members;
         self.held = 0;
-        let since = *self.busy_since.get_or_insert(now);
+        self.busy_since.get_or_insert(now);
         self.places = match self.places {
-            Places::Unwanted if now.saturating_duration_since(since) >= PATIENCE => Places::Wanted,
+            Places::Unwanted if self.is_impatient(now) => Places::Wanted,
             Places::Unwanted => Places::Unwanted,
-            Places::Wanted | Places::First => {
-                self.busy_since = Some(now);
-                Places::Unwanted
-            }
+            // The busy one is held by another client: that is waited for, without a place in the other queues.
+            Places::Wanted | Places::First => Places::Unwanted,
         };
+    }
+
+    /// Whether a lock has been busy each time for a second.
+    pub(super) fn is_impatient(&self, now: Instant) -> bool {
+        let since = self.busy_since.unwrap_or(now);
+        now.saturating_duration_since(since) >= PATIENCE
     }
 
     /// The call is the first in the queues of all, or it was not in time.
@@ -103,8 +108,8 @@ impl Gather {
 /// After which time a call queues for all locks.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a call that is the first in one queue keeps its place there until it is the first in all. Callers of
-/// this client wait that long for nothing if the others do not move.
+/// How long a call that is the first in one queue keeps its place there until it is the first in all.
+/// Callers of its client wait meanwhile.
 pub(super) const FIRST_FOR: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -159,9 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_one_busy_for_a_second_queues_for_all_once_a_second() {
+    fn who_finds_one_busy_for_a_second_queues_for_all_every_other_time() {
         let mut gather = Gather::new(2);
-        let at = |millis| Instant::now() + Duration::from_secs(100) + Duration::from_millis(millis);
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
         let busy = |gather: &mut Gather, millis| {
             gather.taken();
             gather.busy(at(millis));
@@ -175,9 +181,9 @@ mod tests {
         assert_eq!(gather.next(), Step::Try(1));
         busy(&mut gather, 1_400);
         assert_eq!(gather.next(), Step::Wait(0));
-        busy(&mut gather, 2_500);
+        busy(&mut gather, 2_400);
         assert_eq!(gather.next(), Step::Queue);
-        gather.queued(false, at(4_000));
+        gather.queued(false, at(3_600));
         assert_eq!(gather.next(), Step::Wait(1));
     }
 }

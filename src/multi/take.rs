@@ -23,7 +23,7 @@ pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken
     let mut gather = Gather::new(members.len());
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
-    let mut pauses = None;
+    let (mut pauses, mut impatient) = (None, None);
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => match acquire(&members[nth], wait).await? {
@@ -54,10 +54,15 @@ pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken
         if matches!(wait, Wait::Never) || is_over(wait) {
             return Ok(None);
         }
-        gather.busy(Instant::now());
-        // Two callers that go on in the same rhythm would find each other's locks busy for ever.
-        let pauses = pauses.get_or_insert_with(|| members[nth].pauses());
-        let again = Some(Instant::now() + pauses.next());
+        let now = Instant::now();
+        gather.busy(now);
+        // Two callers that go on in the same rhythm would find each other's locks busy for ever. Who has waited for long
+        // goes on before those who have not.
+        let pauses = match gather.is_impatient(now) {
+            true => impatient.get_or_insert_with(|| members[nth].short_pauses()),
+            false => pauses.get_or_insert_with(|| members[nth].pauses()),
+        };
+        let again = Some(now + pauses.next());
         let limit = [again, wait.deadline()].into_iter().flatten().min();
         let pausing = async {
             sleep_until(limit).await;

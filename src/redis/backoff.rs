@@ -32,6 +32,14 @@ impl Backoff {
         }
     }
 
+    /// The same for a caller that has waited for long beside others: up to 8 milliseconds.
+    pub(crate) fn short(scattered: bool) -> Self {
+        Self {
+            longest: Duration::from_millis(8),
+            ..Self::between_attempts(scattered)
+        }
+    }
+
     pub(crate) fn next(&mut self) -> Duration {
         let dice = if self.scattered { dice() } else { u32::MAX };
         let pause = scattered(self.pause, dice);
