@@ -121,7 +121,7 @@ impl<K> Lock<K> {
             kind,
             lease: None,
             owner: None,
-            class: Class::DEFAULT,
+            class: Class::default_of(kind),
             marker: PhantomData,
         }
     }
@@ -281,7 +281,7 @@ impl<K> Lock<K> {
     }
 
     /// Returns this lock with the class under which its calls and holds are counted: `checkout`, `nightly jobs`.
-    /// Default `default`.
+    /// Default `default`, whose locks have a label `kind` too unless they are plain.
     ///
     /// A class, and never the name of a lock, is the label of the [metrics](crate::guide::operations#statistics).
     /// Needs the feature `metrics`.
@@ -297,7 +297,7 @@ impl<K> Lock<K> {
     #[must_use]
     pub fn class(&self, class: &'static str) -> Self {
         Self {
-            class: Class(class),
+            class: Class::named(class),
             ..self.clone()
         }
     }

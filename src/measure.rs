@@ -12,10 +12,11 @@ pub(crate) use without::{Acquiring, Class, Holding, count, describe};
 mod with_metrics {
     use std::sync::Arc;
 
-    use metrics::Unit;
+    use metrics::{Label, Unit};
     use tokio::time::Instant;
 
     use crate::core::{Ending, Total};
+    use crate::kind::LockKind;
     use crate::runtime::isolated;
     use crate::shared::HoldStatus;
 
@@ -70,10 +71,34 @@ mod with_metrics {
 
     /// What the locks of one purpose are called together.
     #[derive(Clone, Copy)]
-    pub(crate) struct Class(pub(crate) &'static str);
+    pub(crate) struct Class {
+        name: &'static str,
+        /// Of the default class alone: another one says what its locks are.
+        kind: LockKind,
+    }
 
     impl Class {
-        pub(crate) const DEFAULT: Self = Self("default");
+        pub(crate) const fn default_of(kind: LockKind) -> Self {
+            let name = "default";
+            Self { name, kind }
+        }
+
+        pub(crate) const fn named(name: &'static str) -> Self {
+            let kind = LockKind::Plain;
+            Self { name, kind }
+        }
+
+        fn labels(self, outcome: Option<&'static str>) -> Vec<Label> {
+            let labels = [
+                ("class", Some(self.name)),
+                ("kind", self.kind.unless_plain()),
+                ("outcome", outcome),
+            ];
+            let labels = labels.into_iter();
+            labels
+                .filter_map(|(key, value)| Some(Label::from_static_parts(key, value?)))
+                .collect()
+        }
     }
 
     /// A call that acquires. Dropped while it waits, it was cancelled.
@@ -108,10 +133,11 @@ mod with_metrics {
     impl Drop for Acquiring {
         fn drop(&mut self) {
             isolated(|| {
-                let (class, outcome) = (self.class.0, self.outcome);
-                metrics::counter!(ACQUIRES, "class" => class, "outcome" => outcome).increment(1);
-                if outcome == "acquired" {
-                    metrics::histogram!(WAIT, "class" => class).record(self.since.elapsed());
+                let labels = self.class.labels(Some(self.outcome));
+                metrics::counter!(ACQUIRES, labels).increment(1);
+                if self.outcome == "acquired" {
+                    let labels = self.class.labels(None);
+                    metrics::histogram!(WAIT, labels).record(self.since.elapsed());
                 }
             });
         }
@@ -143,14 +169,15 @@ mod with_metrics {
     impl Drop for Holding {
         fn drop(&mut self) {
             isolated(|| {
-                let class = self.class.0;
                 let outcome = match self.status.ending() {
                     Some(Ending::Lost(_)) => "lost",
                     _ if self.detached => "detached",
                     Some(Ending::Released) | None => "released",
                 };
-                metrics::counter!(HOLDS, "class" => class, "outcome" => outcome).increment(1);
-                metrics::histogram!(HOLD, "class" => class).record(self.since.elapsed());
+                let labels = self.class.labels(Some(outcome));
+                metrics::counter!(HOLDS, labels).increment(1);
+                let labels = self.class.labels(None);
+                metrics::histogram!(HOLD, labels).record(self.since.elapsed());
             });
         }
     }
@@ -161,6 +188,7 @@ mod without {
     use std::sync::Arc;
 
     use crate::core::Total;
+    use crate::kind::LockKind;
     use crate::shared::HoldStatus;
 
     pub(crate) fn describe() {}
@@ -171,7 +199,9 @@ mod without {
     pub(crate) struct Class;
 
     impl Class {
-        pub(crate) const DEFAULT: Self = Self;
+        pub(crate) const fn default_of(_: LockKind) -> Self {
+            Self
+        }
     }
 
     pub(crate) struct Acquiring;

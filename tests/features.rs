@@ -63,24 +63,36 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
     let lease = lock.lease(ms(10_000));
     lease.lock().await.expect("free").detach();
     lock.unlock().await.expect("detached");
+    // The default class says of which kind a lock is that is not plain; another one says what it wants.
+    for string in [
+        client.string_lock("string"),
+        client.string_lock("string").class("checkout"),
+    ] {
+        let guard = string.lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
 
     let recorded = recorded(&snapshotter);
     let expected = [
-        ("redisson_lock_acquires_total checkout acquired", 3),
+        ("redisson_lock_acquires_total checkout acquired", 4),
         ("redisson_lock_acquires_total checkout busy", 1),
         ("redisson_lock_acquires_total checkout cancelled", 1),
         ("redisson_lock_acquires_total checkout failed", 2),
         ("redisson_lock_acquires_total default acquired", 1),
+        ("redisson_lock_acquires_total default string acquired", 1),
         ("redisson_lock_given_up_total ", 0),
-        ("redisson_lock_hold_seconds checkout", 3),
+        ("redisson_lock_hold_seconds checkout", 4),
         ("redisson_lock_hold_seconds default", 1),
+        ("redisson_lock_hold_seconds default string", 1),
         ("redisson_lock_holds_total checkout detached", 1),
         ("redisson_lock_holds_total checkout lost", 1),
-        ("redisson_lock_holds_total checkout released", 1),
+        ("redisson_lock_holds_total checkout released", 2),
         ("redisson_lock_holds_total default released", 1),
+        ("redisson_lock_holds_total default string released", 1),
         ("redisson_lock_lost_total ", 1),
-        ("redisson_lock_wait_seconds checkout", 3),
+        ("redisson_lock_wait_seconds checkout", 4),
         ("redisson_lock_wait_seconds default", 1),
+        ("redisson_lock_wait_seconds default string", 1),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value));
     assert_eq!(recorded, BTreeMap::from(expected));
