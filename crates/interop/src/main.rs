@@ -12,6 +12,7 @@ mod doomed;
 mod failures;
 mod fixture;
 mod holding;
+mod joint;
 mod kinds;
 mod party;
 mod servers;
@@ -54,6 +55,7 @@ fn scenarios() -> Vec<Scenario> {
     [
         holding::scenarios(),
         kinds::scenarios(),
+        joint::scenarios(),
         waiting::scenarios(),
         failures::scenarios(),
         servers::scenarios(),

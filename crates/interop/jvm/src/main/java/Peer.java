@@ -2,6 +2,7 @@ import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Proxy;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.Callable;
@@ -10,6 +11,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
+import org.redisson.RedissonMultiLock;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
@@ -161,7 +164,24 @@ public class Peer {
     /** One object for each name: it remembers the lease that it was last given. */
     private static RLock lock(Command command) {
         String name = command.get("name");
+        String joint = command.values.get("joint");
+        if (joint != null) {
+            String clients = command.get("clients");
+            return LOCKS.computeIfAbsent(joint + " " + clients + " " + name, any -> joint(joint, clients.split(","), name));
+        }
         return LOCKS.computeIfAbsent(command.get("client") + " " + name, any -> lock(client(command), name));
+    }
+
+    /** The locks of this name of all these clients as one, or a quorum of them. */
+    private static RLock joint(String joint, String[] clients, String name) {
+        RLock[] members = new RLock[clients.length];
+        for (int n = 0; n < clients.length; n++) {
+            members[n] = client(clients[n]).getLock(name);
+        }
+        // Before 3.12 they are no RLock, but have these methods of one.
+        Object lock = joint.equals("red") ? new RedissonRedLock(members) : new RedissonMultiLock(members);
+        return (RLock) Proxy.newProxyInstance(RLock.class.getClassLoader(), new Class<?>[] {RLock.class}, (proxy, method, values) ->
+            lock.getClass().getMethod(method.getName(), method.getParameterTypes()).invoke(lock, values));
     }
 
     /** The name begins with the kind. Old versions have not all of them. */

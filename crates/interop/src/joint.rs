@@ -1,0 +1,328 @@
+//! Several locks as one (`RedissonMultiLock`), and one lock at several servers (`RedissonRedLock`), beside ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redisson_lock::{MultiGuard, MultiLock, RedGuard, RedLock};
+use test_support::peer::Peer;
+use test_support::{Server, ms};
+
+use crate::fixture::{Fixture, Load, Scenario, between, eventually};
+use crate::party::Party;
+
+pub fn scenarios() -> Vec<Scenario> {
+    let scenarios = vec![
+        Scenario::new("multi_exclusion", |f| exclusion(f, Kind::Multi)).short(),
+        Scenario::new("multi_one_member_is_held", one_member_is_held),
+        Scenario::new("multi_nested_holds", nested_holds),
+        Scenario::new("multi_lease", |f| lease(f, Kind::Multi)),
+        Scenario::new("multi_waiter", |f| waiter(f, Kind::Multi)),
+        Scenario::new("multi_taking_turns", |f| taking_turns(f, Kind::Multi)),
+        Scenario::new("red_exclusion", |f| exclusion(f, Kind::Red)).short(),
+        Scenario::new("red_one_server_is_taken", one_server_is_taken),
+        Scenario::new("red_lease", |f| lease(f, Kind::Red)),
+        Scenario::new("red_waiter", |f| waiter(f, Kind::Red)),
+        Scenario::new("red_taking_turns", |f| taking_turns(f, Kind::Red)),
+    ];
+    let with_servers = |scenario: Scenario| scenario.load(Load::Servers);
+    scenarios.into_iter().map(with_servers).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Multi,
+    Red,
+}
+
+/// Servers of a scenario's own, with a caller of each party. The lock has the same name at each server.
+struct Field {
+    servers: Vec<Server>,
+    clients: Vec<Party>,
+    first: Caller,
+    second: Caller,
+    name: String,
+}
+
+impl Field {
+    async fn open(fixture: &Fixture, kind: Kind) -> Self {
+        let count = if kind == Kind::Red { 3 } else { 2 };
+        let servers: Vec<Server> = (0..count).map(|_| Server::start()).collect();
+        let (name, mut clients, mut callers) = (fixture.name.clone(), Vec::new(), Vec::new());
+        for party in [&fixture.first, &fixture.second] {
+            let mut own = Vec::new();
+            for server in &servers {
+                own.push(party.another(&server.url(), ms(30_000), &[]).await);
+            }
+            callers.push(Caller::new(kind, &own, &name));
+            clients.extend(own);
+        }
+        let (Some(second), Some(first)) = (callers.pop(), callers.pop()) else {
+            unreachable!("one of each party")
+        };
+        Self {
+            servers,
+            clients,
+            first,
+            second,
+            name,
+        }
+    }
+
+    /// The hold counts at all servers.
+    fn counts(&self) -> Vec<i64> {
+        let count = |server: &Server| server.control().count(&self.name);
+        self.servers.iter().map(count).collect()
+    }
+
+    async fn is_free(&self) {
+        let free = || self.counts().iter().all(|count| *count == 0);
+        eventually("free at every server", free).await;
+    }
+
+    async fn close(self) {
+        for client in self.clients {
+            client.close().await;
+        }
+    }
+}
+
+/// Somebody who takes all of the locks, or a quorum.
+enum Caller {
+    Multi(MultiLock, Vec<MultiGuard>),
+    Red(RedLock, Vec<RedGuard>),
+    Java(Peer, Vec<(&'static str, String)>),
+}
+
+impl Caller {
+    fn new(kind: Kind, parties: &[Party], name: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1_000_000);
+        if let Party::Java { peer, .. } = &parties[0] {
+            let client = |party: &Party| match party {
+                Party::Java { client, .. } => client.clone(),
+                Party::Rust(_) => unreachable!("all are of one side"),
+            };
+            let clients: Vec<String> = parties.iter().map(client).collect();
+            let joint = if kind == Kind::Red { "red" } else { "multi" };
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let values = vec![
+                ("client", clients[0].clone()),
+                ("clients", clients.join(",")),
+                ("joint", joint.to_owned()),
+                ("name", name.to_owned()),
+                ("worker", number.to_string()),
+            ];
+            return Self::Java(peer.clone(), values);
+        }
+        let clients = parties.iter().filter_map(|party| match party {
+            Party::Rust(client) => Some(client),
+            Party::Java { .. } => None,
+        });
+        let owners: Vec<_> = clients.clone().map(|client| client.owner()).collect();
+        let members = clients.map(|client| client.lock(name));
+        match kind {
+            Kind::Multi => {
+                let lock = MultiLock::new(members).expect("different servers");
+                let owned = owners.iter().fold(lock, |lock, owner| lock.owned_by(owner));
+                Self::Multi(owned, Vec::new())
+            }
+            Kind::Red => {
+                let lock = RedLock::new(members).expect("different servers");
+                Self::Red(lock.owned_by(&owners[0]), Vec::new())
+            }
+        }
+    }
+
+    async fn lock(&mut self, lease: Option<Duration>) {
+        match self {
+            Self::Multi(lock, guards) => {
+                let leased = lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease));
+                guards.push(leased.lock().await.expect("its turn comes"));
+            }
+            Self::Red(lock, guards) => {
+                let leased = lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease));
+                guards.push(leased.lock().await.expect("its turn comes"));
+            }
+            Self::Java(peer, values) => {
+                let mut values = values.clone();
+                let lease =
+                    lease.map_or_else(|| "-1".to_owned(), |lease| lease.as_millis().to_string());
+                values.push(("lease", lease));
+                peer.call("lock", &values).await.expect("its turn comes");
+            }
+        }
+    }
+
+    async fn try_lock(&mut self) -> bool {
+        match self {
+            Self::Multi(lock, guards) => {
+                guards.extend(lock.try_lock().await.expect("answered"));
+                !guards.is_empty()
+            }
+            Self::Red(lock, guards) => {
+                guards.extend(lock.try_lock().await.expect("answered"));
+                !guards.is_empty()
+            }
+            Self::Java(peer, values) => {
+                peer.call("trylock", values).await.expect("answered") == true
+            }
+        }
+    }
+
+    async fn unlock(&mut self) {
+        match self {
+            Self::Multi(_, guards) => {
+                let guard = guards.pop().expect("it holds");
+                guard.unlock().await.expect("held");
+            }
+            Self::Red(_, guards) => {
+                let guard = guards.pop().expect("it holds");
+                guard.unlock().await.expect("held");
+            }
+            Self::Java(peer, values) => {
+                peer.call("unlock", values).await.expect("held");
+            }
+        }
+    }
+}
+
+async fn exclusion(fixture: Fixture, kind: Kind) {
+    let mut field = Field::open(&fixture, kind).await;
+    for _ in 0..3 {
+        field.first.lock(None).await;
+        eventually("held at every server", || {
+            field.counts().iter().all(|count| *count == 1)
+        })
+        .await;
+        assert!(!field.second.try_lock().await, "held by the first");
+        field.first.unlock().await;
+        field.is_free().await;
+        assert!(field.second.try_lock().await, "free");
+        assert!(!field.first.try_lock().await, "held by the second");
+        field.second.unlock().await;
+        field.is_free().await;
+    }
+    field.close().await;
+}
+
+/// A plain lock of the other side is one of them.
+async fn one_member_is_held(fixture: Fixture) {
+    let mut field = Field::open(&fixture, Kind::Multi).await;
+    for nth in 0..2 {
+        // The clients of the first party come first.
+        let plain = field.clients[nth].worker();
+        plain.lock(&field.name, None).await.expect("free");
+        assert!(!field.second.try_lock().await, "one is held");
+        eventually("the other one is free again", || {
+            field.counts()[1 - nth] == 0
+        })
+        .await;
+        plain.unlock(&field.name).await.expect("held");
+        assert!(field.second.try_lock().await, "free");
+        assert_eq!(plain.try_lock(&field.name, None, None).await, Ok(false));
+        field.second.unlock().await;
+        field.is_free().await;
+    }
+    field.close().await;
+}
+
+async fn nested_holds(fixture: Fixture) {
+    let mut field = Field::open(&fixture, Kind::Multi).await;
+    field.first.lock(None).await;
+    field.first.lock(None).await;
+    assert_eq!(field.counts(), [2, 2]);
+    field.first.unlock().await;
+    assert_eq!(field.counts(), [1, 1]);
+    assert!(!field.second.try_lock().await, "held");
+    field.first.unlock().await;
+    field.is_free().await;
+    assert!(field.second.try_lock().await, "free");
+    field.second.unlock().await;
+    field.close().await;
+}
+
+async fn lease(fixture: Fixture, kind: Kind) {
+    let mut field = Field::open(&fixture, kind).await;
+    field.first.lock(Some(ms(3_000))).await;
+    for server in &field.servers {
+        let left = server.control().pttl(&field.name);
+        assert!((500..=3_000).contains(&left), "{left}");
+    }
+    let start = std::time::Instant::now();
+    assert!(!field.second.try_lock().await, "held");
+    field.second.lock(None).await;
+    between("the end of the lease", start.elapsed(), 1_000, 12_000);
+    field.second.unlock().await;
+    field.is_free().await;
+    field.close().await;
+}
+
+async fn waiter(fixture: Fixture, kind: Kind) {
+    let mut field = Field::open(&fixture, kind).await;
+    for _ in 0..2 {
+        field.first.lock(None).await;
+        let (first, second) = (&mut field.first, &mut field.second);
+        let (mut has_it, released) = (false, AtomicUsize::new(0));
+        tokio::join!(
+            async {
+                second.lock(None).await;
+                assert_eq!(released.load(Ordering::SeqCst), 1, "not before");
+                has_it = true;
+            },
+            async {
+                tokio::time::sleep(ms(500)).await;
+                released.store(1, Ordering::SeqCst);
+                first.unlock().await;
+            },
+        );
+        assert!(has_it);
+        field.second.unlock().await;
+        field.is_free().await;
+    }
+    field.close().await;
+}
+
+/// Redisson holds some while it waits for others, ours holds none: they exclude each other, and neither blocks.
+async fn taking_turns(fixture: Fixture, kind: Kind) {
+    let field = Field::open(&fixture, kind).await;
+    let inside = Arc::new(AtomicUsize::new(0));
+    let turns = |mut caller: Caller| {
+        let inside = Arc::clone(&inside);
+        tokio::spawn(async move {
+            for _ in 0..8 {
+                caller.lock(None).await;
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                tokio::time::sleep(ms(5)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                caller.unlock().await;
+            }
+        })
+    };
+    let Field {
+        servers,
+        clients,
+        first,
+        second,
+        ..
+    } = field;
+    for task in [turns(first), turns(second)] {
+        task.await.expect("no panic");
+    }
+    for client in clients {
+        client.close().await;
+    }
+    drop(servers);
+}
+
+/// Another client has the lock at one server: two of three are a quorum, and one is none.
+async fn one_server_is_taken(fixture: Fixture) {
+    let mut field = Field::open(&fixture, Kind::Red).await;
+    let single = field.clients[0].worker();
+    single.lock(&field.name, None).await.expect("free");
+    assert!(field.second.try_lock().await, "two of three");
+    assert!(!field.first.try_lock().await, "one of three is none");
+    field.second.unlock().await;
+    single.unlock(&field.name).await.expect("held");
+    field.is_free().await;
+    field.close().await;
+}
