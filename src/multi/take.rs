@@ -56,8 +56,8 @@ pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken
         }
         let now = Instant::now();
         gather.busy(now);
-        // Two callers that go on in the same rhythm would find each other's locks busy for ever. Who has waited for long
-        // goes on before those who have not.
+        // Two callers that go on in the same rhythm would find each other's locks busy for ever. One that has waited for
+        // a second pauses shorter than the others.
         let pauses = match gather.is_impatient(now) {
             true => impatient.get_or_insert_with(|| members[nth].short_pauses()),
             false => pauses.get_or_insert_with(|| members[nth].pauses()),

@@ -235,27 +235,30 @@ impl Ballot {
     }
 
     /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each hold.
-    pub(super) async fn keep(self: Arc<Self>) {
-        // If this task ends with its runtime, nobody notices a loss any more.
-        let keeper = Keeper(&self);
-        while keeper.0.state_is_open() {
-            let (again, losses) = self.take_again();
-            let lost = async {
-                match losses.is_empty() {
-                    true => std::future::pending().await,
-                    false => _ = select_all(losses).await,
+    pub(super) fn keep(self: Arc<Self>) -> impl Future<Output = ()> + Send {
+        // If the task ends with its runtime, or never begins, nobody notices a loss.
+        let keeper = Keeper(self);
+        async move {
+            let ballot = &keeper.0;
+            while ballot.is_open() {
+                let (again, losses) = ballot.take_again();
+                let lost = async {
+                    match losses.is_empty() {
+                        true => std::future::pending().await,
+                        false => _ = select_all(losses).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = ballot.changed.notified() => {}
+                    () = lost => {}
+                    () = sleep_until(again) => {}
                 }
-            };
-            tokio::select! {
-                biased;
-                () = self.changed.notified() => {}
-                () = lost => {}
-                () = sleep_until(again) => {}
             }
         }
     }
 
-    fn state_is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         matches!(self.state(), HoldState::Held | HoldState::AtRisk)
     }
 
@@ -263,51 +266,47 @@ impl Ballot {
     fn take_again(self: &Arc<Self>) -> (Option<Instant>, Vec<Lost>) {
         let now = Instant::now();
         let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
-        {
+        let left = {
             let mut state = self.state.lock();
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
-            if left.is_none_or(|left| left >= LEASE_LEFT_MIN) {
-                for (nth, seat) in state.seats.iter_mut().enumerate() {
-                    let due = match seat {
-                        Seat::Asked => continue,
-                        Seat::Held(guard) if guard.is_lost() => now,
-                        Seat::Held(guard) => {
-                            losses.push(guard.lost());
-                            continue;
-                        }
-                        Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
-                    };
-                    if due > now {
-                        again = Some(again.map_or(due, |again| again.min(due)));
+            let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
+            for (nth, seat) in state.seats.iter_mut().enumerate() {
+                let due = match seat {
+                    Seat::Asked => continue,
+                    Seat::Held(guard) if guard.is_lost() => now,
+                    Seat::Held(guard) => {
+                        losses.push(guard.lost());
                         continue;
                     }
-                    gone.push(std::mem::replace(seat, Seat::Asked));
-                    ask.push((nth, left));
+                    Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
+                };
+                if !may_ask {
+                    continue;
                 }
-            } else {
-                let held = state.seats.iter().filter_map(|seat| match seat {
-                    Seat::Held(guard) if !guard.is_lost() => Some(guard.lost()),
-                    _ => None,
-                });
-                losses.extend(held);
+                if due > now {
+                    again = Some(again.map_or(due, |again| again.min(due)));
+                    continue;
+                }
+                gone.push(std::mem::replace(seat, Seat::Asked));
+                ask.push(nth);
             }
-        }
+            left
+        };
+        // When the mutex is free: it may be a guard.
         drop(gone);
-        for (nth, left) in ask {
+        for nth in ask {
             let member = &self.members[nth];
-            self.ask(
-                nth,
-                left.map_or_else(|| member.clone(), |left| member.lease(left)),
-            );
+            let leased = left.map_or_else(|| member.clone(), |left| member.lease(left));
+            self.ask(nth, leased);
         }
         (again, losses)
     }
 }
 
 /// The task that keeps a hold. Dropped, it says that nobody does.
-struct Keeper<'a>(&'a Ballot);
+struct Keeper(Arc<Ballot>);
 
-impl Drop for Keeper<'_> {
+impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.0.end(Ending::Lost(LossReason::Closed)));
     }
