@@ -372,7 +372,7 @@ impl Watch {
     fn new(status: &Arc<HoldStatus>) -> Self {
         Self {
             status: Arc::clone(status),
-            ended: Box::pin(status.ended().clone().cancelled_owned()),
+            ended: Box::pin(status.ended().cancelled_owned()),
         }
     }
 

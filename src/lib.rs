@@ -100,6 +100,7 @@ mod table;
 #[doc(hidden)]
 pub mod test_util;
 mod timers;
+mod try_lock;
 mod wait;
 mod wire;
 
@@ -113,7 +114,7 @@ pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use kind::{Fenced, LockKind, Unfenced};
-pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, TryLock};
+pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard};
 pub use multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use owner::Owner;
 pub use red::{RedGuard, RedHold, RedLock, RedLost};
@@ -122,4 +123,5 @@ pub use redis::ConnectionFence;
 pub use redis::Tls;
 #[cfg(feature = "macros")]
 pub use redisson_lock_macros::locked;
+pub use try_lock::TryLock;
 pub use wire::Announce;

@@ -20,12 +20,12 @@ use std::time::{Duration, Instant as StdInstant};
 use tokio::time::Instant;
 
 use crate::client_handle::ClientHandle;
-use crate::core::HeldBy;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::measure::Class;
 use crate::owner::Owner;
 use crate::redis::SyncReplicas;
+use crate::try_lock::TryLock;
 use crate::wire::LockName;
 
 pub use guard::{FencedGuard, LockGuard};
@@ -391,13 +391,10 @@ impl<K> Lock<K> {
     /// ```
     pub async fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         Ok(match self.acquire_or_find(Wait::Never).await? {
-            Ok(guard) => TryLock::Acquired(guard),
-            Err(Some(holder)) => TryLock::Busy {
-                holder: Some(*holder),
-            },
-            Err(None) => TryLock::Busy {
+            TryLock::Busy { holder: None } => TryLock::Busy {
                 holder: self.held_by().await?,
             },
+            answer => answer,
         })
     }
 
@@ -507,39 +504,5 @@ impl<K> fmt::Debug for Lock<K> {
             .field("max_hold", &self.max_hold)
             .field("owner", &self.owner)
             .finish()
-    }
-}
-
-/// What [`Lock::try_lock_or_holder`] answers.
-///
-/// # Examples
-///
-/// ```no_run
-/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
-/// use redisson_lock::TryLock;
-/// if let TryLock::Acquired(guard) = lock.try_lock_or_holder().await? {
-///     guard.unlock().await?;
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug)]
-#[must_use = "a guard that is dropped releases the lock"]
-pub enum TryLock<G = LockGuard> {
-    /// The lock is taken.
-    Acquired(G),
-    /// It is not.
-    Busy {
-        /// Who holds it. `None`: it is free, and other callers of this client queue for it.
-        holder: Option<HeldBy>,
-    },
-}
-
-#[cfg(feature = "blocking")]
-impl<G> TryLock<G> {
-    pub(crate) fn map<H>(self, guard: impl FnOnce(G) -> H) -> TryLock<H> {
-        match self {
-            Self::Acquired(taken) => TryLock::Acquired(guard(taken)),
-            Self::Busy { holder } => TryLock::Busy { holder },
-        }
     }
 }

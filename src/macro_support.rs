@@ -5,10 +5,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::client::LockClient;
-use crate::core::HeldBy;
 use crate::error::Error;
 use crate::kind::LockKind;
 use crate::lock::LockGuard;
+use crate::try_lock::TryLock;
 
 /// What the options of the attribute say.
 #[derive(Debug)]
@@ -77,11 +77,11 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(Ok(guard)) => returned(guard.run(|_| body()).await),
-        Ok(Err(found)) => R::failed(Error::Busy {
+        Ok(TryLock::Acquired(guard)) => returned(guard.run(|_| body()).await),
+        Ok(TryLock::Busy { holder }) => R::failed(Error::Busy {
             lock: options.name,
             waited: options.wait.unwrap_or_default(),
-            found,
+            found: holder.map(Box::new),
         }),
         Err(error) => R::failed(error),
     }
@@ -99,8 +99,8 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(Ok(guard)) => returned(guard.run(|_| body()).await),
-        Ok(Err(_)) => R::skipped(),
+        Ok(TryLock::Acquired(guard)) => returned(guard.run(|_| body()).await),
+        Ok(TryLock::Busy { .. }) => R::skipped(),
         Err(error) => R::failed(error),
     }
 }
@@ -108,7 +108,7 @@ where
 async fn acquire(
     client: Result<LockClient, Error>,
     options: &Options,
-) -> Result<Result<LockGuard, Option<Box<HeldBy>>>, Error> {
+) -> Result<TryLock<LockGuard>, Error> {
     let kind = options.kind.map_or(Ok(LockKind::Plain), str::parse)?;
     let mut lock = client?.lock_of(kind, options.name.as_str());
     if let Some(lease) = options.lease {
@@ -119,7 +119,7 @@ async fn acquire(
     }
     match options.wait {
         Some(wait) => lock.try_lock_for_or_find(wait).await,
-        None => lock.lock().await.map(Ok),
+        None => lock.lock().await.map(TryLock::Acquired),
     }
 }
 

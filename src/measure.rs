@@ -19,6 +19,7 @@ mod with_metrics {
     use crate::kind::LockKind;
     use crate::runtime::isolated;
     use crate::shared::HoldStatus;
+    use crate::try_lock::TryLock;
 
     const ACQUIRES: &str = "redisson_lock_acquires_total";
     const WAIT: &str = "redisson_lock_wait_seconds";
@@ -121,10 +122,10 @@ mod with_metrics {
             self.outcome = "cancelled";
         }
 
-        pub(crate) fn ended<T, B, E>(mut self, outcome: &Result<Result<T, B>, E>) {
+        pub(crate) fn ended<T, E>(mut self, outcome: &Result<TryLock<T>, E>) {
             self.outcome = match outcome {
-                Ok(Ok(_)) => "acquired",
-                Ok(Err(_)) => "busy",
+                Ok(TryLock::Acquired(_)) => "acquired",
+                Ok(TryLock::Busy { .. }) => "busy",
                 Err(_) => "failed",
             };
         }
@@ -190,6 +191,7 @@ mod without {
     use crate::core::Total;
     use crate::kind::LockKind;
     use crate::shared::HoldStatus;
+    use crate::try_lock::TryLock;
 
     pub(crate) fn describe() {}
 
@@ -213,7 +215,7 @@ mod without {
 
         pub(crate) fn waits(&mut self) {}
 
-        pub(crate) fn ended<T, B, E>(self, _: &Result<Result<T, B>, E>) {}
+        pub(crate) fn ended<T, E>(self, _: &Result<TryLock<T>, E>) {}
     }
 
     pub(crate) struct Holding;

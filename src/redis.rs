@@ -62,7 +62,7 @@ pub use settings::Tls;
 pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
-use lane::{ConnectionContext, Lane};
+use lane::ConnectionContext;
 pub(crate) use link::{Limit, SendError};
 use topology::Topology;
 
@@ -351,30 +351,16 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Whether no send on this way comes later than a connection's replacement, now and so far. Without
-    /// that a pass is not safe: a late copy of it takes the lock from a later hold.
+    /// Whether no send of this client comes later than a connection's replacement, now and so far. Without
+    /// that a pass is not safe: a late copy of it takes the lock from a later hold. A command of a key may have gone
+    /// over any lane where slots move, so it is asked of all.
     pub(crate) fn is_fenced(self) -> bool {
-        let mut is_fenced = true;
-        self.each_lane(|lane| {
-            is_fenced &= lane.fence() == ConnectionFence::Active && lane.unfenced() == 0;
-        });
-        is_fenced
+        self.redis.around.fences.are_active()
     }
 
-    /// How many times a connection on this way was replaced without a fence.
+    /// How many times a connection of this client was replaced without a fence.
     pub(crate) fn unfenced(self) -> u64 {
-        let mut unfenced = 0;
-        self.each_lane(|lane| unfenced += lane.unfenced());
-        unfenced
-    }
-
-    /// Visits the lanes that a command of this key may have gone over: one, or all where a slot may have
-    /// been anywhere.
-    fn each_lane(self, mut visit: impl FnMut(&Lane)) {
-        match &self.redis.topology {
-            Topology::One(node) => visit(node.lane(self.lane, &self.redis.around)),
-            topology => topology.each_lane(visit),
-        }
+        self.redis.around.fences.replaced_without()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -299,9 +299,14 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     token: Option<Token>,
-    ending: OnceLock<Ending>,
+    end: Mutex<End>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    ending: Option<Ending>,
     /// Made for the first who waits for the end: hardly any call does.
-    ended: OnceLock<CancellationToken>,
+    reported: Option<CancellationToken>,
 }
 
 impl HoldStatus {
@@ -318,32 +323,33 @@ impl HoldStatus {
     }
 
     pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ending.get().copied()
+        self.end.lock().ending
     }
 
     /// Cancelled after the hold has ended, in whichever way.
-    pub(crate) fn ended(&self) -> &CancellationToken {
-        let ended = self.ended.get_or_init(CancellationToken::new);
-        // Of the two who write one thing and read the other's, this one and `wake`, at least one sees
-        // what the other has written.
-        fence(Ordering::SeqCst);
-        if self.ending.get().is_some() {
-            ended.cancel();
+    pub(crate) fn ended(&self) -> CancellationToken {
+        let mut end = self.end.lock();
+        let reported = end.reported.get_or_insert_default().clone();
+        let has_ended = end.ending.is_some();
+        drop(end);
+        if has_ended {
+            reported.cancel();
         }
-        ended
+        reported
     }
 
     /// Writes down how it ended. It wakes no task: it is done under the mutex of the lock.
     pub(crate) fn set_ending(&self, ending: Ending) {
-        let first = self.ending.set(ending).is_ok();
-        debug_assert!(first, "I5: a hold ends once");
+        let mut end = self.end.lock();
+        debug_assert!(end.ending.is_none(), "I5: a hold ends once");
+        end.ending.get_or_insert(ending);
     }
 
-    /// Wakes those who wait for the end, when the mutex is free.
+    /// Wakes those who wait for the end, when the mutexes are free.
     pub(crate) fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if let Some(ended) = self.ended.get() {
-            ended.cancel();
+        let reported = self.end.lock().reported.clone();
+        if let Some(reported) = reported {
+            reported.cancel();
         }
     }
 }

@@ -7,7 +7,7 @@
 
 mod channels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) use channels::{Channels, Subscription};
 /// The registry of the channels of one kind.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    channels: Mutex<BTreeMap<Arc<str>, Channel>>,
+    channels: Mutex<ByName>,
     /// Something became wanted, or unwanted.
     changed: Notify,
     /// The client is closed: no channel lingers.
@@ -35,12 +35,71 @@ pub(crate) struct Subscriptions {
     problem: Mutex<Option<Box<Cause>>>,
 }
 
+/// The channels, and those that the subscriber has to act on: it asks for them after each change, and there may be
+/// thousands of others.
+#[derive(Default)]
+struct ByName {
+    all: BTreeMap<Arc<str>, Channel>,
+    /// Those in [`Phase::Wanted`].
+    wanted: BTreeSet<Arc<str>>,
+    /// Those without a user, by the time when the last one left.
+    idle: BTreeSet<(Instant, Arc<str>)>,
+}
+
 struct Channel {
     phase: Phase,
     users: usize,
     /// When the last user left.
     idle_since: Option<Instant>,
     signal: Arc<Signal>,
+}
+
+impl ByName {
+    /// Joins a channel, which may be new.
+    fn join(&mut self, name: &Arc<str>) -> &Channel {
+        let channel = self.all.entry(Arc::clone(name)).or_insert_with(|| {
+            self.wanted.insert(Arc::clone(name));
+            Channel {
+                phase: Phase::Wanted,
+                users: 0,
+                idle_since: None,
+                signal: Arc::default(),
+            }
+        });
+        channel.users += 1;
+        if let Some(since) = channel.idle_since.take() {
+            self.idle.remove(&(since, Arc::clone(name)));
+        }
+        channel
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Channel> {
+        let (name, channel) = self.all.remove_entry(name)?;
+        self.wanted.remove(&name);
+        if let Some(since) = channel.idle_since {
+            self.idle.remove(&(since, name));
+        }
+        Some(channel)
+    }
+
+    /// The server does not have this subscription any more: it is wanted again if it is in use.
+    fn forgotten(&mut self, name: Arc<str>) {
+        match self.all.get_mut(&name) {
+            Some(channel) if channel.users > 0 => {
+                channel.phase = Phase::Wanted;
+                self.wanted.insert(name);
+            }
+            Some(_) => _ = self.remove(&name),
+            None => {}
+        }
+    }
+
+    fn remove_unused(&mut self) {
+        for (_, name) in std::mem::take(&mut self.idle) {
+            self.wanted.remove(&name);
+            self.all.remove(&name);
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,14 +142,7 @@ impl Subscriptions {
     /// Joins the channel; requests the subscription unless that was already done.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Listener {
         let mut channels = self.channels.lock();
-        let channel = channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
-            phase: Phase::Wanted,
-            users: 0,
-            idle_since: None,
-            signal: Arc::default(),
-        });
-        channel.users += 1;
-        channel.idle_since = None;
+        let channel = channels.join(name);
         let listener = Listener {
             subscriptions: Arc::clone(self),
             name: Arc::clone(name),
@@ -105,13 +157,13 @@ impl Subscriptions {
     /// Whether the server has confirmed this client's own subscription to a channel.
     pub(crate) fn is_confirmed(&self, name: &str) -> bool {
         let channels = self.channels.lock();
-        let channel = channels.get(name);
+        let channel = channels.all.get(name);
         channel.is_some_and(|channel| channel.phase == Phase::Confirmed)
     }
 
     /// Channels in the registry, lingering ones included.
     pub(crate) fn len(&self) -> usize {
-        self.channels.lock().len()
+        self.channels.lock().all.len()
     }
 
     /// Waits until a channel becomes wanted, or unwanted.
@@ -121,26 +173,26 @@ impl Subscriptions {
 
     pub(crate) fn take_wanted(&self, max: usize) -> Vec<Arc<str>> {
         let mut channels = self.channels.lock();
-        let wanted = channels
-            .iter_mut()
-            .filter(|(_, channel)| channel.phase == Phase::Wanted);
-        wanted
-            .take(max)
-            .map(|(name, channel)| {
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some(name) = channels.wanted.pop_first()
+        {
+            if let Some(channel) = channels.all.get_mut(&name) {
                 channel.phase = Phase::Asked;
-                Arc::clone(name)
-            })
-            .collect()
+            }
+            taken.push(name);
+        }
+        taken
     }
 
     pub(crate) fn take_unwanted(&self, max: usize) -> Vec<Arc<str>> {
         let now = Instant::now();
         let mut channels = self.channels.lock();
-        let unwanted: Vec<_> = channels
-            .iter()
-            .filter(|(_, channel)| channel.lingers_until().is_some_and(|until| until <= now))
+        let idle = channels.idle.iter();
+        let unwanted: Vec<_> = idle
+            .take_while(|(since, _)| *since + LINGER <= now)
             .take(max)
-            .map(|(name, _)| Arc::clone(name))
+            .map(|(_, name)| Arc::clone(name))
             .collect();
         for name in &unwanted {
             channels.remove(name);
@@ -149,11 +201,8 @@ impl Subscriptions {
     }
 
     pub(crate) fn next_unwanted(&self) -> Option<Instant> {
-        self.channels
-            .lock()
-            .values()
-            .filter_map(Channel::lingers_until)
-            .min()
+        let channels = self.channels.lock();
+        channels.idle.first().map(|(since, _)| *since + LINGER)
     }
 
     /// The server confirmed the subscription. Every waiter attempts again: a message may have been
@@ -161,7 +210,7 @@ impl Subscriptions {
     pub(crate) fn subscribed(&self, name: &str) {
         let confirmed = {
             let mut channels = self.channels.lock();
-            let channel = channels.get_mut(name);
+            let channel = channels.all.get_mut(name);
             channel
                 .filter(|channel| channel.phase == Phase::Asked)
                 .map(|channel| {
@@ -204,13 +253,13 @@ impl Subscriptions {
     /// Signals are taken out of the registry, and their waiters woken when its mutex is free: a waker
     /// is not our code.
     fn signals<T>(&self, take: impl FnOnce(&BTreeMap<Arc<str>, Channel>) -> T) -> T {
-        take(&self.channels.lock())
+        take(&self.channels.lock().all)
     }
 
     /// The client is closed: unused channels are dropped, and none lingers from now on.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
-        self.channels.lock().retain(|_, channel| channel.users > 0);
+        self.channels.lock().remove_unused();
     }
 
     /// Why nothing can be confirmed at the moment, as far as that is known.
@@ -232,11 +281,7 @@ impl Subscriptions {
     pub(crate) fn forgotten(&self, names: impl IntoIterator<Item = Arc<str>>) {
         let mut channels = self.channels.lock();
         for name in names {
-            match channels.get_mut(&name) {
-                Some(channel) if channel.users > 0 => channel.phase = Phase::Wanted,
-                Some(_) => _ = channels.remove(&name),
-                None => {}
-            }
+            channels.forgotten(name);
         }
         self.changed.notify_one();
     }
@@ -244,9 +289,11 @@ impl Subscriptions {
     /// The connection is gone: channels in use are wanted again, the rest is forgotten.
     pub(crate) fn disconnected(&self) {
         let mut channels = self.channels.lock();
-        channels.retain(|_, channel| channel.users > 0);
-        for channel in channels.values_mut() {
+        channels.remove_unused();
+        let ByName { all, wanted, .. } = &mut *channels;
+        for (name, channel) in all {
             channel.phase = Phase::Wanted;
+            wanted.insert(Arc::clone(name));
         }
     }
 }
@@ -254,10 +301,6 @@ impl Subscriptions {
 impl Channel {
     fn signal(&self) -> Arc<Signal> {
         Arc::clone(&self.signal)
-    }
-
-    fn lingers_until(&self) -> Option<Instant> {
-        self.idle_since.map(|since| since + LINGER)
     }
 }
 
@@ -271,7 +314,7 @@ pub(crate) struct Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut channels = self.subscriptions.channels.lock();
-        let Some(channel) = channels.get_mut(&self.name) else {
+        let Some(channel) = channels.all.get_mut(&self.name) else {
             return;
         };
         // A refused channel may have been replaced by a new one of the same name.
@@ -285,7 +328,9 @@ impl Drop for Listener {
         if self.subscriptions.over.load(Ordering::Acquire) {
             channels.remove(&self.name);
         } else {
-            channel.idle_since = Some(Instant::now());
+            let now = Instant::now();
+            channel.idle_since = Some(now);
+            channels.idle.insert((now, Arc::clone(&self.name)));
             self.subscriptions.changed.notify_one();
         }
     }

@@ -70,7 +70,7 @@ async fn a_waiter_and_its_subscription_are_seen() {
 async fn an_entry_of_which_nothing_else_is_left_is_seen() {
     let server = TestServer::new();
     let client = server.client().await;
-    let guard = client.lock("a").lease(ms(20)).lock().await.expect("free");
+    let guard = client.lock("a").lease(ms(300)).lock().await.expect("free");
     guard.lost().await;
     let mut control = server.control();
     eventually("only the lost guard is left", ms(2000), || {

@@ -270,6 +270,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "hold_handle",
             "measure",
             "runtime",
+            "try_lock",
         ],
     ),
     (

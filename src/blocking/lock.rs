@@ -9,9 +9,10 @@ use super::own_runtime::Running;
 use crate::error::Error;
 use crate::hold_handle::{Hold, HoldState};
 use crate::kind::{LockKind, Unfenced};
-use crate::lock::{Holder, Lock as AsyncLock, TryLock};
+use crate::lock::{Holder, Lock as AsyncLock};
 use crate::owner::Owner;
 use crate::runtime::{InSpan, span};
+use crate::try_lock::TryLock;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///

@@ -18,6 +18,7 @@ use crate::redis::Backoff;
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
 use crate::shared::{Shared, Taken, check_lease};
+use crate::try_lock::TryLock;
 use crate::wait::Subscription;
 use crate::wire::LockName;
 
@@ -29,7 +30,7 @@ use super::waiter::{Next, Retries, ServerSeen, Wait, Waiter, rejection};
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
-        Ok(self.acquire_or_find(wait).await?.ok())
+        Ok(self.acquire_or_find(wait).await?.acquired())
     }
 
     /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one.
@@ -37,14 +38,11 @@ impl<K> Lock<K> {
     pub(crate) async fn try_lock_for_or_find(
         &self,
         wait: Duration,
-    ) -> Result<Result<LockGuard<K>, Option<Box<HeldBy>>>, Error> {
+    ) -> Result<TryLock<LockGuard<K>>, Error> {
         self.acquire_or_find(Wait::of(wait)).await
     }
 
-    pub(super) async fn acquire_or_find(
-        &self,
-        wait: Wait,
-    ) -> Result<Result<LockGuard<K>, Option<Box<HeldBy>>>, Error> {
+    pub(super) async fn acquire_or_find(&self, wait: Wait) -> Result<TryLock<LockGuard<K>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
@@ -55,19 +53,19 @@ impl<K> Lock<K> {
             let (mut retries, mut context) = (None, AcquireContext::new(self.confirming()?));
             loop {
                 let failed = match acquire(&entry, &owner, &terms, wait, &mut context).await {
-                    Ok(Ok(taken)) => {
+                    Ok(TryLock::Acquired(taken)) => {
                         let (client, owner) = (Arc::clone(&self.client), owner.clone());
                         let entry = Arc::clone(&entry);
                         let guard = LockGuard::new(client, entry, owner, taken, self.class);
                         let Some(confirming) = &mut context.confirming else {
-                            return Ok(Ok(guard));
+                            return Ok(TryLock::Acquired(guard));
                         };
                         match Box::pin(confirming.confirm(guard)).await {
-                            Ok(guard) => return Ok(Ok(guard)),
+                            Ok(guard) => return Ok(TryLock::Acquired(guard)),
                             Err(error) => error,
                         }
                     }
-                    Ok(Err(busy)) => return Ok(Err(busy)),
+                    Ok(TryLock::Busy { holder }) => return Ok(TryLock::Busy { holder }),
                     Err(error) => error,
                 };
                 let retries = retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
@@ -174,7 +172,7 @@ pub(crate) async fn acquire(
     terms: &Terms,
     wait: Wait,
     context: &mut AcquireContext,
-) -> Result<Result<Taken, Option<Box<HeldBy>>>, Error> {
+) -> Result<TryLock<Taken>, Error> {
     let shared = entry.shared();
     let deadline = wait.deadline();
     context.prepare(entry).await?;
@@ -192,9 +190,9 @@ pub(crate) async fn acquire(
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
                 let Some(taken) = taken else { continue };
-                return Ok(Ok(taken));
+                return Ok(TryLock::Acquired(taken));
             }
-            None => return Ok(Err(waiter.found())),
+            None => return Ok(waiter.busy()),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = waking.version();
@@ -203,9 +201,12 @@ pub(crate) async fn acquire(
             permit.attempt(owner, context).await?
         };
         let left = match attempt {
-            Attempt::Taken(taken) => return Ok(Ok(taken)),
+            Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
             Attempt::TakenOver => continue,
-            Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => return Ok(Err(Some(busy))),
+            Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => {
+                let holder = Some(*busy);
+                return Ok(TryLock::Busy { holder });
+            }
             Attempt::Busy(busy, on_the_way) => {
                 context.server = ServerSeen::Busy;
                 let left = busy.lease_left;
@@ -233,7 +234,7 @@ pub(crate) async fn acquire(
         }
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
         if is_late {
-            return Ok(Err(waiter.found()));
+            return Ok(waiter.busy());
         }
     }
 }

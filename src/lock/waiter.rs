@@ -13,6 +13,7 @@ use crate::owner::{Owner, next_own_id};
 use crate::redis::Backoff;
 use crate::runtime::event;
 use crate::shared::{LEASE_MAX, Shared};
+use crate::try_lock::TryLock;
 use crate::wait::Subscription;
 use crate::wire;
 
@@ -99,9 +100,10 @@ impl Waiter {
         self.found = Some(busy);
     }
 
-    /// What the latest attempt found.
-    pub(super) fn found(&mut self) -> Option<Box<HeldBy>> {
-        self.found.take()
+    /// Not acquired in time: what the latest attempt found, if there was one.
+    pub(super) fn busy<G>(&mut self) -> TryLock<G> {
+        let holder = self.found.take().map(|found| *found);
+        TryLock::Busy { holder }
     }
 
     /// Waits until something changed in this process, or one of the limits is reached.

@@ -2,6 +2,7 @@
 //! executed after a resend.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
@@ -32,6 +33,41 @@ impl fmt::Display for ConnectionFence {
             Self::Off => "switched off",
             Self::NotPermitted => "not permitted",
         })
+    }
+}
+
+/// What the lanes of a client know of their fences, counted where it changes: calls ask for it.
+#[derive(Default)]
+pub(super) struct Fences {
+    /// How many times a connection was replaced without a fence.
+    replaced_without: AtomicU64,
+    /// Lanes whose connection has no fence.
+    lanes_without: AtomicUsize,
+}
+
+impl Fences {
+    pub(super) fn count_replaced_without(&self) {
+        self.replaced_without.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn replaced_without(&self) -> u64 {
+        self.replaced_without.load(Ordering::Acquire)
+    }
+
+    /// Whether every connection so far has a fence.
+    pub(super) fn are_active(&self) -> bool {
+        self.lanes_without.load(Ordering::Acquire) == 0 && self.replaced_without() == 0
+    }
+
+    /// A lane's connection has another fence than the one before it.
+    pub(super) fn changed(&self, was: ConnectionFence, fence: ConnectionFence) {
+        const ACTIVE: ConnectionFence = ConnectionFence::Active;
+        match (was, fence) {
+            (ACTIVE, ACTIVE) => {}
+            (ACTIVE, _) => _ = self.lanes_without.fetch_add(1, Ordering::AcqRel),
+            (_, ACTIVE) => _ = self.lanes_without.fetch_sub(1, Ordering::AcqRel),
+            _ => {}
+        }
     }
 }
 
@@ -146,7 +182,7 @@ pub(super) async fn may_kill(
 
 #[cfg(test)]
 mod tests {
-    use super::Identity;
+    use super::*;
 
     #[test]
     fn a_connection_is_named_by_its_whole_address() {
@@ -207,5 +243,25 @@ mod tests {
         ] {
             assert!(Identity::read(line).is_none(), "{line}");
         }
+    }
+
+    #[test]
+    fn fences_are_active_while_no_lane_is_without_one_and_none_was_replaced_without_one() {
+        use ConnectionFence::{Active, NotPermitted, Off};
+        let fences = Fences::default();
+        assert!(fences.are_active());
+        for (was, fence, active) in [
+            (Active, NotPermitted, false),
+            (Active, Off, false),
+            (Off, NotPermitted, false),
+            (NotPermitted, Active, false),
+            (Active, Active, false),
+            (NotPermitted, Active, true),
+        ] {
+            fences.changed(was, fence);
+            assert_eq!(fences.are_active(), active, "from {was} to {fence}");
+        }
+        fences.count_replaced_without();
+        assert!(!fences.are_active(), "for good");
     }
 }

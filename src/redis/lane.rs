@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::connect_error;
 use super::endpoint::Endpoint;
-use super::fence::ConnectionFence;
+use super::fence::{ConnectionFence, Fences};
 use super::link::{Link, SendError};
 use crate::error::{Cause, Error};
 use crate::runtime::{Runtime, Tasks};
@@ -46,6 +46,7 @@ pub(super) struct ConnectionContext {
     pub(super) doubted: Arc<Notify>,
     /// Whether the client holds a lock or waits for one, once it can have any.
     pub(super) in_use: Arc<OnceLock<InUse>>,
+    pub(super) fences: Arc<Fences>,
 }
 
 pub(super) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
@@ -59,6 +60,7 @@ impl ConnectionContext {
             outdated: Arc::default(),
             doubted: Arc::default(),
             in_use: Arc::default(),
+            fences: Arc::default(),
         }
     }
 
@@ -114,6 +116,7 @@ impl Lane {
             endpoint: Arc::clone(endpoint),
             nth,
             figures: Arc::clone(&figures),
+            fences: Arc::clone(&around.fences),
             predecessor: None,
             next_misfit: Instant::now(),
             moved: Arc::clone(&around.moved),
@@ -150,10 +153,6 @@ impl Lane {
     /// Whether there is to be a connection.
     pub(super) fn is_wanted(&self) -> bool {
         *self.wanted.borrow()
-    }
-
-    pub(super) fn unfenced(&self) -> u64 {
-        self.figures.unfenced.load(Ordering::Acquire)
     }
 
     pub(super) fn reconnects(&self) -> u64 {

@@ -61,7 +61,6 @@ impl Drop for GoneOnDrop {
 #[derive(Default)]
 pub(super) struct LaneStats {
     pub(super) reconnects: AtomicU64,
-    pub(super) unfenced: AtomicU64,
     pub(super) fence: Mutex<ConnectionFence>,
     pub(super) misfits: Arc<Misfits>,
 }

@@ -13,7 +13,7 @@ use crate::error::tls_problem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::endpoint::{Endpoint, Identified};
-use crate::redis::fence::{self, ConnectionFence, Identity};
+use crate::redis::fence::{self, ConnectionFence, Fences, Identity};
 use crate::redis::link::Link;
 use crate::redis::probe;
 use crate::redis::transport::{ConnectionError, Role};
@@ -24,6 +24,7 @@ pub(super) struct Supervisor {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
     pub(super) figures: Arc<LaneStats>,
+    pub(super) fences: Arc<Fences>,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
     /// server is unknown.
     pub(super) predecessor: Option<Option<Identity>>,
@@ -287,6 +288,7 @@ impl Supervisor {
             (fence, _) => fence,
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
+        self.fences.changed(was, fence);
         if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
             event!(WARN, lane = self.nth,
                 connection_fence = %fence,
@@ -333,7 +335,7 @@ impl Supervisor {
     /// Counts a connection whose predecessors may still be executed.
     fn unfenced(&self, fence: ConnectionFence) -> ConnectionFence {
         if self.predecessor.is_some() || fence == ConnectionFence::NotPermitted {
-            self.figures.unfenced.fetch_add(1, Ordering::AcqRel);
+            self.fences.count_replaced_without();
         }
         fence
     }

@@ -1,0 +1,44 @@
+//! How an attempt that may find the lock held ends.
+
+use crate::core::HeldBy;
+
+/// What [`Lock::try_lock_or_holder`](crate::Lock::try_lock_or_holder) answers.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::TryLock;
+/// if let TryLock::Acquired(guard) = lock.try_lock_or_holder().await? {
+///     guard.unlock().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped releases the lock"]
+pub enum TryLock<G> {
+    /// The lock is taken.
+    Acquired(G),
+    /// It is not.
+    Busy {
+        /// Who holds it. `None`: it is free, and other callers of this client queue for it.
+        holder: Option<HeldBy>,
+    },
+}
+
+impl<G> TryLock<G> {
+    pub(crate) fn acquired(self) -> Option<G> {
+        match self {
+            Self::Acquired(taken) => Some(taken),
+            Self::Busy { .. } => None,
+        }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn map<H>(self, guard: impl FnOnce(G) -> H) -> TryLock<H> {
+        match self {
+            Self::Acquired(taken) => TryLock::Acquired(guard(taken)),
+            Self::Busy { holder } => TryLock::Busy { holder },
+        }
+    }
+}
