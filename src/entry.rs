@@ -23,7 +23,7 @@ use crate::core::{
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
 use crate::measure;
-use crate::redis::Route;
+use crate::redis::{Route, slot_of};
 use crate::runtime::{event, isolated};
 use crate::shared::HoldStatus;
 use crate::shared::Shared;
@@ -168,6 +168,11 @@ impl Entry {
     /// The way of every command of this lock.
     pub(crate) fn route(&self) -> Route<'_> {
         self.shared().redis.route(self.name.key())
+    }
+
+    /// Whether a script of this lock may use this key too: in a cluster it has to be in the same slot.
+    pub(crate) fn is_beside(&self, key: &str) -> bool {
+        !self.shared().redis.is_cluster() || slot_of(key) == slot_of(self.name.key())
     }
 
     /// Runs one step of the core.

@@ -106,7 +106,7 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// A setting or an address cannot be used. Nothing was sent.
+    /// A setting, an address or a script cannot be used. Nothing was sent.
     #[error("invalid {what}: {problem}")]
     InvalidConfig {
         /// Which setting.
@@ -247,6 +247,27 @@ pub enum Error {
         released: bool,
     },
 
+    /// The script of a [guarded write](crate::HoldHandle::eval) failed. What it had written before stays; the lock is
+    /// held.
+    #[error("the script of a guarded write under lock `{lock}` failed: its message says why")]
+    ScriptFailed {
+        /// The lock.
+        lock: String,
+        /// The server's message.
+        #[source]
+        source: Source,
+    },
+
+    /// In a cluster a key of a [guarded write](crate::HoldHandle::eval) is in another slot than the lock. Nothing was
+    /// sent.
+    #[error("key `{key}` is in another slot than lock `{lock}`: give both names the same {{tag}}")]
+    OtherSlot {
+        /// The lock.
+        lock: String,
+        /// The key.
+        key: String,
+    },
+
     /// The client was closed. Nothing was sent.
     #[error("the lock client is closed: create a new one")]
     Closed,
@@ -328,6 +349,13 @@ impl Error {
         }
     }
 
+    pub(crate) fn script_failed(lock: &str, source: impl Into<Source>) -> Self {
+        Self::ScriptFailed {
+            lock: lock.to_owned(),
+            source: source.into(),
+        }
+    }
+
     pub(crate) fn lost(lock: &str, reason: LossReason) -> Self {
         Self::Lost {
             lock: lock.to_owned(),
@@ -373,6 +401,8 @@ impl Error {
             | Self::TooDeep { lock, .. }
             | Self::AlreadyHeld { lock }
             | Self::OtherKind { lock, .. }
+            | Self::ScriptFailed { lock, .. }
+            | Self::OtherSlot { lock, .. }
             | Self::TooFewReplicas { lock, .. } => Some(lock),
             Self::InvalidName { name, .. } => Some(name),
             Self::NoAnswer { source, .. }

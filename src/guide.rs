@@ -63,6 +63,7 @@ page_with_plots! {
 #[doc = "[docs/demo.svg]: data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
 #[doc = "[changelog]: crate::guide::changelog"]
 #[doc = "[replicas]: crate::guide::guarantees#beyond-one-server"]
+#[doc = "[guarded]: crate::guide::protocol#guarded-writes"]
 #[doc = "[builder]: crate::LockClientBuilder"]
 #[doc = "[guarantees]: crate::guide::guarantees"]
 #[doc = "[benchmarks]: crate::guide::benchmarks"]

@@ -76,6 +76,7 @@ mod core;
 mod driven;
 mod entry;
 mod error;
+mod guarded;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod hold_handle;
@@ -112,6 +113,7 @@ pub use client::{ClientStats, LockClient};
 pub use client_handle::{AbandonedHold, CloseReport};
 pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind};
+pub use guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard};

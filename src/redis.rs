@@ -48,7 +48,7 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use call::{Args, Call, Script};
+pub(crate) use call::{Args, Call, MadeScript, Script, ScriptRef};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 pub use fence::ConnectionFence;
 pub(crate) use identity::Location;

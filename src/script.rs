@@ -7,6 +7,7 @@
 
 mod args;
 mod call;
+mod guarded;
 mod refused;
 
 use std::sync::Arc;
@@ -21,7 +22,10 @@ use crate::redis::{Arg, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
-pub(crate) use call::{Answer, CallError, RetryPolicy, call, call_noting, call_there, send_error};
+pub(crate) use call::{
+    Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
+};
+pub(crate) use guarded::{Guarded, UserScript, guarded};
 #[cfg(test)]
 pub(crate) use refused::commands;
 
@@ -55,6 +59,10 @@ scripts! {
     STRING_FORCE_UNLOCK = "string/force_unlock";
     STRING_INSPECT = "string/inspect";
     STRING_TOUCH = "string/touch";
+    LOOK = "look";
+    FENCED_LOOK = "fenced/look";
+    STRING_LOOK = "string/look";
+    GUARDED = "guarded";
 }
 
 /// The scripts of a kind. Those for one purpose take the same KEYS and ARGV, and return the same, so each function
@@ -67,6 +75,8 @@ struct Scripts {
     force_unlock: &'static Script,
     inspect: &'static Script,
     touch: &'static Script,
+    /// Part of a guarded write.
+    look: &'static Script,
 }
 
 static OF_HASHES: Scripts = Scripts {
@@ -77,6 +87,7 @@ static OF_HASHES: Scripts = Scripts {
     force_unlock: &FORCE_UNLOCK,
     inspect: &INSPECT,
     touch: &TOUCH,
+    look: &LOOK,
 };
 
 static OF_FENCED_HASHES: Scripts = Scripts {
@@ -87,6 +98,7 @@ static OF_FENCED_HASHES: Scripts = Scripts {
     force_unlock: &FORCE_UNLOCK,
     inspect: &INSPECT,
     touch: &TOUCH,
+    look: &FENCED_LOOK,
 };
 
 static OF_STRINGS: Scripts = Scripts {
@@ -97,6 +109,7 @@ static OF_STRINGS: Scripts = Scripts {
     force_unlock: &STRING_FORCE_UNLOCK,
     inspect: &STRING_INSPECT,
     touch: &STRING_TOUCH,
+    look: &STRING_LOOK,
 };
 
 impl Scripts {
@@ -110,7 +123,7 @@ impl Scripts {
 }
 
 #[cfg(test)]
-pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 7] {
+pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 8] {
     let Scripts {
         acquire,
         release,
@@ -119,8 +132,18 @@ pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 7] {
         force_unlock,
         inspect,
         touch,
+        look,
     } = Scripts::of(kind);
-    [acquire, release, pass, renew, force_unlock, inspect, touch]
+    [
+        acquire,
+        release,
+        pass,
+        renew,
+        force_unlock,
+        inspect,
+        touch,
+        look,
+    ]
 }
 
 /// What tells apart which locks can be renewed in one call.
@@ -159,7 +182,7 @@ pub(crate) fn acquire(
     lease: Duration,
 ) -> Call<Acquired> {
     Call {
-        script: Scripts::of(name.kind()).acquire,
+        script: Scripts::of(name.kind()).acquire.into(),
         keys: keys(name),
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
@@ -226,7 +249,7 @@ pub(crate) fn release(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: Scripts::of(name.kind()).release,
+        script: Scripts::of(name.kind()).release.into(),
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             name,
@@ -250,7 +273,7 @@ pub(crate) fn pass(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: Scripts::of(name.kind()).pass,
+        script: Scripts::of(name.kind()).pass.into(),
         keys: keys(name),
         args: announced_by(
             name,
@@ -314,7 +337,7 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
         [text(&renewal.field), lease]
     };
     Call {
-        script: Scripts::of(kind_of(batch)).renew,
+        script: Scripts::of(kind_of(batch)).renew.into(),
         keys: batch
             .iter()
             .map(|renewal| Arc::clone(&renewal.key))
@@ -355,7 +378,7 @@ pub(crate) fn force_unlock(
     announce: Announce,
 ) -> Call<Forced> {
     Call {
-        script: Scripts::of(name.kind()).force_unlock,
+        script: Scripts::of(name.kind()).force_unlock.into(),
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             name,
@@ -396,7 +419,7 @@ pub(crate) enum Inspected {
 /// Reads the holder, and the server's clock too if it is wanted.
 pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
-        script: Scripts::of(name.kind()).inspect,
+        script: Scripts::of(name.kind()).inspect.into(),
         keys: smallvec![Arc::clone(name.key())],
         args: with_clock
             .then_some(Arg::Fixed("time"))
@@ -415,7 +438,7 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
 /// Of two keys: refused while a slot migrates that has one of them at each side.
 pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
     name.kind().has_token().then(|| Call {
-        script: &FENCED_INSPECT,
+        script: (&FENCED_INSPECT).into(),
         keys: keys(name),
         args: SmallVec::new(),
         announced: None,
@@ -470,7 +493,7 @@ pub(crate) fn touch<'a>(
         .map(|(key, field)| (Arc::clone(key), text(field)))
         .unzip();
     Call {
-        script: Scripts::of(kind).touch,
+        script: Scripts::of(kind).touch.into(),
         keys,
         args,
         announced: None,

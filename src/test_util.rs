@@ -21,7 +21,7 @@ use crate::hold_handle::Hold;
 use crate::kind::LockKind;
 use crate::lock::Holder;
 use crate::owner::Owner;
-use crate::redis::Call;
+use crate::redis::{Call, ScriptRef};
 use crate::script::{self, RenewalKey};
 use crate::wire::{Announce, LockName};
 
@@ -228,7 +228,10 @@ pub struct ScriptCall {
 impl<T> From<Call<T>> for ScriptCall {
     fn from(call: Call<T>) -> Self {
         Self {
-            source: call.script.source,
+            source: match call.script {
+                ScriptRef::Fixed(script) => script.source,
+                ScriptRef::Made(_) => unreachable!("none of these has a text of the user's"),
+            },
             keys: call.keys.into_vec(),
             args: call.args.into_vec(),
         }

@@ -82,6 +82,11 @@ impl LockName {
         self.other_kind.as_deref()?.token.as_ref()
     }
 
+    /// The key of the id of a guarded write.
+    pub(crate) fn once(&self, id: &str) -> String {
+        format!("{}:{id}", braced("redisson_lock_once", &self.key))
+    }
+
     /// The channel on which the last unlock is announced.
     pub(crate) fn channel(&self) -> &Arc<str> {
         &self.channel

@@ -1,6 +1,7 @@
 //! A hold as its owner sees it, without a runtime: releasing, extending and detaching it.
 
 use std::fmt;
+use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use super::own_runtime::Running;
 use crate::core::LossReason;
 use crate::error::Error;
+use crate::guarded::{Once, Script, Value};
 use crate::hold_handle::Hold;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::LockGuard as AsyncGuard;
@@ -95,6 +97,39 @@ impl<K> LockGuard<K> {
     /// Extends a fixed lease; see the async [`extend`](crate::LockGuard::extend).
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.running.wait(self.guard.extend(lease))
+    }
+
+    /// Runs a script only while this hold has the lock; see the async [`eval`](crate::HoldHandle::eval).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::blocking::LockGuard) -> Result<(), redisson_lock::Error> {
+    /// let sell = redisson_lock::Script::new("return redis.call('decrby', KEYS[1], ARGV[1])")?;
+    /// let left = guard.eval(&sell, &["left"], &["3"])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn eval(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[impl AsRef<[u8]>],
+    ) -> Result<Value, Error> {
+        let write = self.guard.eval(script, keys, args);
+        self.running.wait(write.into_future())
+    }
+
+    /// The same, at most once under an id; see the async [`once`](crate::GuardedWrite::once).
+    pub fn eval_once(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[impl AsRef<[u8]>],
+        id: impl Into<String>,
+        keep: Duration,
+    ) -> Result<Once, Error> {
+        let write = self.guard.eval(script, keys, args).once(id, keep);
+        self.running.wait(write.into_future())
     }
 
     /// Consumes the guard without releasing the hold; see the async [`detach`](crate::LockGuard::detach).

@@ -33,6 +33,8 @@ pub enum Operation {
     Inspecting,
     /// Forcing a lock open. Its holder may have lost it or not.
     Forcing,
+    /// Running a [guarded write](crate::HoldHandle::eval). It ran, or it did not. The lock is held as before.
+    Writing,
     /// Asking whether the server is there.
     Pinging,
 }
@@ -52,6 +54,7 @@ impl Operation {
                 "the release continues in the background, and the lock is free no later than the end of its lease"
             }
             Self::Inspecting => "nothing was changed, check that the server is reachable",
+            Self::Writing => "it ran, or it did not, and the lock is held as before",
             Self::Forcing => "its holder may have lost it or not, ask again who holds it",
         }
     }
@@ -69,6 +72,7 @@ impl fmt::Display for Operation {
             Self::Releasing => "releasing",
             Self::Inspecting => "inspecting",
             Self::Forcing => "forcing it open",
+            Self::Writing => "running a guarded write",
             Self::Pinging => "pinging",
         })
     }

@@ -7,8 +7,8 @@ use super::refused::RefusedKind::{
     NotEnoughReplicas, OutOfMemory, ReadOnly, TooManyClients,
 };
 use RefusalKind::{
-    Known, NoClusterNode, NoPassword, NoScript, NoSuchPrimary, NotExecuted, ProtectedMode,
-    TryAgain, WrongPassword,
+    Known, NoClusterNode, NoPassword, NoScript, NoSuchPrimary, NotCompiled, NotExecuted,
+    ProtectedMode, TryAgain, WrongPassword,
 };
 
 /// What a refusal means for the client.
@@ -41,6 +41,8 @@ pub(crate) enum RefusalKind {
     WrongType,
     NotANumber,
     UnknownCommand(String),
+    /// The text of a script is no Lua.
+    NotCompiled,
     /// Refused before the script ran, for a reason that needs no distinction.
     NotExecuted,
     /// A sentinel knows no primary by this name.
@@ -217,7 +219,7 @@ static KINDS: [(&str, RefusalKind); 23] = [
     ("ERR DB index is out of range", Known(NoSuchDatabase)),
     ("ERR SELECT is not allowed in cluster", Known(Cluster)),
     ("ERR wrong number of arguments", NotExecuted),
-    ("ERR Error compiling script", NotExecuted),
+    ("ERR Error compiling script", NotCompiled),
     ("ERR No such master", NoSuchPrimary),
     ("ERR This instance has cluster support", NoClusterNode),
     ("DENIED", ProtectedMode),

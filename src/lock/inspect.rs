@@ -195,7 +195,7 @@ impl<K> Lock<K> {
             let script = script::inspect(&name, false).script;
             let (route, asks_replicas) = (self.route(&name), self.replicas.is_some());
             route
-                .missing_permissions(script, &name, absent.field(), asks_replicas)
+                .missing_permissions(&script, &name, absent.field(), asks_replicas)
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await

@@ -311,6 +311,9 @@ impl From<Value> for Reply {
                 Ok(text) => Self::Text(text.to_owned()),
                 Err(_) => Self::Bytes((&*bytes).into()),
             },
+            // These too.
+            Value::Boolean(is_true) => Self::Number(is_true.into()),
+            Value::Double(number) => Self::Text(number.to_string()),
             other => Self::Other(format!("{other:?}")),
         }
     }

@@ -163,11 +163,11 @@ impl Link {
             return Err(SendError::NotSent(self.cause("no time left to send")));
         }
         let script = match words {
-            Words::Name => call.script.sha(),
-            Words::Text | Words::TextAsking => call.script.source,
+            Words::Name => call.script.sha_word(),
+            Words::Text | Words::TextAsking => call.script.source_word(),
         };
         let mut args = SmallVec::<[Arg; 8]>::new();
-        args.extend([Arg::Fixed(script), Arg::Number(call.keys.len() as i64)]);
+        args.extend([script, Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
         // The next poll hands the command over; from then on it is executed whatever happens to
@@ -365,7 +365,7 @@ impl Link {
 fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
     let (decode, keys) = (call.decode, call.keys.len());
     Expected {
-        command: call.script.name,
+        command: call.script.name(),
         by_hash: matches!(words, Words::Name),
         fits: Box::new(move |reply| decode(reply, keys).is_some()),
     }

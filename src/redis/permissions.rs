@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::Route;
-use super::call::Script;
+use super::call::ScriptRef;
 use super::connection::{Connection, Task};
 use super::fence;
 use super::settings::Settings;
@@ -40,7 +40,7 @@ impl Route<'_> {
     /// of no key, field or channel, and `script` one that changes nothing.
     pub(crate) async fn missing_permissions(
         self,
-        script: &'static Script,
+        script: &ScriptRef,
         lock: &LockName,
         absent: &Arc<str>,
         asks_replicas: bool,
@@ -130,7 +130,7 @@ impl Route<'_> {
 }
 
 /// What the scripts of the lock's kind call, what runs them, and what each connection sends.
-fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+fn for_every_lock(script: &ScriptRef, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
     let number = || Arg::Fixed("x");
@@ -167,12 +167,12 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
         needs(
             "+evalsha",
             "EVALSHA",
-            [Arg::Fixed(script.sha()), Arg::Number(1), key()],
+            [script.sha_word(), Arg::Number(1), key()],
         ),
         needs(
             "+eval",
             "EVAL",
-            [Arg::Fixed(script.source), Arg::Number(1), key()],
+            [script.source_word(), Arg::Number(1), key()],
         ),
         needs("+exists", "EXISTS", [key()]),
         needs("+pttl", "PTTL", [key()]),
@@ -364,7 +364,7 @@ mod tests {
         ] {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
-            let questions = for_every_lock(scripts[0], &lock, &"absent".into());
+            let questions = for_every_lock(&scripts[0].into(), &lock, &"absent".into());
             let asked: BTreeSet<String> = questions
                 .iter()
                 .map(|question| question.permission.to_owned())

@@ -219,7 +219,7 @@ async fn written(question: AckRequest, limit: Limit) -> Option<AckRequest> {
 /// A write under way, or what came of it.
 enum TouchSend {
     Sent(BoxFuture<'static, Option<AckRequest>>),
-    Answered(Option<AckRequest>),
+    Answered(Option<Box<AckRequest>>),
 }
 
 impl TouchSend {
@@ -227,14 +227,14 @@ impl TouchSend {
         if let Self::Sent(writing) = self
             && let Poll::Ready(answered) = writing.as_mut().poll(context)
         {
-            *self = Self::Answered(answered);
+            *self = Self::Answered(answered.map(Box::new));
         }
     }
 
     async fn answered(self) -> Option<AckRequest> {
         match self {
             Self::Sent(writing) => writing.await,
-            Self::Answered(answered) => answered,
+            Self::Answered(answered) => answered.map(|answered| *answered),
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::refused::refused;
 use crate::error::{Error, Operation, RefusalKind, RefusedKind};
-use crate::redis::{Call, Limit, Received, Route, RoutedLink, SendError};
+use crate::redis::{Call, Limit, Received, Route, RoutedLink, ScriptRef, SendError};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct Answer<T> {
@@ -116,6 +116,30 @@ async fn repeat<T: 'static>(
     }
 }
 
+/// Sends a script to the server of its lock, and never again: without an answer it may have been executed.
+///
+/// It is built when it goes out. `None`: there is no reason for it any more.
+pub(crate) async fn call_once<T: 'static>(
+    route: Route<'_>,
+    while_doing: Operation,
+    timeout: Duration,
+    build: impl FnOnce() -> Option<Call<T>>,
+) -> Result<Option<Answer<T>>, CallError> {
+    let limit = Limit {
+        until: Instant::now() + timeout,
+        silence: timeout,
+    };
+    let way = match route.ready(limit.until).await {
+        Ok(way) => way,
+        Err(error) => return Err(final_error(None::<&Call<T>>, while_doing, error, false)),
+    };
+    let Some(call) = build() else { return Ok(None) };
+    match route.run(way, &call, limit, &AtomicBool::new(false)).await {
+        Ok(received) => answered(&call, received).map(Some),
+        Err(error) => Err(final_error(Some(&call), while_doing, error, false)),
+    }
+}
+
 /// Sends a script once, over the connection that has answered before: to no other server, and never again.
 pub(crate) async fn call_there<T: 'static>(
     route: Route<'_>,
@@ -150,7 +174,7 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallErro
         }),
         None => Err(CallError {
             error: Error::UnexpectedReply {
-                script: call.script.name,
+                script: call.script.name(),
                 reply: reply.shown(),
             },
             maybe_executed: true,
@@ -174,9 +198,12 @@ fn final_error<T>(
     let (error, executed) = match error {
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
-            // Those of many locks are too many for an error.
-            let keys = &call.keys[..call.keys.len().min(2)];
-            refused(call.script, keys, source)
+            let keys = match &call.script {
+                // Those of many locks are too many for an error.
+                ScriptRef::Fixed(_) => &call.keys[..call.keys.len().min(2)],
+                ScriptRef::Made(_) => &call.keys[..],
+            };
+            refused(&call.script, keys, source)
         }
         // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
         SendError::NotAccepted(source) if earlier && while_doing != Operation::Acquiring => {

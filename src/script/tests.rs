@@ -28,6 +28,10 @@ fn every_header_agrees_with_its_body() {
                 continue;
             }
             assert_eq!(declared, used, "{}: {input}", script.name);
+            // Those are parts of another script, and have its inputs.
+            if script.name.ends_with("look") {
+                continue;
+            }
             let expected: BTreeSet<_> = (1..=declared.len()).collect();
             assert_eq!(declared, expected, "{}: {input} has holes", script.name);
         }

@@ -70,7 +70,7 @@ fn an_error_is_known_by_its_first_words_and_also_inside_a_script() {
         ),
         (
             "ERR Error compiling script (new function): user_script:1: '=' expected",
-            NotExecuted,
+            NotCompiled,
         ),
         (
             "ERR Error running script (call to f_0): @user_script:4: WRONGTYPE Operation against a key",

@@ -1,18 +1,19 @@
 //! Tests of what the error for a refused script names.
 
 use super::*;
+use crate::redis::Script;
 use crate::script::ALL;
 
-fn error(script: &Script, key: &str, text: &str) -> (Error, bool) {
+fn error(script: &'static Script, key: &str, text: &str) -> (Error, bool) {
     let (server, kind) = ("server".into(), RefusalKind::read(text));
     refused(
-        script,
+        &script.into(),
         &[key.into()],
         Cause::refused(&server, kind, text.to_owned()),
     )
 }
 
-fn missing(script: &Script, key: &str, text: &str) -> Option<String> {
+fn missing(script: &'static Script, key: &str, text: &str) -> Option<String> {
     match error(script, key, text) {
         (Error::PermissionDenied { permission, .. }, false) => Some(permission),
         _ => None,

@@ -80,6 +80,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_tokens",
             "multi",
             "red",
+            "guarded_writes",
         ],
     ),
     Part::new(

@@ -1,0 +1,56 @@
+-- guarded.lua: run the user's part if the lock is held, and if it has not run under its id.
+--
+-- What is sent has two functions before this text: `part`, the user's, and `look`, the look.lua of the lock's kind.
+--
+-- KEYS     lock, then the key of the token if the kind has one, then that of the id if there is one, then the user's
+-- ARGV[1]  owner  "clientId:threadId", or the value of a string lock
+-- ARGV[2]  keep   milliseconds for which the id is remembered; 0: there is none
+-- ARGV[3]  own    how many KEYS come before the user's; the last of them is that of the id
+-- then the token of the hold, empty if the kind has none, and the user's
+--
+-- Returns
+--   {'ran', value}             the user's part has returned this
+--   {'done'}                   it has run under this id; nothing changed
+--   {'failed', text}           it has failed, and the id is forgotten; what it wrote before that stays
+--   {'lost', state, has_run}   the lock is not held, by what look.lua returns; 1 if the part has run under this id;
+--                              nothing changed
+
+local owner, keep, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local id = keep ~= '0' and KEYS[own]
+
+local state = look()
+if type(state) == 'table' then return state end
+if state ~= 1 then return {'lost', state, id and redis.call('exists', id) or 0} end
+if id then
+  if redis.call('exists', id) == 1 then return {'done'} end
+  -- Returns 0 while the key is absent: a missing permission fails here, and not when the id is to be forgotten.
+  redis.call('pexpire', id, keep)
+  redis.call('set', id, owner, 'px', keep)
+end
+
+local function after(list, count)
+  local rest = {}
+  for n = count + 1, #list do rest[n - count] = list[n] end
+  return rest
+end
+
+-- An error that the part returns has to be a failure too: a reply with an error looks like a refusal of this call, and
+-- some refusals are a reason to send it again.
+local function error_in(value)
+  if type(value) ~= 'table' then return nil end
+  if type(value.err) == 'string' then return value end
+  for key, item in pairs(value) do
+    local found = error_in(key) or error_in(item)
+    if found then return found end
+  end
+end
+
+local ran, value = pcall(function()
+  local value = part(after(KEYS, own), after(ARGV, 4))
+  local found = error_in(value)
+  if found then error(found, 0) end
+  return value
+end)
+if ran then return {'ran', value} end
+if id then redis.call('pexpire', id, 0) end
+return {'failed', type(value) == 'table' and value.err or tostring(value)}

@@ -1,0 +1,440 @@
+//! Guarded writes: scripts of the user that run only while the lock is held.
+//!
+//! The look at the lock and the user's script are one script call, so nobody can take the lock between them. It goes
+//! over the connection of the lock's other commands: after a reconnect the fence keeps a late copy out, as it does for
+//! those.
+
+mod blocks;
+mod value;
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::Ending;
+use crate::entry::Entry;
+use crate::error::{Error, Operation};
+use crate::hold_handle::{Hold, HoldHandle};
+use crate::redis::Arg;
+use crate::script::{self, CallError, Guarded, UserScript};
+use crate::shared::check_keep;
+
+pub use value::Value;
+
+/// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone; make it once, as its hash is computed once.
+///
+/// It is the text of a function with the parameters `KEYS` and `ARGV`, and can do what a script of `EVAL` can.
+///
+/// # Examples
+///
+/// ```
+/// let sell = redisson_lock::Script::new("return redis.call('decrby', KEYS[1], ARGV[1])")?;
+/// # Ok::<(), redisson_lock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Script(Arc<UserScript>);
+
+impl Script {
+    /// A script with this text. Whether it is correct Lua the server says when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if the text begins with `#!` (its flags would be about the whole call, which looks at
+    /// the lock too), or is not whole: a block, a text or a comment has no end, or it closes a block that it has not
+    /// opened.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::Script;
+    /// assert!(Script::new("#!lua flags=no-writes\nreturn 1").is_err());
+    /// assert!(Script::new("return 1 end redis.call('set', 'a', 1) do").is_err());
+    /// ```
+    pub fn new(source: impl Into<String>) -> Result<Self, Error> {
+        let source = source.into();
+        let invalid = |problem| Error::InvalidConfig {
+            what: "script",
+            problem,
+        };
+        if source.starts_with("#!") {
+            let problem = "it begins with #!: leave that line out".to_owned();
+            return Err(invalid(problem));
+        }
+        blocks::check(&source)
+            .map_err(|found| invalid(format!("line {}: {}", found.line, found.what)))?;
+        Ok(Self(Arc::new(UserScript::new(source))))
+    }
+
+    /// The text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), redisson_lock::Error> {
+    /// let script = redisson_lock::Script::new("return 1")?;
+    /// assert_eq!(script.source(), "return 1");
+    /// # Ok(()) }
+    /// ```
+    pub fn source(&self) -> &str {
+        self.0.source()
+    }
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Script").field(&self.source()).finish()
+    }
+}
+
+/// What became of a guarded write with an id.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::{Once, Value};
+/// assert_ne!(Once::Ran(Value::Nil), Once::DoneBefore);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub enum Once {
+    /// It ran now, and returned this.
+    Ran(Value),
+    /// It has run before under this id, perhaps by an earlier copy of this very call: what it returned is not known.
+    DoneBefore,
+}
+
+impl<K> HoldHandle<K> {
+    /// Runs a script on the server of the lock, and only if this hold still has the lock there: a holder that was
+    /// paused, or that has not heard of its loss yet, writes nothing. Await what it returns.
+    ///
+    /// The look and the script are one call, so nobody can take the lock in between. The look is for the hold's field in the lock's
+    /// hash; of a [`FencedLock`](crate::FencedLock) its token has to be the latest too; of a string lock it is for its
+    /// value. `keys` and `args` become `KEYS` and `ARGV` of the script. In a cluster all keys have to be in the slot
+    /// of the lock: give the names a common `{tag}`.
+    ///
+    /// The write is sent once, and never again: without an answer it ran or it did not. With [`once`](GuardedWrite::once)
+    /// it is sent again.
+    ///
+    /// # What it does not protect
+    ///
+    /// Data on other servers: for those there are tokens, see [`FencedLock`](crate::FencedLock). A failover that loses
+    /// the latest writes loses this one too, perhaps together with the lock; the new primary then may let in another
+    /// holder. Redis does not undo what a script wrote before it failed. While the script runs, the server does nothing
+    /// else: keep it short. The script must not change the keys of the lock.
+    ///
+    /// The script runs as the Redis user of the client, which needs the permissions for its commands and its keys.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock is not held: nothing ran. If the server is the first to say so, all holds of the owner are
+    /// lost, and [`lost`](Self::lost) is ready. [`Error::Misuse`] if the hold was released.
+    ///
+    /// [`Error::ScriptFailed`] if the script failed, with the server's message: a mistake in its text, a command that was
+    /// refused (also for a missing permission), or an error that it raised or returned, in a list too. What it had
+    /// written before stays, and the lock is held.
+    ///
+    /// [`Error::OtherSlot`] if a key is in another slot than the lock: nothing was sent. [`Error::PermissionDenied`] if
+    /// the user may not use a key, or may not look at the lock; and the other refusals of [`lock`](crate::Lock::lock): nothing ran.
+    /// `TRYAGAIN`, a [`RefusedKind::ClusterDown`](crate::RefusedKind), is one while the slot moves and a key of the call does not exist.
+    ///
+    /// [`Error::NoAnswer`] if no answer came within the command timeout: it ran, or it did not, and as long as the
+    /// connection lives it may still run. Also [`Error::UnexpectedReply`], for instance after `SCRIPT KILL`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before its first poll, or while it waits for a connection, sends nothing. Later, the script runs at
+    /// most once, and only while the lock is held. It changes nothing of the hold.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::{Error, Script};
+    ///
+    /// let sell = Script::new("return redis.call('decrby', KEYS[1], ARGV[1])")?;
+    /// client.lock("stock:{42}").run(async |held| {
+    ///     let left = held.eval(&sell, &["left:{42}"], &["3"]).await?;
+    ///     println!("{:?} left", left.as_int());
+    ///     Ok::<_, Error>(())
+    /// })
+    /// .await
+    /// # }
+    /// ```
+    pub fn eval(&self, script: &Script, keys: &[&str], args: &[impl AsRef<[u8]>]) -> GuardedWrite {
+        GuardedWrite {
+            hold: self.hold.again(),
+            script: script.clone(),
+            keys: keys.iter().map(|key| Arc::from(*key)).collect(),
+            args: args
+                .iter()
+                .map(|arg| Arg::Bytes(arg.as_ref().into()))
+                .collect(),
+        }
+    }
+}
+
+/// A script that is about to run while a lock is held: see [`HoldHandle::eval`]. Await it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::LockGuard) -> Result<(), redisson_lock::Error> {
+/// let script = redisson_lock::Script::new("return redis.call('incr', KEYS[1])")?;
+/// let write: redisson_lock::GuardedWrite = guard.eval(&script, &["sold"], &[""; 0]);
+/// println!("{:?}", write.await?);
+/// # Ok(()) }
+/// ```
+#[must_use = "a guarded write is sent when it is awaited"]
+pub struct GuardedWrite {
+    hold: Hold,
+    script: Script,
+    keys: Vec<Arc<str>>,
+    args: Vec<Arg>,
+}
+
+impl GuardedWrite {
+    /// Has the script run at most once under this id, by this holder or a later one of the same lock, as long as the
+    /// server remembers the id: for `keep`, from the run on. So it can be sent again, within the command timeout, and by the caller
+    /// after an [`Error::NoAnswer`].
+    ///
+    /// The lock is looked at first, then the id. The id is a key with an expiry beside the lock: the names of
+    /// `docs/protocol.md` are `redisson_lock_once:{<lock>}:<id>`; of a lock with a `{` in its name without further
+    /// braces.
+    ///
+    /// A script that fails takes its id back and may run again, and what it wrote before it failed stays. If it does, and
+    /// the answer of a copy is lost, the next copy runs it again.
+    ///
+    /// # Errors
+    ///
+    /// As [`eval`](HoldHandle::eval). [`Error::InvalidDuration`] if `keep` is shorter than the command timeout, in which
+    /// copies are sent, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis user also needs
+    /// `+set +exists +pexpire ~redisson_lock_once:*`.
+    ///
+    /// [`Error::Lost`] says that nothing ran. If an earlier copy of the call without an answer has run, and then the lock was lost,
+    /// the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`eval`](HoldHandle::eval).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(guard: redisson_lock::LockGuard, order: u64) -> Result<(), redisson_lock::Error> {
+    /// use redisson_lock::{Once, Script};
+    ///
+    /// let sell = Script::new("return redis.call('decr', KEYS[1])")?;
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// match guard.eval(&sell, &["left"], &[""; 0]).once(format!("order-{order}"), day).await? {
+    ///     Once::Ran(left) => println!("sold, {:?} left", left.as_int()),
+    ///     Once::DoneBefore => println!("sold before"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn once(self, id: impl Into<String>, keep: Duration) -> OnceWrite {
+        OnceWrite {
+            write: self,
+            id: id.into(),
+            keep,
+        }
+    }
+
+    async fn run(self) -> Result<Value, Error> {
+        match self.send(None).await? {
+            Some(value) => Ok(value),
+            None => unreachable!("without an id nothing is known of earlier runs"),
+        }
+    }
+
+    /// `None`: it has run before under the id.
+    async fn send(&self, id: Option<(Arc<str>, Duration)>) -> Result<Option<Value>, Error> {
+        let shared = self.hold.entry.shared();
+        shared
+            .on_client_runtime(pin!(async {
+                if shared.is_closed() {
+                    return Err(Error::Closed);
+                }
+                self.check_slots(id.as_ref())?;
+                let (answer, copies) = self.ask(id.as_ref()).await?;
+                self.outcome(answer, copies)
+            }))
+            .await
+    }
+
+    fn check_slots(&self, id: Option<&(Arc<str>, Duration)>) -> Result<(), Error> {
+        let Entry { name, .. } = &*self.hold.entry;
+        let mut others = self.keys.iter().chain(id.map(|(key, _)| key));
+        match others.find(|key| !self.hold.entry.is_beside(key)) {
+            None => Ok(()),
+            Some(key) => Err(Error::OtherSlot {
+                lock: name.given().to_string(),
+                key: key.to_string(),
+            }),
+        }
+    }
+
+    /// The answer, and the number of copies up to the answered one.
+    async fn ask(&self, id: Option<&(Arc<str>, Duration)>) -> Result<(Guarded, u32), Error> {
+        let (entry, doing) = (&self.hold.entry, Operation::Writing);
+        let (route, shared) = (entry.route(), entry.shared());
+        // Looked at when a copy goes out: one that has waited for a connection may have lost the lock meanwhile.
+        let mut copies = 0;
+        let mut build = || {
+            let field = self.held_as()?;
+            copies += 1;
+            let (token, script) = (self.hold.status.token(), &self.script.0);
+            let of_user = (&self.keys[..], &self.args[..]);
+            let call = script::guarded(&entry.name, (&field, token), script, id, of_user);
+            Some(call)
+        };
+        let answer = match id {
+            None => script::call_once(route, doing, shared.command_timeout(), build)
+                .await
+                .map(|answer| answer.map(|answer| answer.value)),
+            Some(_) => script::call(route, doing, shared.retry(), &mut build)
+                .await
+                .map(|answer| Some(answer.value)),
+        };
+        match answer {
+            Ok(Some(answer)) => Ok((answer, copies)),
+            Ok(None) => Err(self.ended()),
+            Err(CallError {
+                error,
+                maybe_executed,
+            }) => match self.held_as() {
+                None if !maybe_executed && copies == 0 => Err(self.ended()),
+                _ => Err(match error {
+                    // Its text is no Lua. A call knows the key of the lock and not its name.
+                    Error::ScriptFailed { source, .. } => {
+                        Error::script_failed(entry.name.given(), source)
+                    }
+                    error => error,
+                }),
+            },
+        }
+    }
+
+    fn outcome(&self, answer: Guarded, copies: u32) -> Result<Option<Value>, Error> {
+        let Hold {
+            entry, owner, id, ..
+        } = &self.hold;
+        match answer {
+            Guarded::Ran(value) => Ok(Some(Value::read(value))),
+            Guarded::RanBefore => Ok(None),
+            Guarded::Failed(text) => Err(Error::script_failed(entry.name.given(), text)),
+            Guarded::Lost { reason, ran_before } => {
+                let owner = owner.id();
+                entry.step(|core, now, out| {
+                    // It may have ended meanwhile, and its owner may have begun another one.
+                    if core.snapshot(now, owner, *id).is_some() {
+                        core.lose_owner(now, owner, None, reason, out);
+                    }
+                });
+                match ran_before && copies > 1 {
+                    true => Ok(None),
+                    false => Err(Error::lost(entry.name.given(), reason)),
+                }
+            }
+        }
+    }
+
+    /// The field of the hold, if it has not ended as far as this client knows.
+    fn held_as(&self) -> Option<Arc<str>> {
+        let Hold {
+            entry, owner, id, ..
+        } = &self.hold;
+        let owner = owner.id();
+        entry.step(|core, now, out| {
+            core.tick(now, out);
+            core.snapshot(now, owner, *id)?;
+            core.field(owner)
+        })
+    }
+
+    fn ended(&self) -> Error {
+        match self.hold.status.ending() {
+            Some(Ending::Lost(reason)) => Error::lost(self.hold.name(), reason),
+            Some(Ending::Released) | None => Error::Misuse {
+                problem: "the hold was released: a guarded write needs one",
+            },
+        }
+    }
+}
+
+/// A [`GuardedWrite`] that runs at most once under its id: see [`GuardedWrite::once`]. Await it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn run(write: redisson_lock::GuardedWrite) -> Result<(), redisson_lock::Error> {
+/// let write: redisson_lock::OnceWrite = write.once("order-7", Duration::from_secs(60));
+/// println!("{:?}", write.await?);
+/// # Ok(()) }
+/// ```
+#[must_use = "a guarded write is sent when it is awaited"]
+pub struct OnceWrite {
+    write: GuardedWrite,
+    id: String,
+    keep: Duration,
+}
+
+impl OnceWrite {
+    async fn run(self) -> Result<Once, Error> {
+        let Self { write, id, keep } = self;
+        let entry = &write.hold.entry;
+        check_keep(keep, entry.shared().command_timeout())?;
+        if id.is_empty() {
+            let problem = "the id of a guarded write must not be empty";
+            return Err(Error::Misuse { problem });
+        }
+        let key = entry.name.once(&id).into();
+        Ok(match write.send(Some((key, keep))).await? {
+            Some(value) => Once::Ran(value),
+            None => Once::DoneBefore,
+        })
+    }
+}
+
+/// On the heap, as a caller that selects between futures would have room for all of it.
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+impl IntoFuture for GuardedWrite {
+    type Output = Result<Value, Error>;
+    type IntoFuture = Boxed<Value>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl IntoFuture for OnceWrite {
+    type Output = Result<Once, Error>;
+    type IntoFuture = Boxed<Once>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+// Without the arguments: they are the user's data.
+impl fmt::Debug for GuardedWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedWrite")
+            .field("hold", &self.hold)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OnceWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnceWrite")
+            .field("write", &self.write)
+            .field("id", &self.id)
+            .field("keep", &self.keep)
+            .finish()
+    }
+}

@@ -1,0 +1,112 @@
+//! What a script returned.
+
+use crate::redis::Reply;
+
+/// What the script of a [guarded write](crate::HoldHandle::eval) returned, as Redis turns values of Lua into replies: a number loses
+/// its fraction, `true` is 1, `false` is nil, and a list ends before its first nil.
+///
+/// # Examples
+///
+/// ```
+/// use redisson_lock::Value;
+/// let value = Value::List(vec![Value::Int(1), Value::Text("a".to_owned())]);
+/// assert_eq!(value.as_list().map(<[_]>::len), Some(2));
+/// assert_eq!(Value::Int(7).as_int(), Some(7));
+/// assert_eq!(Value::Nil.as_str(), None);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// Nothing.
+    Nil,
+    /// A whole number.
+    Int(i64),
+    /// A text; a status such as `OK` too.
+    Text(String),
+    /// A text that is not UTF-8.
+    Bytes(Vec<u8>),
+    /// Several values. A map is a list of names and values.
+    List(Vec<Self>),
+}
+
+impl Value {
+    /// Whether it is nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert!(redisson_lock::Value::Nil.is_nil());
+    /// ```
+    pub fn is_nil(&self) -> bool {
+        *self == Self::Nil
+    }
+
+    /// The number, if it is one. Values of Redis are texts: `GET` returns no number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(redisson_lock::Value::Int(7).as_int(), Some(7));
+    /// ```
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The text, if it is one and UTF-8.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(redisson_lock::Value::Nil.as_str(), None);
+    /// ```
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text as it is, UTF-8 or not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let value = redisson_lock::Value::Bytes(vec![0xff]);
+    /// assert_eq!(value.as_bytes(), Some(&[0xff][..]));
+    /// ```
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes()),
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The values of a list.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let value = redisson_lock::Value::List(vec![]);
+    /// assert_eq!(value.as_list(), Some(&[][..]));
+    /// ```
+    pub fn as_list(&self) -> Option<&[Self]> {
+        match self {
+            Self::List(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    pub(super) fn read(reply: Reply) -> Self {
+        match reply {
+            Reply::Nil => Self::Nil,
+            Reply::Number(number) => Self::Int(number),
+            Reply::Text(text) | Reply::Other(text) => Self::Text(text),
+            Reply::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
+            Reply::List(items) => Self::List(items.into_iter().map(Self::read).collect()),
+        }
+    }
+}

@@ -1,0 +1,859 @@
+//! Guarded writes: a script runs while the lock is held in Redis, and not otherwise.
+
+use std::future::IntoFuture;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redisson_lock::{
+    Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation, Script,
+    Value,
+};
+use test_support::{
+    Cluster, Control, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio,
+    within,
+};
+
+const KINDS: [LockKind; 4] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::String,
+];
+
+const NO_ARGS: [&str; 0] = [];
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn script(source: &str) -> Script {
+    Script::new(source).expect("it is whole")
+}
+
+/// Counts how often it ran.
+fn counting() -> Script {
+    script("return redis.call('incr', KEYS[1])")
+}
+
+/// A command that runs a guarded write with this argument.
+fn with_mark(words: &[String]) -> bool {
+    words[0].starts_with("EVAL") && words.last().is_some_and(|word| word == "mark")
+}
+
+/// Another client takes the lock away.
+fn rob(control: &mut Control, kind: LockKind, key: &str) {
+    control.run(&["DEL", key]);
+    match kind {
+        LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
+        _ => {
+            control.run(&["HSET", key, "another:1", "1"]);
+            control.run(&["PEXPIRE", key, "30000"])
+        }
+    };
+}
+
+async fn lost(guard: &LockGuard) -> LossReason {
+    let lost = within(ms(1_000), guard.lost()).await;
+    lost.expect("the loss is told at once")
+}
+
+/// The write is refused because of a loss, which is reported by every means.
+async fn is_lost(guard: LockGuard, write: Result<Value, Error>, wanted: LossReason, what: &str) {
+    match write {
+        Err(Error::Lost { reason, .. }) => assert_eq!(reason, wanted, "{what}"),
+        other => panic!("{what}: {other:?}"),
+    }
+    assert_eq!(guard.state(), HoldState::Lost(wanted), "{what}");
+    assert_eq!(lost(&guard).await, wanted, "{what}");
+    let unlocked = guard.unlock().await;
+    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{what}");
+}
+
+async fn finish(server: TestServer, clients: impl IntoIterator<Item = LockClient>) {
+    server.control().run(&["DEL", "n", "text"]);
+    server.finish(clients).await;
+}
+
+#[tokio::test]
+async fn a_script_runs_while_the_lock_is_held() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let script = script(
+        "local n = redis.call('incr', KEYS[1]) return {n, KEYS[1], ARGV[1], ARGV[2], #KEYS, #ARGV}",
+    );
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        control.run(&["DEL", "n"]);
+        let guard = lock.lock().await.expect("free");
+        for nth in 1..=3 {
+            let value = guard.eval(&script, &["n", "m"], &["x", ""]).await;
+            let text = |text: &str| Value::Text(text.to_owned());
+            let wanted = vec![
+                Value::Int(nth),
+                text("n"),
+                text("x"),
+                text(""),
+                Value::Int(2),
+                Value::Int(2),
+            ];
+            assert_eq!(value.expect("held"), Value::List(wanted), "{kind}");
+        }
+        guard.unlock().await.expect("held");
+    }
+    // Bodies have it too.
+    let lock = client.lock("a");
+    let value = lock.run(async |held| held.eval(&counting(), &["n"], &NO_ARGS).await);
+    assert_eq!(value.await.expect("held").as_int(), Some(4));
+    let value = lock.lead(async |leader| leader.eval(&counting(), &["n"], &NO_ARGS).await);
+    assert_eq!(value.await.expect("held").as_int(), Some(5));
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn nothing_runs_when_the_lock_is_not_held_and_the_loss_is_told() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        let key = lock.name().to_owned();
+        for reason in [LossReason::Gone, LossReason::Taken, LossReason::Changed] {
+            for once in [false, true] {
+                let guard = lock.lock().await.expect("free");
+                control.run(&["DEL", &key]);
+                match reason {
+                    LossReason::Taken => rob(&mut control, kind, &key),
+                    LossReason::Changed => _ = control.run(&["LPUSH", &key, "x"]),
+                    _ => {}
+                }
+                let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+                let write = match once {
+                    false => write.await,
+                    true => write.once("1", MINUTE).await.map(|once| panic!("{once:?}")),
+                };
+                let what = format!("{kind}, once: {once}");
+                is_lost(guard, write, reason, &what).await;
+                assert_eq!(control.run(&["EXISTS", "n"]), "0", "{what}: nothing ran");
+                assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{what}");
+                control.run(&["DEL", &key]);
+            }
+        }
+    }
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn a_fenced_holder_needs_the_latest_token() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let token = "redisson_lock_token:{a}";
+    for (words, reason) in [
+        (&["INCR", token][..], LossReason::Taken),
+        (&["SET", token, "9007199254740993"], LossReason::Taken),
+        (&["DEL", token], LossReason::Changed),
+        (&["SET", token, "x"], LossReason::Changed),
+        (&["LPUSH", "list", "x"], LossReason::Changed),
+    ] {
+        let lock = client.fenced_lock("a");
+        let guard = lock.lock().await.expect("free");
+        let value = guard.eval(&counting(), &["n"], &NO_ARGS).await;
+        assert_eq!(value.expect("held").as_int(), Some(1));
+        control.run(words);
+        if words[1] == "list" {
+            control.run(&["RENAME", "list", token]);
+        }
+        // The field of the holder is there.
+        assert_eq!(control.count("a"), 1);
+        let write = guard.eval(&counting(), &["n"], &NO_ARGS).await;
+        match write {
+            Err(Error::Lost { reason: found, .. }) => assert_eq!(found, reason, "{words:?}"),
+            other => panic!("{words:?}: {other:?}"),
+        }
+        assert_eq!(guard.state(), HoldState::Lost(reason));
+        assert_eq!(control.run(&["GET", "n"]), "1", "nothing ran");
+        drop(guard);
+        eventually("it is released", ms(5_000), || client.stats().entries == 0).await;
+        // The field is there until its lease ends.
+        control.run(&["DEL", "a", token, "n"]);
+    }
+    // A nested hold has the token of the outer one.
+    let lock = client.fenced_lock("a");
+    let (outer, inner) = (
+        lock.lock().await.expect("free"),
+        lock.lock().await.expect("ours"),
+    );
+    for guard in [outer, inner] {
+        let write = guard.eval(&counting(), &["n"], &NO_ARGS).await;
+        assert!(write.is_ok(), "{write:?}");
+        guard.unlock().await.expect("held");
+    }
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_has_ended_here_sends_nothing() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let lock = client.lock_of(kind, kind.to_string());
+        let guard = lock.lease(ms(100)).lock().await.expect("free");
+        let held = guard.handle();
+        assert_eq!(lost(&guard).await, LossReason::LeaseOver);
+        eventually("the loss is through", ms(5_000), || {
+            client.stats().releasing == 0
+        })
+        .await;
+        let monitor = Monitor::start(server.port);
+        for write in [
+            held.eval(&counting(), &["n"], &NO_ARGS).await.map(|_| ()),
+            guard
+                .eval(&counting(), &["n"], &NO_ARGS)
+                .once("1", MINUTE)
+                .await
+                .map(|_| ()),
+        ] {
+            let reason = LossReason::LeaseOver;
+            assert!(
+                matches!(write, Err(Error::Lost { reason: found, .. }) if found == reason),
+                "{kind}: {write:?}"
+            );
+        }
+        assert_eq!(monitor.take(&mut control), Vec::<String>::new(), "{kind}");
+        drop(guard);
+        let guard = lock.lock().await.expect("free");
+        let held = guard.handle();
+        guard.unlock().await.expect("held");
+        let monitor = Monitor::start(server.port);
+        let write = held.eval(&counting(), &["n"], &NO_ARGS).await;
+        assert!(
+            matches!(write, Err(Error::Misuse { .. })),
+            "{kind}: {write:?}"
+        );
+        assert_eq!(monitor.take(&mut control), Vec::<String>::new(), "{kind}");
+    }
+    let guard = client.lock("a").lock().await.expect("free");
+    for keep in [Duration::ZERO, ms(2_999), Duration::MAX] {
+        let write = guard
+            .eval(&counting(), &["n"], &NO_ARGS)
+            .once("1", keep)
+            .await;
+        assert!(
+            matches!(write, Err(Error::InvalidDuration { .. })),
+            "{write:?}"
+        );
+    }
+    let write = guard
+        .eval(&counting(), &["n"], &NO_ARGS)
+        .once("", MINUTE)
+        .await;
+    assert!(matches!(write, Err(Error::Misuse { .. })), "{write:?}");
+    let held = guard.handle();
+    guard.unlock().await.expect("held");
+    assert_eq!(control.run(&["EXISTS", "n"]), "0", "nothing ran");
+    client.close(Duration::ZERO).await;
+    let write = held.eval(&counting(), &["n"], &NO_ARGS).await;
+    assert!(matches!(write, Err(Error::Closed)), "{write:?}");
+    drop(held);
+    server.finish([]).await;
+}
+
+#[tokio::test]
+async fn a_write_is_one_script_call_of_these_words() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let name = kind.to_string();
+        let guard = client
+            .lock_of(kind, name.clone())
+            .lock()
+            .await
+            .expect("free");
+        let script = counting();
+        guard.eval(&script, &["n"], &["x"]).await.expect("held");
+        let owner = match kind {
+            LockKind::String => control.run(&["GET", &name]),
+            _ => control.run(&["HKEYS", &name]),
+        };
+        let (token_key, token) = match kind {
+            LockKind::Fenced => (format!(" \"redisson_lock_token:{{{name}}}\""), "1"),
+            _ => (String::new(), ""),
+        };
+        let own = 1 + usize::from(kind == LockKind::Fenced);
+        let monitor = Monitor::start(server.port);
+        guard.eval(&script, &["n"], &["x"]).await.expect("held");
+        let once = guard.eval(&script, &["n"], &["x"]).once("7", MINUTE);
+        assert!(matches!(once.await, Ok(Once::Ran(_))));
+        let lines = monitor.take(&mut control);
+        let sent: Vec<_> = lines
+            .iter()
+            .filter(|line| !line.contains(" lua]"))
+            .collect();
+        let [plain, once] = &sent[..] else {
+            panic!("{lines:#?}")
+        };
+        let words = |keys: usize, id: &str, keep: u32, own: usize| {
+            format!("{keys} \"{name}\"{token_key}{id} \"n\" \"{owner}\" \"{keep}\" \"{own}\" \"{token}\" \"x\"")
+                .replacen(&keys.to_string(), &format!("\"{keys}\""), 1)
+        };
+        assert!(plain.ends_with(&words(own + 1, "", 0, own)), "{plain}");
+        let id = format!(" \"redisson_lock_once:{{{name}}}:7\"");
+        assert!(
+            once.ends_with(&words(own + 2, &id, 60_000, own + 1)),
+            "{once}"
+        );
+        for line in [plain, once] {
+            assert!(line.contains("\"EVALSHA\""), "{line}");
+        }
+        let id = format!("redisson_lock_once:{{{name}}}:7");
+        assert_eq!(control.run(&["GET", &id]), owner);
+        assert!((55_000..=60_000).contains(&control.pttl(&id)));
+        control.run(&["DEL", &id, "n"]);
+        // A server that has forgotten the script is sent its text.
+        control.run(&["SCRIPT", "FLUSH"]);
+        guard.eval(&script, &["n"], &["x"]).await.expect("held");
+        assert_eq!(control.run(&["GET", "n"]), "1", "once");
+        guard.unlock().await.expect("held");
+        control.run(&["DEL", "n"]);
+    }
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn values_are_those_that_redis_makes_of_luas() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let guard = client.lock("a").lock().await.expect("free");
+    let text = |text: &str| Value::Text(text.to_owned());
+    for (source, wanted) in [
+        ("", Value::Nil),
+        ("return nil", Value::Nil),
+        ("return false", Value::Nil),
+        ("return true", Value::Int(1)),
+        ("return -3.9", Value::Int(-3)),
+        ("return 1, 2", Value::Int(1)),
+        ("return 'ran'", text("ran")),
+        ("return ARGV[1]", Value::Bytes(vec![0xff, 0, b'\n'])),
+        (
+            "return redis.call('set', KEYS[1], 'x', 'px', 1000)",
+            text("OK"),
+        ),
+        ("return redis.status_reply('FINE')", text("FINE")),
+        ("return {}", Value::List(vec![])),
+        (
+            "return {1, {'a', {}}, nil, 2}",
+            Value::List(vec![
+                Value::Int(1),
+                Value::List(vec![text("a"), Value::List(vec![])]),
+            ]),
+        ),
+        (
+            "if ARGV[1] then return 'early' end return 'late'",
+            text("early"),
+        ),
+        ("return type(KEYS) .. #KEYS -- a comment", text("table1")),
+        (
+            "local function f(n) if n == 0 then return 'deep' end return f(n - 1) end return f(100)",
+            text("deep"),
+        ),
+        // What it sees of the script around it is nothing.
+        (
+            "return tostring(pcall(function() return look end))",
+            text("false"),
+        ),
+        (
+            "return tostring(pcall(function() return part end))",
+            text("false"),
+        ),
+    ] {
+        let value = guard.eval(&script(source), &["text"], &[b"\xff\0\n"]).await;
+        assert_eq!(value.expect("it runs"), wanted, "{source}");
+    }
+    let many: Vec<String> = (0..10_000).map(|nth| nth.to_string()).collect();
+    let value = guard.eval(&script("return ARGV[#ARGV]"), &[], &many).await;
+    assert_eq!(value.expect("it runs"), text("9999"));
+    guard.unlock().await.expect("held");
+    finish(server, [client]).await;
+}
+
+/// Whatever the error looks like, it is the user's: nothing is sent again, and the lock is held.
+#[tokio::test]
+async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let guard = client.lock("a").lock().await.expect("free");
+    for (then, text) in [
+        ("error('boo')", "boo"),
+        ("error({})", "table"),
+        ("error()", "nil"),
+        ("return redis.call('hget', KEYS[1], 'x')", "WRONGTYPE"),
+        ("return redis.call('nonsense')", "nknown"),
+        ("return redis.pcall('hget', KEYS[1], 'x')", "WRONGTYPE"),
+        ("return redis.error_reply('READONLY no')", "READONLY no"),
+        ("return redis.error_reply('NOSCRIPT no')", "NOSCRIPT no"),
+        ("error({err = 'MOVED 1 127.0.0.1:1'})", "MOVED 1"),
+        (
+            "return {1, {redis.error_reply('LOADING no')}}",
+            "LOADING no",
+        ),
+        (
+            "return {map = {a = redis.error_reply('CLUSTERDOWN no')}}",
+            "CLUSTERDOWN no",
+        ),
+        ("local t = {} t[1] = t return t", "stack overflow"),
+        ("return look", "look"),
+    ] {
+        for once in [false, true] {
+            let script = script(&format!("redis.call('incr', KEYS[1]) {then}"));
+            let write = guard.eval(&script, &["n"], &NO_ARGS);
+            let write = match once {
+                false => write.await.map(|_| ()),
+                true => write.once("1", MINUTE).await.map(|_| ()),
+            };
+            let Err(error @ Error::ScriptFailed { .. }) = write else {
+                panic!("{then}: {write:?}")
+            };
+            let source = std::error::Error::source(&error).expect("a message");
+            assert!(source.to_string().contains(text), "{then}: {source}");
+            assert_eq!((error.lock(), error.is_retryable()), (Some("a"), false));
+            assert_eq!(control.run(&["GET", "n"]), "1", "{then}: once");
+            assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{then}");
+            assert_eq!(guard.state(), HoldState::Held, "{then}");
+            control.run(&["DEL", "n"]);
+        }
+    }
+    // No Lua, which only the server finds. The line is that of the user's text.
+    let write = guard
+        .eval(&script("local a = 1\nreturn a +"), &["n"], &NO_ARGS)
+        .await;
+    let Err(error @ Error::ScriptFailed { .. }) = write else {
+        panic!("{write:?}")
+    };
+    let source = std::error::Error::source(&error).expect("a message");
+    assert!(source.to_string().contains("user_script:3"), "{source}");
+    guard.unlock().await.expect("held");
+    finish(server, [client]).await;
+}
+
+#[test]
+fn a_text_that_would_leave_its_function_makes_no_script() {
+    for source in [
+        "#!lua\nreturn 1",
+        "return 1 end redis.call('incr', 'n') do",
+        "if a then return 1",
+        "return 'a",
+        "--[[",
+    ] {
+        let made = Script::new(source);
+        assert!(
+            matches!(made, Err(Error::InvalidConfig { what: "script", .. })),
+            "{made:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_an_answer_it_is_not_sent_again() {
+    for kind in KINDS {
+        for (fate, ran) in [
+            (Fate::LoseReply, "1"),
+            (Fate::LoseCommand, "0"),
+            (Fate::Late, "0"),
+        ] {
+            let mut pair = ProxiedPair::new().await;
+            let guard = pair.ours.lock_of(kind, "a").lock().await.expect("free");
+            let script = script("return redis.call('incr', KEYS[1])");
+            guard
+                .eval(&script, &["other"], &["first"])
+                .await
+                .expect("held");
+            pair.proxy.rule(fate, 1, with_mark);
+            let write = guard.eval(&script, &["n"], &["mark"]).await;
+            let what = format!("{kind}, {fate:?}");
+            let doing = Operation::Writing;
+            assert!(
+                matches!(write, Err(Error::NoAnswer { while_doing, .. }) if while_doing == doing),
+                "{what}: {write:?}"
+            );
+            assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 1, "{what}");
+            // The lock is held, and the next write goes over the next connection, after the fence.
+            let write = guard.eval(&script, &["other"], &["next"]).await;
+            assert_eq!(write.expect("held").as_int(), Some(2), "{what}");
+            pair.proxy.deliver().await;
+            let n = pair.control.run(&["GET", "n"]).replace("(nil)", "0");
+            assert_eq!(n, ran, "{what}");
+            let sent = pair.proxy.script_calls();
+            let sent = sent.iter().filter(|words| with_mark(words)).count();
+            assert_eq!(sent, 1, "{what}");
+            guard.unlock().await.expect("held");
+            pair.control
+                .run(&["DEL", "n", "other", "redisson_lock_token:{a}"]);
+            pair.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_an_id_it_is_sent_again_and_runs_once() {
+    for kind in KINDS {
+        for fate in [Fate::LoseReply, Fate::LoseCommand, Fate::Late, Fate::Twice] {
+            let mut pair = ProxiedPair::new().await;
+            let guard = pair.ours.lock_of(kind, "a").lock().await.expect("free");
+            let script = counting();
+            guard
+                .eval(&script, &["other"], &["first"])
+                .await
+                .expect("held");
+            pair.proxy.rule(fate, 1, with_mark);
+            let write = guard
+                .eval(&script, &["n"], &["mark"])
+                .once("7", MINUTE)
+                .await;
+            let what = format!("{kind}, {fate:?}");
+            match (fate, write) {
+                (Fate::LoseCommand | Fate::Late, Ok(Once::Ran(Value::Int(1)))) => {}
+                (
+                    Fate::LoseReply | Fate::Twice,
+                    Ok(Once::DoneBefore | Once::Ran(Value::Int(1))),
+                ) => {}
+                (_, other) => panic!("{what}: {other:?}"),
+            }
+            assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 1, "{what}");
+            pair.proxy.deliver().await;
+            assert_eq!(
+                pair.control.run(&["GET", "n"]),
+                "1",
+                "{what}: once in total"
+            );
+            let again = guard
+                .eval(&script, &["n"], &["again"])
+                .once("7", MINUTE)
+                .await;
+            assert_eq!(again.expect("held"), Once::DoneBefore, "{what}");
+            guard.unlock().await.expect("held");
+            // So it is for a later holder, and the id is of this lock alone.
+            let guard = pair.theirs.lock_of(kind, "a").lock().await.expect("free");
+            let again = guard
+                .eval(&script, &["n"], &["again"])
+                .once("7", MINUTE)
+                .await;
+            assert_eq!(again.expect("held"), Once::DoneBefore, "{what}");
+            guard.unlock().await.expect("held");
+            let guard = pair.theirs.lock_of(kind, "b").lock().await.expect("free");
+            let other = guard
+                .eval(&script, &["n"], &["again"])
+                .once("7", MINUTE)
+                .await;
+            assert_eq!(other.expect("held"), Once::Ran(Value::Int(2)), "{what}");
+            guard.unlock().await.expect("held");
+            pair.control.run(&["FLUSHDB"]);
+            pair.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_lock_comes_before_the_id() {
+    let mut pair = ProxiedPair::new().await;
+    for kind in KINDS {
+        let lock = pair.ours.lock_of(kind, format!("{kind}"));
+        let guard = lock.lock().await.expect("free");
+        let script = counting();
+        let write = guard
+            .eval(&script, &["n"], &NO_ARGS)
+            .once("7", MINUTE)
+            .await;
+        assert!(matches!(write, Ok(Once::Ran(_))), "{kind}: {write:?}");
+        pair.control.run(&["DEL", lock.name()]);
+        let write = guard
+            .eval(&script, &["n"], &NO_ARGS)
+            .once("7", MINUTE)
+            .await;
+        assert!(
+            matches!(write, Err(Error::Lost { .. })),
+            "{kind}: {write:?}"
+        );
+        drop(guard);
+        // A copy has run, its answer is lost, and then the lock: what is known is that it ran.
+        let script = self::script("redis.call('incr', KEYS[1]) redis.call('del', KEYS[2])");
+        let guard = lock.lock().await.expect("free");
+        // The server is to know it.
+        let keys = ["other", "other"];
+        guard.eval(&script, &keys, &NO_ARGS).await.expect("held");
+        pair.proxy.rule(Fate::LoseReply, 1, with_mark);
+        let keys = ["n", lock.name()];
+        let write = guard
+            .eval(&script, &keys, &["mark"])
+            .once("8", MINUTE)
+            .await;
+        assert_eq!(write.expect("it ran"), Once::DoneBefore, "{kind}");
+        assert_eq!(lost(&guard).await, LossReason::Gone);
+        assert_eq!(pair.control.run(&["GET", "n"]), "2", "{kind}");
+        drop(guard);
+        pair.control.run(&["FLUSHDB"]);
+    }
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_script_that_fails_takes_its_id_back_and_what_it_wrote_stays() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let guard = client
+            .lock_of(kind, kind.to_string())
+            .lock()
+            .await
+            .expect("free");
+        let script = script(
+            "redis.call('incr', KEYS[1]) if ARGV[1] == 'fail' then error('boo') end return 'fine'",
+        );
+        let write = |arg| guard.eval(&script, &["n"], &[arg]).once("7", MINUTE);
+        for n in ["1", "2"] {
+            let failed = write("fail").await;
+            assert!(
+                matches!(failed, Err(Error::ScriptFailed { .. })),
+                "{kind}: {failed:?}"
+            );
+            assert_eq!(control.run(&["GET", "n"]), n, "{kind}: what it wrote stays");
+            assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{kind}");
+        }
+        let ran = Once::Ran(Value::Text("fine".to_owned()));
+        assert_eq!(write("").await.expect("held"), ran, "{kind}");
+        assert_eq!(
+            write("fail").await.expect("held"),
+            Once::DoneBefore,
+            "{kind}"
+        );
+        assert_eq!(control.run(&["GET", "n"]), "3", "{kind}");
+        guard.unlock().await.expect("held");
+        let id = control.run(&["KEYS", "redisson_lock_once*"]);
+        assert!(control.pttl(&id) > 0, "{kind}: {id}");
+        control.run(&["DEL", "n", &id]);
+    }
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn a_write_whose_future_is_dropped_runs_at_most_once() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = client.lock("a");
+    for polls in 0..6 {
+        for once in [false, true] {
+            let guard = lock.lock().await.expect("free");
+            let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+            let mut write = match once {
+                false => futures_of(async move { write.await.map(|_| ()) }),
+                true => futures_of(async move { write.once("7", MINUTE).await.map(|_| ()) }),
+            };
+            for _ in 0..polls {
+                let done = std::future::poll_fn(|context| {
+                    std::task::Poll::Ready(write.as_mut().poll(context).is_ready())
+                });
+                if done.await {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(write);
+            assert_eq!(guard.state(), HoldState::Held);
+            // Whatever was sent comes before it on the connection.
+            guard.unlock().await.expect("held");
+            let n = control.run(&["GET", "n"]);
+            match polls {
+                0 => assert_eq!(n, "(nil)", "never polled"),
+                _ => assert!(["(nil)", "1"].contains(&n.as_str()), "{polls}: {n}"),
+            }
+            for key in control.run(&["KEYS", "redisson_lock*"]).split_whitespace() {
+                assert!(control.pttl(key) > 0, "{key}");
+                assert!(once, "{key}");
+            }
+            control.run(&["FLUSHDB"]);
+        }
+    }
+    finish(server, [client]).await;
+}
+
+type Boxed = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
+fn futures_of(future: impl Future<Output = Result<(), Error>> + 'static) -> Boxed {
+    Box::pin(future)
+}
+
+/// A client whose user has all rights but these.
+async fn without(server: &TestServer, missing: &[&str]) -> LockClient {
+    let user = ["ACL", "SETUSER", "u", "reset", "on", ">p", "&*", "+@all"];
+    server.control().run(&[&user, missing].concat());
+    let url = server.url().replace("redis://", "redis://u:p@");
+    let client = LockClient::connect(&url).await;
+    client.expect("it may connect")
+}
+
+async fn taken(lock: &Lock) -> LockGuard {
+    lock.lock().await.expect("free")
+}
+
+#[tokio::test]
+async fn a_missing_right_is_the_scripts_or_changes_nothing() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    for kind in KINDS {
+        let look = match kind {
+            LockKind::String => "+get",
+            _ => "+hexists",
+        };
+        for (missing, once, denied) in [
+            (&["~*", "-incr"][..], false, None),
+            (&["~*", "-incr"], true, None),
+            (&["~*", "-set"], true, Some("+set")),
+            (&["~*", "-exists"], true, Some("+exists")),
+            (&["~*", "-pexpire"], true, Some("+pexpire")),
+            (&["~redisson*", "~a"], false, Some("~n")),
+            (
+                &["~redisson_lock_token*", "~a", "~n"],
+                true,
+                Some("~redisson_lock_once:{a}:7"),
+            ),
+            (&["~*", &look.replace('+', "-")], false, Some(look)),
+        ] {
+            let client = without(&server, &["~*"]).await;
+            let guard = taken(&client.lock_of(kind, "a")).await;
+            let all = ["ACL", "SETUSER", "u", "resetkeys"];
+            control.run(&[&all, missing].concat());
+            let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+            let write = match once {
+                false => write.await.map(|_| ()),
+                true => write.once("7", MINUTE).await.map(|_| ()),
+            };
+            let what = format!("{kind} without {missing:?}, once: {once}: {write:?}");
+            match (&write, denied) {
+                (Err(Error::ScriptFailed { source, .. }), None) => {
+                    assert!(
+                        source.to_string().contains("permission")
+                            || source.to_string().contains("can't run"),
+                        "{what}"
+                    );
+                }
+                (Err(Error::PermissionDenied { permission, .. }), Some(denied)) => {
+                    assert!(permission.split(' ').any(|part| part == denied), "{what}");
+                }
+                _ => panic!("{what}"),
+            }
+            assert_eq!(control.run(&["EXISTS", "n"]), "0", "{what}");
+            assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{what}");
+            assert_eq!(guard.state(), HoldState::Held, "{what}");
+            control.run(&["ACL", "SETUSER", "u", "~*", "+@all"]);
+            guard.unlock().await.expect("held");
+            client.close(Duration::ZERO).await;
+        }
+    }
+    server.finish([]).await;
+}
+
+#[tokio::test]
+async fn in_a_cluster_the_keys_are_in_the_slot_of_the_lock() {
+    let cluster = Cluster::start(false).await;
+    let client = LockClient::connect(&cluster.url()).await;
+    let client = client.expect("it answers");
+    for kind in KINDS {
+        let name = format!("{}:{kind}", cluster.key_at(0, "a"));
+        let beside = format!("n:{{{name}}}");
+        let guard = taken(&client.lock_of(kind, name.clone())).await;
+        let before: i64 = (0..3)
+            .map(|nth| cluster.control(nth).calls("evalsha"))
+            .sum();
+        for keys in [&["elsewhere"][..], &[&beside, "elsewhere"]] {
+            let write = guard.eval(&counting(), keys, &NO_ARGS).await;
+            let Err(Error::OtherSlot { lock, key }) = write else {
+                panic!("{kind}: {write:?}")
+            };
+            assert_eq!((&*lock, &*key), (&*name, "elsewhere"));
+        }
+        let after: i64 = (0..3)
+            .map(|nth| cluster.control(nth).calls("evalsha"))
+            .sum();
+        assert_eq!(before, after, "{kind}: nothing was sent");
+        let write = guard.eval(&counting(), &[&beside], &NO_ARGS);
+        let once = write.once("7", MINUTE).await;
+        assert_eq!(once.expect("held"), Once::Ran(Value::Int(1)), "{kind}");
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_write_follows_the_slot() {
+    let cluster = Cluster::start(false).await;
+    let client = LockClient::connect(&cluster.url()).await;
+    let client = client.expect("it answers");
+    for kind in KINDS {
+        let tag = cluster.key_at(0, &kind.to_string());
+        let counter = format!("n:{{{tag}}}");
+        let guard = taken(&client.lock_of(kind, tag.clone())).await;
+        let write = async |wanted| {
+            let value = guard.eval(&counting(), &[&counter], &NO_ARGS).await;
+            assert_eq!(value.expect("held").as_int(), Some(wanted), "{kind}");
+        };
+        write(1).await;
+        // MOVED.
+        cluster.move_slot(slot(&tag), 0, 1);
+        write(2).await;
+        // ASK: the target has the keys, and the source still has the slot.
+        cluster.begin_to_move(slot(&tag), 1, 2);
+        cluster.move_keys(slot(&tag), 1, 2);
+        let redirects = client.stats().redirects_total;
+        write(3).await;
+        assert!(client.stats().redirects_total > redirects, "{kind}");
+        // A key that does not exist yet is at neither node: nothing runs until the slot has moved.
+        let once = || {
+            let write = guard.eval(&counting(), &[&counter], &NO_ARGS);
+            write.once("7", ms(10_000)).into_future()
+        };
+        let refused = once().await.expect_err("TRYAGAIN");
+        let down = redisson_lock::RefusedKind::ClusterDown;
+        assert!(
+            matches!(&refused, Error::Refused { kind, .. } if *kind == down),
+            "{kind}: {refused:?}"
+        );
+        cluster.end_move(slot(&tag), 1, 2);
+        // An answer that was read while the map changed counts as none: the id makes it safe to call again.
+        let mut answer = once().await;
+        for _ in 0..5 {
+            if matches!(answer, Err(Error::NoAnswer { .. })) {
+                answer = once().await;
+            }
+        }
+        let answer = answer.expect("held");
+        let ran = [Once::Ran(Value::Int(4)), Once::DoneBefore];
+        assert!(ran.contains(&answer), "{kind}: {answer:?}");
+        assert_eq!(cluster.control(2).run(&["GET", &counter]), "4", "{kind}");
+        guard.unlock().await.expect("held");
+    }
+    client.close(Duration::ZERO).await;
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_guards_write_too() {
+    let server = test_support::Server::start();
+    let client = redisson_lock::blocking::LockClient::connect(&server.url()).expect("it answers");
+    let guard = client.lock("a").lock().expect("free");
+    let value = guard.eval(&counting(), &["n"], &NO_ARGS).expect("held");
+    assert_eq!(value.as_int(), Some(1));
+    for wanted in [Once::Ran(Value::Int(2)), Once::DoneBefore] {
+        let once = guard.eval_once(&counting(), &["n"], &NO_ARGS, "7", MINUTE);
+        assert_eq!(once.expect("held"), wanted);
+    }
+    server.control().run(&["DEL", "a"]);
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    assert!(matches!(write, Err(Error::Lost { .. })), "{write:?}");
+    assert_eq!(
+        guard.lost_within(MINUTE).expect("asked"),
+        Some(LossReason::Gone)
+    );
+    assert_eq!(server.control().run(&["GET", "n"]), "2");
+}
