@@ -194,6 +194,37 @@ async fn a_table_tells_which_server_an_address_leads_to() {
 }
 
 #[tokio::test]
+async fn an_identity_that_comes_back_at_another_address_is_another_server() {
+    let map = map();
+    map.apply(&named(1, ("a", 1), &[]));
+    map.apply(&named(2, ("b", 1), &[]));
+    assert_eq!(owner(&map), 0, "it has taken the place of the first");
+    map.apply(&named(3, ("a", 2), &["b"]));
+    assert_eq!(owner(&map), 1);
+    let at = map.node(0).endpoint.address();
+    assert_eq!(at, address(1), "the other one is still there");
+    map.around.end();
+}
+
+#[tokio::test]
+async fn a_server_that_was_named_by_its_address_is_known_by_its_identity_from_then_on() {
+    let map = map();
+    map.apply(&named(1, ("a", 1), &[]));
+    // Its identity is in a table.
+    map.moved(5, 0, address(2));
+    map.apply(&named(2, ("b", 2), &["a"]));
+    assert_eq!(owner(&map), 1);
+    assert_eq!(map.node(1).endpoint.id(), Some(ServerId::from("b")));
+    // Its connection reports it.
+    map.moved(5, 1, address(3));
+    let id = ServerId::from("c");
+    assert_eq!(map.identify(2, Some(&id)), Identified::Same);
+    map.apply(&named(3, ("c", 4), &["a", "b"]));
+    assert_eq!(owner(&map), 2, "wherever it is now");
+    map.around.end();
+}
+
+#[tokio::test]
 async fn the_owner_of_a_route_knows_who_is_next_and_others_may_have_heard_of_it_late() {
     let map = map();
     let here = |map: &Map| (owner(map), map.owner(6).expect("it has one").0);
