@@ -1,6 +1,6 @@
 //! Guarded writes: scripts of the user that run only while the lock is held.
 //!
-//! The look at the lock and the user's script are one script call, so nobody can take the lock between them. It goes
+//! The look at the lock and the user's script are one script call, so no other client can take the lock between them. It goes
 //! over the connection of the lock's other commands: after a reconnect the fence keeps a late copy out, as it does for
 //! those.
 
@@ -108,7 +108,7 @@ impl<K> HoldHandle<K> {
     /// Runs a script on the server of the lock, and only if this hold still has the lock there: a holder that was
     /// paused, or that has not heard of its loss yet, writes nothing. Await what it returns.
     ///
-    /// The look and the script are one call, so nobody can take the lock in between. The look is for the hold's field in the lock's
+    /// The look and the script are one call, so no other client can take the lock in between. The look is for the hold's field in the lock's
     /// hash; of a [`FencedLock`](crate::FencedLock) its token has to be the latest too; of a string lock it is for its
     /// value. `keys` and `args` become `KEYS` and `ARGV` of the script. In a cluster all keys have to be in the slot
     /// of the lock: give the names a common `{tag}`.

@@ -2,23 +2,13 @@
 //! row also with the script sent twice and with another party between the copies, and every right taken away in every
 //! state.
 
-use test_support::kinds::token_key;
+use test_support::kinds::{State, token_key};
 use test_support::{Control, RELEASE, Server, test};
 
 const ACQUIRE: &str = include_str!("../lua/fenced/acquire.lua");
 const PASS: &str = include_str!("../lua/fenced/pass.lua");
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
-
-/// What stands under the key of the lock before a script runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum State {
-    Absent,
-    /// Our field with this count and 20 s left.
-    Ours(u32),
-    /// Another owner's field with 20 s left.
-    Theirs,
-}
 
 const STATES: [State; 4] = [State::Absent, State::Ours(1), State::Ours(2), State::Theirs];
 
@@ -30,18 +20,6 @@ enum Token {
     /// The number 7 with an expiry, as a MultiLock of JVMs leaves it.
     Expires,
     List,
-}
-
-impl State {
-    fn set(self, control: &mut Control) {
-        control.run(&["DEL", "k"]);
-        match self {
-            Self::Absent => return,
-            Self::Ours(count) => control.run(&["HSET", "k", "me:1", &count.to_string()]),
-            Self::Theirs => control.run(&["HSET", "k", "you:1", "1"]),
-        };
-        control.run(&["PEXPIRE", "k", "20000"]);
-    }
 }
 
 impl Token {

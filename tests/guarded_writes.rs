@@ -8,9 +8,9 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation, Script,
     Value,
 };
+use test_support::kinds::rob;
 use test_support::{
-    Cluster, Control, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio,
-    within,
+    Cluster, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio, within,
 };
 
 const KINDS: [LockKind; 4] = [
@@ -37,21 +37,9 @@ fn with_mark(words: &[String]) -> bool {
     words[0].starts_with("EVAL") && words.last().is_some_and(|word| word == "mark")
 }
 
-/// Another client takes the lock away.
-fn rob(control: &mut Control, kind: LockKind, key: &str) {
-    control.run(&["DEL", key]);
-    match kind {
-        LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
-        _ => {
-            control.run(&["HSET", key, "another:1", "1"]);
-            control.run(&["PEXPIRE", key, "30000"])
-        }
-    };
-}
-
 async fn lost(guard: &LockGuard) -> LossReason {
     let lost = within(ms(1_000), guard.lost()).await;
-    lost.expect("the loss is told at once")
+    lost.expect("the loss is reported immediately")
 }
 
 /// The write is refused because of a loss, which is reported by every means.

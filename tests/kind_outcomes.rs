@@ -183,7 +183,7 @@ async fn without_the_fence_a_late_release_frees_no_later_hold() {
     }
 }
 
-/// What is documented to remain: a hold that nobody has, for one lease at most. The next call of its client ends it.
+/// What is documented to remain: a hold without a holder, for one lease at most. The next call of its client ends it.
 #[tokio::test]
 async fn without_the_fence_a_late_acquire_leaves_what_its_own_client_releases() {
     for kind in KINDS {

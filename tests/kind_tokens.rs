@@ -147,7 +147,7 @@ async fn task(client: LockClient, mut control: Control) -> Result<(), Error> {
     Ok(())
 }
 
-/// A holder that stands still until somebody else has written, and does not look before it writes.
+/// A holder that stands still until another one has written, and does not look before it writes.
 async fn late(guard: FencedGuard, control: &mut Control) {
     let (token, owner) = (guard.token(), guard.owner().to_string());
     guard.lost().await;

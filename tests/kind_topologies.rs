@@ -429,7 +429,7 @@ impl Resource {
     }
 }
 
-/// The new primary has not heard of the last token, and gives it to somebody else.
+/// The new primary has not heard of the last token, and gives it to another holder.
 #[tokio::test]
 async fn a_token_that_a_failover_repeats_is_refused_by_a_resource_that_stores_its_owner() {
     let mut cluster = Cluster::start(true).await;

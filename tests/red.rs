@@ -156,7 +156,7 @@ async fn what_a_failed_round_has_is_given_back_and_waited_for() {
     assert!(lock.try_lock_for(ms(300)).await.expect("asked").is_none());
     theirs.unlock().await.expect("held");
     eventually("free", ms(5_000), || servers.keys() == 0).await;
-    // One member is held by somebody alone: the quorum is to be had.
+    // Another client holds one member alone: a quorum is free.
     let single = servers.theirs[0].lock("red").lock().await.expect("free");
     let guard = taken(&lock).await;
     assert_eq!(guard.servers(), 2);

@@ -1,33 +1,12 @@
 //! Each Lua file alone, on a real server: the whole table of states, every row also with the script
 //! sent twice, and every right that a script needs taken away in every state.
 
+use test_support::kinds::State;
 use test_support::{
     ACQUIRE, Control, FORCE_UNLOCK, INSPECT, Monitor, PASS, RELEASE, RENEW, Server, TOUCH, ms, test,
 };
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
-
-/// What stands under the key before a script runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum State {
-    Absent,
-    /// Our field with this count and 20 s left.
-    Ours(u32),
-    /// Another owner's field with 20 s left.
-    Theirs,
-}
-
-impl State {
-    fn set(self, control: &mut Control) {
-        control.run(&["DEL", "k"]);
-        match self {
-            Self::Absent => return,
-            Self::Ours(count) => control.run(&["HSET", "k", "me:1", &count.to_string()]),
-            Self::Theirs => control.run(&["HSET", "k", "you:1", "1"]),
-        };
-        control.run(&["PEXPIRE", "k", "20000"]);
-    }
-}
 
 fn acquire(control: &mut Control, target: u32, lease: &str) -> String {
     shown(control.try_run(&[

@@ -236,7 +236,7 @@ impl Ballot {
 
     /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each hold.
     pub(super) fn keep(self: Arc<Self>) -> impl Future<Output = ()> + Send {
-        // If the task ends with its runtime, or never begins, nobody notices a loss.
+        // If the task ends with its runtime, or never begins, no task looks for a loss any more.
         let keeper = Keeper(self);
         async move {
             let ballot = &keeper.0;
@@ -303,7 +303,7 @@ impl Ballot {
     }
 }
 
-/// The task that keeps a hold. Dropped, it says that nobody does.
+/// The task that keeps a hold. Dropped, it reports that the hold is kept no longer.
 struct Keeper(Arc<Ballot>);
 
 impl Drop for Keeper {

@@ -87,7 +87,7 @@ impl Field {
     }
 }
 
-/// Somebody who takes all of the locks, or a quorum.
+/// A client that takes all of the locks, or a quorum.
 enum Caller {
     Multi(MultiLock, Vec<MultiGuard>),
     Red(RedLock, Vec<RedGuard>),

@@ -115,7 +115,7 @@ impl Server {
         let taken = self.call(&mut state, acquire);
         // The token of a fenced lock is text.
         let is_taken = matches!(taken, Ok(Reply::Number(1) | Reply::Text(_)));
-        assert!(is_taken, "nobody holds it: {taken:?}");
+        assert!(is_taken, "it is free: {taken:?}");
         let since = self.now();
         let renewed = RenewReply {
             field: field.to_owned(),
