@@ -202,10 +202,11 @@ impl SlotMapRefresher {
     /// Asks until a node responds.
     async fn refresh(&mut self, map: &Map, known: &[Address]) {
         let mut backoff = Backoff::new(self.settings.is_scattered());
+        let mut time_limit = TIME_LIMIT;
         loop {
             let candidates = self.candidates(map, known);
             self.asked_at = Instant::now();
-            match self.query(&candidates).await {
+            match self.query(&candidates, time_limit).await {
                 Ok(table) => {
                     if !map.apply(&table) {
                         // It has not heard yet of what the owner of a slot has said.
@@ -217,6 +218,9 @@ impl SlotMapRefresher {
                 }
                 Err(problem) => {
                     event!(DEBUG, %problem, "no node of the cluster reports its slots");
+                    // A connection to a distant node takes several round trips.
+                    time_limit =
+                        (2 * time_limit).min(self.settings.command_timeout.max(TIME_LIMIT));
                     backoff.wait().await;
                 }
             }
@@ -242,11 +246,15 @@ impl SlotMapRefresher {
 
     /// The map, from the first node whose report can be believed. The node that was believed last is asked first,
     /// each other one when those before it were of no use, or are slow.
-    async fn query(&mut self, candidates: &[Address]) -> Result<Table, Failed> {
+    async fn query(
+        &mut self,
+        candidates: &[Address],
+        time_limit: Duration,
+    ) -> Result<Table, Failed> {
         type Asking = BoxFuture<'static, Answer<SlotReport>>;
         let mut asking = FuturesUnordered::<Asking>::new();
         if let Some(source) = self.source.take() {
-            asking.push(Box::pin(ask_again(source, TIME_LIMIT)));
+            asking.push(Box::pin(ask_again(source, time_limit)));
         }
         let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
@@ -266,7 +274,7 @@ impl SlotMapRefresher {
                 () = tokio::time::sleep_until(next_at), if candidates.len() > 0 => {
                     if let Some(address) = candidates.next() {
                         let settings = self.settings.at(address, Expected::Nothing);
-                        asking.push(Box::pin(ask(settings, address.clone(), TIME_LIMIT)));
+                        asking.push(Box::pin(ask(settings, address.clone(), time_limit)));
                     }
                     next_at = Instant::now() + HEDGE_AFTER;
                     continue;

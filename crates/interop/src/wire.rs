@@ -68,7 +68,7 @@ const FULL: &[(Act, Differs)] = &[
     (Unlock(0), Nothing),
     // A lease that is over: ours is released at its local end, with a message; Redisson's runs
     // out in silence.
-    (Lock(0, Some(400)), Nothing),
+    (Lock(0, Some(1_000)), Nothing),
     (RunOut, Messages(1, 0)),
     (UnlockRefused(0), Nothing),
     // Forced open while it is held.
@@ -183,7 +183,7 @@ async fn play(
             [ours.end(&executed), theirs.end(&executed)],
             &seen[1],
         );
-        compare_states(&step, differs, seen);
+        compare_states(&step, differs, seen, stalls(start));
         let leases = [control.pttl(&ours.name), control.pttl(&theirs.name)];
         compare_leases(&step, differs, leases, stalls(start));
         compare_listeners(&step, differs, || {
@@ -210,13 +210,14 @@ fn compare_ends(step: &str, act: Act, ends: [Vec<&'static str>; 2], theirs: &See
     assert_eq!(ends, by_design, "{step}: this difference is on the list");
 }
 
-fn compare_states(step: &str, differs: Differs, mut seen: [Seen; 2]) {
+fn compare_states(step: &str, differs: Differs, mut seen: [Seen; 2], stalled: Duration) {
     if let Messages(ours, theirs) = differs {
         let counts = seen.each_ref().map(|side| side.messages.len());
-        assert_eq!(
-            counts,
-            [ours, theirs],
-            "{step}: this difference is on the list"
+        // Our release comes at the local end of the lease. On a machine that stood still the lock is free before it.
+        let is_late = counts == [0, theirs] && stalled >= ms(10);
+        assert!(
+            counts == [ours, theirs] || is_late,
+            "{step}: this difference is on the list: {counts:?}"
         );
         for side in &mut seen {
             side.messages.clear();

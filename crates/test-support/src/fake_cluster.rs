@@ -35,6 +35,8 @@ pub struct NodeView {
     pub moved: Vec<(u16, usize)>,
     /// Slots that it sends on with ASK.
     pub ask: Vec<(u16, usize)>,
+    /// Text in the names of sharded channels that it refuses, and what it says.
+    pub refused_channel: Option<(&'static str, &'static str)>,
     /// What it answers to a question about sharded channels, of which Redis 6.2 knows nothing.
     pub no_shards: Option<&'static str>,
     /// It accepts connections and does not respond.
@@ -89,6 +91,10 @@ impl NodeView {
             ("CLUSTER", "MYID") => error("NOPERM this user has no permissions to run it"),
             ("CLUSTER", "SLOTS") => Scripted::Answer(self.slots()),
             ("PUBSUB", "SHARDNUMSUB") => self.no_shards.map_or(Scripted::Pass, error),
+            ("SSUBSCRIBE", channel) => match self.refused_channel {
+                Some((part, said)) if channel.contains(part) => Scripted::Refuse(said.to_owned()),
+                _ => Scripted::Pass,
+            },
             ("ASKING", _) => Scripted::Answer("return redis.status_reply('OK')".to_owned()),
             ("EVAL" | "EVALSHA", _) if word(2) != "0" => self.serve(slot(word(3)), asking),
             _ => Scripted::Pass,
@@ -138,6 +144,7 @@ impl FakeCluster {
                 nodes: known.clone(),
                 moved: Vec::new(),
                 ask: Vec::new(),
+                refused_channel: None,
                 no_shards: None,
                 silent: false,
                 may_ask_id: true,

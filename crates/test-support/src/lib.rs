@@ -85,6 +85,6 @@ fn is_within(budget: Duration, start: Instant) -> bool {
     took < budget || took < budget + stalls(start).min(8 * budget)
 }
 
-pub fn ms(ms: u64) -> Duration {
+pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }

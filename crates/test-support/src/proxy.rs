@@ -47,6 +47,8 @@ pub enum Scripted {
     Pass,
     /// The answer is what this Lua script returns, and nothing else is executed.
     Answer(String),
+    /// The server answers with this error, and nothing is executed. One at a time on a connection.
+    Refuse(String),
     /// From this command on nothing passes in either direction.
     Silence,
 }
@@ -69,6 +71,7 @@ struct State {
     late: Vec<(OwnedWriteHalf, Vec<u8>)>,
     seen: Vec<Vec<String>>,
     script: Script,
+    delay: Duration,
 }
 
 pub struct Proxy {
@@ -184,6 +187,11 @@ impl Proxy {
     /// Lets the commands go that were held back.
     pub fn let_commands_go(&self) {
         self.gate.send_replace(None);
+    }
+
+    /// From now on each command of a connection takes this much longer.
+    pub fn slow_down(&self, delay: Duration) {
+        self.state.lock().expect("unpoisoned").delay = delay;
     }
 
     /// How many connections wait with a command that is held back.
@@ -326,7 +334,13 @@ impl Link {
                     let _stuck = Stuck::new(&self.stuck);
                     gated.wait_for(is_open).await.ok()?;
                 }
-                let script = self.state.lock().expect("unpoisoned").script.clone();
+                let (script, delay) = {
+                    let state = self.state.lock().expect("unpoisoned");
+                    (state.script.clone(), state.delay)
+                };
+                if !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
                 let scripted = script.map_or(Scripted::Pass, |script| script(&words));
                 match self.fate(words) {
                     None => match scripted {
@@ -335,6 +349,9 @@ impl Link {
                         Scripted::Answer(lua) => {
                             let asking = command(&["EVAL", &lua, "0"]);
                             to_server.write_all(&asking).await.ok()?;
+                        }
+                        Scripted::Refuse(error) => {
+                            to_server.write_all(&replies.refuse(error)).await.ok()?;
                         }
                         Scripted::Silence => {
                             replies.silence();

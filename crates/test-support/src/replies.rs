@@ -1,12 +1,13 @@
 //! The way back of a connection through the proxy.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, watch};
 
-use crate::commands::answering;
+use crate::commands::{answering, command};
 
 /// What befalls the replies of one connection.
 #[derive(Default)]
@@ -18,10 +19,15 @@ pub(crate) struct Replies {
     silent: AtomicBool,
     /// One of them passes twice: it is between two marks.
     doubling: AtomicBool,
+    /// A mark is replaced by this error.
+    refusing: Mutex<Option<String>>,
 }
 
 /// What a reply that passes twice is between, as an answer of the server.
 const MARKS: [&str; 2] = [":7260001", ":7260002"];
+
+/// What stands for an error.
+const MARK: &str = "7260003";
 
 impl Replies {
     pub(crate) async fn pass(
@@ -54,6 +60,14 @@ impl Replies {
                 passing = doubled;
                 self.doubling.store(false, Ordering::SeqCst);
             }
+            let refusal = self.refusing.lock().expect("unpoisoned").clone();
+            if let Some(refusal) = refusal {
+                let Some(refused) = refused(&passing, &refusal) else {
+                    continue;
+                };
+                passing = refused;
+                *self.refusing.lock().expect("unpoisoned") = None;
+            }
             if to_client.write_all(&passing).await.is_err() {
                 return;
             }
@@ -65,6 +79,12 @@ impl Replies {
     pub(crate) fn double(&self, raw: Vec<u8>) -> Vec<u8> {
         self.doubling.store(true, Ordering::SeqCst);
         [answering(MARKS[0]), raw, answering(MARKS[1])].concat()
+    }
+
+    /// What the server gets in place of a command that is refused. It answers that to a subscriber too, unlike a script.
+    pub(crate) fn refuse(&self, error: String) -> Vec<u8> {
+        *self.refusing.lock().expect("unpoisoned") = Some(error);
+        command(&["PING", MARK])
     }
 
     /// Sends a command this many times, and waits until a reply to it was swallowed.
@@ -92,4 +112,15 @@ fn doubled(replies: &[u8]) -> Option<Vec<u8>> {
     let (from, to) = (position(&start)?, position(&end)?);
     let reply = &replies[from + start.len()..to];
     Some([&replies[..from], reply, reply, &replies[to + end.len()..]].concat())
+}
+
+/// Replies with the error in place of its mark. `None`: that is not there yet.
+fn refused(replies: &[u8], error: &str) -> Option<Vec<u8>> {
+    let mark = format!("${}\r\n{MARK}\r\n", MARK.len());
+    ["*2\r\n$4\r\npong\r\n", ""].into_iter().find_map(|before| {
+        let pong = format!("{before}{mark}").into_bytes();
+        let at = replies.windows(pong.len()).position(|part| part == pong)?;
+        let error = format!("-{error}\r\n").into_bytes();
+        Some([&replies[..at], &error, &replies[at + pong.len()..]].concat())
+    })
 }

@@ -91,7 +91,7 @@ async fn of_the_reports_of_a_lower_epoch_the_newest_is_believed() {
     let mut believed = None;
     for _ in 0..TRIES {
         // A node that does not respond in time may know more.
-        believed = refresher.query(&nodes).await.ok();
+        believed = refresher.query(&nodes, TIME_LIMIT).await.ok();
         if believed.is_some() {
             break;
         }

@@ -89,6 +89,7 @@ pub(super) const FIRST: [Part; 10] = [
             "cluster",
             "cluster_wakeups",
             "cluster_names",
+            "shards",
             "slot_map",
             "sentinel",
             "sentinel_reports",
