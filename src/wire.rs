@@ -82,9 +82,12 @@ impl LockName {
         self.other_kind.as_deref()?.token.as_ref()
     }
 
-    /// The key of the id of a guarded write.
+    /// The key of the id of a guarded write: no other lock and id have the same. So the id has no colon there, and a
+    /// key without further braces ends with one.
     pub(crate) fn once(&self, id: &str) -> String {
-        format!("{}:{id}", braced("redisson_lock_once", &self.key))
+        let id = id.replace('%', "%25").replace(':', "%3A");
+        let more = if self.key.contains('{') { ":" } else { "" };
+        format!("{}{more}:{id}", braced("redisson_lock_once", &self.key))
     }
 
     /// The channel on which the last unlock is announced.
@@ -202,6 +205,35 @@ mod tests {
         assert!(name("app:", "").is_err());
         assert!(name("", &"x".repeat(NAME_BYTES_MAX)).is_ok());
         assert!(name("p", &"x".repeat(NAME_BYTES_MAX)).is_err());
+    }
+
+    #[test]
+    fn the_key_of_an_id_is_that_of_no_other_lock_and_id() {
+        let once = |name: &str, id: &str| {
+            let name = LockName::new(LockKind::Plain, "", name).expect("valid");
+            name.once(id)
+        };
+        assert_eq!(once("a", "7"), "redisson_lock_once:{a}:7");
+        assert_eq!(once("{t}:a", "7"), "redisson_lock_once:{t}:a::7");
+        assert_eq!(once("a", "b:7%"), "redisson_lock_once:{a}:b%3A7%25");
+        let parts = [
+            "", "a", "b", ":", "::", "{", "}", "{a}", "}:", "%", "%3A", "7",
+        ];
+        let texts: Vec<String> = parts
+            .iter()
+            .flat_map(|a| parts.iter().map(move |b| format!("{a}{b}")))
+            .collect();
+        let mut seen = std::collections::HashMap::new();
+        for name in texts.iter().filter(|name| !name.is_empty()) {
+            for id in &texts {
+                let before = seen.insert(once(name, id), (name, id));
+                assert!(
+                    before.is_none_or(|before| before == (name, id)),
+                    "{before:?}, {:?}",
+                    (name, id)
+                );
+            }
+        }
     }
 
     #[test]

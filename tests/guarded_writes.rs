@@ -541,6 +541,42 @@ async fn with_an_id_it_is_sent_again_and_runs_once() {
     }
 }
 
+/// Names and ids may have colons and braces.
+#[tokio::test]
+async fn an_id_is_of_one_lock_whatever_both_look_like() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        for [(one, id), (other, other_id)] in [
+            [("{t}:a", "b:7"), ("{t}:a:b", "7")],
+            [("{t}:a", ":7"), ("{t}:a:", "7")],
+            [("a", "b}:7"), ("a}:b", "7")],
+            [("a", "7"), ("{a}", "7")],
+            [("a", ":7"), ("{a}:", "7")],
+            [("a", ":"), ("a", "%3A")],
+            [("a", "%"), ("a", "%25")],
+        ] {
+            let write = async |name: &str, id: &str| {
+                let guard = taken(&client.lock_of(kind, name)).await;
+                let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+                let once = write.once(id, MINUTE).await.expect("held");
+                guard.unlock().await.expect("held");
+                once
+            };
+            let what = format!("{kind}: {one} {id}, {other} {other_id}");
+            let first = write(one, id).await;
+            assert_eq!(first, Once::Ran(Value::Int(1)), "{what}");
+            let second = write(other, other_id).await;
+            assert_eq!(second, Once::Ran(Value::Int(2)), "{what}");
+            assert_eq!(write(one, id).await, Once::DoneBefore, "{what}");
+            assert_eq!(write(other, other_id).await, Once::DoneBefore, "{what}");
+            control.run(&["FLUSHDB"]);
+        }
+    }
+    finish(server, [client]).await;
+}
+
 #[tokio::test]
 async fn a_lost_lock_comes_before_the_id() {
     let mut pair = ProxiedPair::new().await;
