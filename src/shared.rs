@@ -289,12 +289,12 @@ pub(crate) fn check_lease(what: &'static str, given: Duration) -> Result<(), Err
 
 /// Whether the id of a guarded write can be kept for this time: as long as copies of the call are sent, at least.
 pub(crate) fn check_keep(given: Duration, command_timeout: Duration) -> Result<(), Error> {
-    match (command_timeout..=LEASE_MAX).contains(&given) {
+    match (command_timeout * 2..=LEASE_MAX).contains(&given) {
         true => Ok(()),
         false => Err(Error::InvalidDuration {
             what: "keep",
             given,
-            problem: "it must be at least the command timeout and at most ten years",
+            problem: "it must be at least two command timeouts and at most ten years",
         }),
     }
 }

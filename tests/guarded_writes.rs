@@ -220,7 +220,7 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
         assert_eq!(monitor.take(&mut control), Vec::<String>::new(), "{kind}");
     }
     let guard = client.lock("a").lock().await.expect("free");
-    for keep in [Duration::ZERO, ms(2_999), Duration::MAX] {
+    for keep in [Duration::ZERO, ms(5_999), Duration::MAX] {
         let write = guard
             .eval(&counting(), &["n"], &NO_ARGS)
             .once("1", keep)
@@ -575,6 +575,57 @@ async fn an_id_is_of_one_lock_whatever_both_look_like() {
         }
     }
     finish(server, [client]).await;
+}
+
+/// The refusal is that of the last copy: it says nothing about the one before.
+#[tokio::test]
+async fn a_refusal_does_not_say_that_an_earlier_copy_changed_nothing() {
+    for refusal in [
+        "-NOREPLICAS Not enough good replicas to write.",
+        "-NOPERM User u has no permissions to run the 'exists' command",
+        "-OOM command not allowed when used memory > 'maxmemory'.",
+        "-WRONGTYPE Operation against a key holding the wrong kind of value",
+    ] {
+        let mut pair = ProxiedPair::new().await;
+        let guard = taken(&pair.ours.lock("a")).await;
+        let first = guard.eval(&counting(), &["other"], &["first"]).await;
+        first.expect("held");
+        pair.proxy.rule(Fate::LoseReply, 1, with_mark);
+        pair.proxy.rule(Fate::Instead(refusal), 1, with_mark);
+        let write = guard.eval(&counting(), &["n"], &["mark"]);
+        let write = write.once("7", MINUTE).await;
+        let Err(Error::NoAnswer { source, .. }) = &write else {
+            panic!("{refusal}: {write:?}")
+        };
+        assert!(source.to_string().contains(&refusal[1..8]), "{source}");
+        assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 2, "{refusal}");
+        assert_eq!(pair.control.run(&["GET", "n"]), "1", "{refusal}");
+        let again = guard.eval(&counting(), &["n"], &NO_ARGS);
+        let again = again.once("7", MINUTE).await;
+        assert_eq!(again.expect("held"), Once::DoneBefore, "{refusal}");
+        guard.unlock().await.expect("held");
+        pair.control.run(&["FLUSHDB"]);
+        pair.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_ends_between_two_copies_is_named_as_the_reason() {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lease(ms(500)).lock().await;
+    let guard = guard.expect("free");
+    pair.proxy.rule(Fate::Silence, 1, with_mark);
+    let write = guard.eval(&counting(), &["n"], &["mark"]);
+    let write = write.once("7", MINUTE).await;
+    let Err(Error::NoAnswer { source, .. }) = &write else {
+        panic!("{write:?}")
+    };
+    let wanted = "the hold ended before a copy was answered";
+    assert!(source.to_string().contains(wanted), "{source}");
+    assert_eq!(lost(&guard).await, LossReason::LeaseOver);
+    assert_eq!(pair.control.run(&["EXISTS", "n"]), "0");
+    drop(guard);
+    pair.finish().await;
 }
 
 #[tokio::test]

@@ -85,7 +85,10 @@ async fn repeat<T: 'static>(
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
         let Some(call) = build() else {
-            let source = way.link.cause("another task continues it");
+            let source = way.link.cause(match while_doing {
+                Operation::Writing => "the hold ended before a copy was answered",
+                _ => "another task continues it",
+            });
             let error = SendError::NotSent(source);
             return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
         };
@@ -196,6 +199,10 @@ fn final_error<T>(
     earlier: bool,
 ) -> CallError {
     let (error, executed) = match error {
+        // So a caller that has lost the first answer does not take the write for undone.
+        SendError::Refused(source) if earlier && while_doing == Operation::Writing => {
+            (Error::no_answer(while_doing, source), true)
+        }
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
             let keys = match &call.script {
