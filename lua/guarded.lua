@@ -35,22 +35,41 @@ local function after(list, count)
 end
 
 -- An error that the part returns has to be a failure too: a reply with an error looks like a refusal of this call, and
--- some refusals are a reason to send it again.
-local function error_in(value)
+-- some refusals are a reason to send it again. Only what Redis returns counts: of a map or a set the entries, of another
+-- table the list before its first nil. The depth is limited because clients read replies recursively: in a debug build
+-- 128 levels take more than the 2 MiB of a thread's stack.
+local function error_in(value, depth)
   if type(value) ~= 'table' then return nil end
   if type(value.err) == 'string' then return value end
-  for key, item in pairs(value) do
-    local found = error_in(key) or error_in(item)
+  if depth == 32 then error('the value is nested too deeply', 0) end
+  local entries = type(value.map) == 'table' and value.map or type(value.set) == 'table' and value.set
+  if entries then
+    for key, item in pairs(entries) do
+      local found = error_in(key, depth + 1) or error_in(item, depth + 1)
+      if found then return found end
+    end
+    return nil
+  end
+  for _, item in ipairs(value) do
+    local found = error_in(item, depth + 1)
     if found then return found end
   end
 end
 
-local ran, value = pcall(function()
+-- What is raised may be anything, and what its metatable returns too: only a text is safe inside of a reply.
+local function told(raised)
+  local err = type(raised) == 'table' and raised.err
+  local text = type(err) == 'string' and err or tostring(raised)
+  return type(text) == 'string' and text or 'an error without a text'
+end
+
+-- Not by pcall: that of Redis 7 reads a field of what was raised, and an error of its metatable would escape.
+local ran, value = xpcall(function()
   local value = part(after(KEYS, own), after(ARGV, 4))
-  local found = error_in(value)
+  local found = error_in(value, 0)
   if found then error(found, 0) end
   return value
-end)
+end, told)
 if ran then return {'ran', value} end
 if id then redis.call('pexpire', id, 0) end
-return {'failed', type(value) == 'table' and value.err or tostring(value)}
+return {'failed', value}

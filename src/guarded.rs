@@ -15,17 +15,18 @@ use std::time::Duration;
 
 use crate::core::Ending;
 use crate::entry::Entry;
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, is_of_a_replica};
 use crate::hold_handle::{Hold, HoldHandle};
 use crate::redis::Arg;
-use crate::script::{self, CallError, Guarded, UserScript};
+use crate::script::{self, Answer, CallError, Guarded, UserScript};
 use crate::shared::check_keep;
 
 pub use value::Value;
 
 /// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone; make it once, as its hash is computed once.
 ///
-/// It is the text of a function with the parameters `KEYS` and `ARGV`, and can do what a script of `EVAL` can.
+/// It is the text of a function with the parameters `KEYS` and `ARGV`. It can do what a script of `EVAL` can, except that
+/// it has no `...`.
 ///
 /// # Examples
 ///
@@ -131,8 +132,10 @@ impl<K> HoldHandle<K> {
     /// lost, and [`lost`](Self::lost) is ready. [`Error::Misuse`] if the hold was released.
     ///
     /// [`Error::ScriptFailed`] if the script failed, with the server's message: a mistake in its text, a command that was
-    /// refused (also for a missing permission), or an error that it raised or returned, in a list too. What it had
-    /// written before stays, and the lock is held.
+    /// refused (also for a missing permission), or an error that it raised or returned, in a list too, or a value that
+    /// is nested more than 32 deep. What it had written before stays, and the lock is held. `READONLY` from a command
+    /// of the script is one too, and `NOREPLICAS`; after `READONLY` the connection is replaced. With an id both come
+    /// before the script: they are [`Error::Refused`], and nothing ran.
     ///
     /// [`Error::OtherSlot`] if a key is in another slot than the lock: nothing was sent. [`Error::PermissionDenied`] if
     /// the user may not use a key, or may not look at the lock; and the other refusals of [`lock`](crate::Lock::lock): nothing ran.
@@ -198,21 +201,28 @@ impl GuardedWrite {
     /// server remembers the id: for `keep`, from the run on. So it can be sent again, within the command timeout, and by the caller
     /// after an [`Error::NoAnswer`].
     ///
-    /// The lock is looked at first, then the id. The id is a key with an expiry beside the lock: the names of
-    /// `docs/protocol.md` are `redisson_lock_once:{<lock>}:<id>`; of a lock with a `{` in its name without further
-    /// braces.
+    /// The lock is looked at first, then the id. The id is a key with an expiry beside the lock:
+    /// `redisson_lock_once:{<lock>}:<id>`, or `redisson_lock_once:<lock>::<id>` if the lock has a `{` in its name. In the
+    /// id `%` and `:` are written `%25` and `%3A`. In a cluster that key has to be in the slot of the lock: with names
+    /// such as `a}b` and `a{b` it never is, and [`Error::OtherSlot`] names it.
+    ///
+    /// The id alone counts: another script under the same id does not run either. The id is the first write, and Redis
+    /// looks at `maxmemory` only before that: the script may write beyond it. A script that runs for too long can no
+    /// longer be ended by `SCRIPT KILL`.
     ///
     /// A script that fails takes its id back and may run again, and what it wrote before it failed stays. If it does, and
     /// the answer of a copy is lost, the next copy runs it again.
     ///
     /// # Errors
     ///
-    /// As [`eval`](HoldHandle::eval). [`Error::InvalidDuration`] if `keep` is shorter than the command timeout, in which
-    /// copies are sent, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis user also needs
+    /// As [`eval`](HoldHandle::eval). [`Error::InvalidDuration`] if `keep` is shorter than two command timeouts, as copies
+    /// are sent within one, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis user also needs
     /// `+set +exists +pexpire ~redisson_lock_once:*`.
     ///
-    /// [`Error::Lost`] says that nothing ran. If an earlier copy of the call without an answer has run, and then the lock was lost,
-    /// the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready.
+    /// [`Error::NoAnswer`] also if the last copy was refused, or not sent because the hold ended, and an earlier one has no
+    /// answer. [`Error::Lost`] says that nothing has run under the id and not failed. If an earlier copy without an answer
+    /// has run, and then the lock was lost, the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready; if that
+    /// copy has failed, it is [`Error::Lost`], and what it wrote stays.
     ///
     /// # Cancel safety
     ///
@@ -292,10 +302,10 @@ impl GuardedWrite {
         let answer = match id {
             None => script::call_once(route, doing, shared.command_timeout(), build)
                 .await
-                .map(|answer| answer.map(|answer| answer.value)),
+                .map(|answer| answer.map(noted)),
             Some(_) => script::call(route, doing, shared.retry(), &mut build)
                 .await
-                .map(|answer| Some(answer.value)),
+                .map(|answer| Some(noted(answer))),
         };
         match answer {
             Ok(Some(answer)) => Ok((answer, copies)),
@@ -361,6 +371,14 @@ impl GuardedWrite {
             },
         }
     }
+}
+
+/// A command of the script may be the only one that finds out that the server takes no writes.
+fn noted(answer: Answer<Guarded>) -> Guarded {
+    if matches!(&answer.value, Guarded::Failed(text) if is_of_a_replica(text)) {
+        answer.way.link.note_misplaced();
+    }
+    answer.value
 }
 
 /// A [`GuardedWrite`] that runs at most once under its id: see [`GuardedWrite::once`]. Await it.

@@ -4,9 +4,11 @@ use std::future::IntoFuture;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fred::prelude::{Builder, Config};
+use fred::types::RespVersion;
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation, Script,
-    Value,
+    Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation,
+    RefusedKind, Script, Value,
 };
 use test_support::kinds::rob;
 use test_support::{
@@ -309,8 +311,19 @@ async fn a_write_is_one_script_call_of_these_words() {
 
 #[tokio::test]
 async fn values_are_those_that_redis_makes_of_luas() {
-    let server = TestServer::new();
-    let client = server.client().await;
+    for version in [RespVersion::RESP2, RespVersion::RESP3] {
+        let server = TestServer::new();
+        let mut config = Config::from_url(&server.url()).expect("a valid address");
+        config.version = version;
+        let theirs = Builder::from_config(config).build();
+        let client = LockClient::from_fred(&theirs.expect("valid settings")).await;
+        let client = client.expect("the server answers");
+        values_are_right(&client).await;
+        finish(server, [client]).await;
+    }
+}
+
+async fn values_are_right(client: &LockClient) {
     let guard = client.lock("a").lock().await.expect("free");
     let text = |text: &str| Value::Text(text.to_owned());
     for (source, wanted) in [
@@ -327,7 +340,32 @@ async fn values_are_those_that_redis_makes_of_luas() {
             text("OK"),
         ),
         ("return redis.status_reply('FINE')", text("FINE")),
+        ("return redis.status_reply('QUEUED')", text("QUEUED")),
         ("return {}", Value::List(vec![])),
+        // A field `err` of a map, or one that is not returned, is no error.
+        (
+            "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], 'err', 'x') redis.setresp(3)
+            return redis.call('hgetall', KEYS[1])",
+            Value::List(vec![text("err"), text("x")]),
+        ),
+        (
+            "return {map = {err = 'x'}}",
+            Value::List(vec![text("err"), text("x")]),
+        ),
+        (
+            "return {set = {err = true}}",
+            Value::List(vec![text("err")]),
+        ),
+        (
+            "return {1, 2, meta = {err = 'x'}}",
+            Value::List(vec![Value::Int(1), Value::Int(2)]),
+        ),
+        (
+            "return {1, nil, {err = 'x'}}",
+            Value::List(vec![Value::Int(1)]),
+        ),
+        ("redis.setresp(3) return false", Value::Int(0)),
+        ("redis.setresp(3) return true", Value::Int(1)),
         (
             "return {1, {'a', {}}, nil, 2}",
             Value::List(vec![
@@ -357,11 +395,19 @@ async fn values_are_those_that_redis_makes_of_luas() {
         let value = guard.eval(&script(source), &["text"], &[b"\xff\0\n"]).await;
         assert_eq!(value.expect("it runs"), wanted, "{source}");
     }
+    let deep = |levels: u32| format!("local t = 7 for _ = 1, {levels} do t = {{t}} end return t");
+    let nested = (0..32).fold(Value::Int(7), |value, _| Value::List(vec![value]));
+    let value = guard.eval(&script(&deep(32)), &[], &NO_ARGS).await;
+    assert_eq!(value.expect("it runs"), nested);
+    let value = guard.eval(&script(&deep(33)), &[], &NO_ARGS).await;
+    assert!(
+        matches!(value, Err(Error::ScriptFailed { .. })),
+        "{value:?}"
+    );
     let many: Vec<String> = (0..10_000).map(|nth| nth.to_string()).collect();
     let value = guard.eval(&script("return ARGV[#ARGV]"), &[], &many).await;
     assert_eq!(value.expect("it runs"), text("9999"));
     guard.unlock().await.expect("held");
-    finish(server, [client]).await;
 }
 
 /// Whatever the error looks like, it is the user's: nothing is sent again, and the lock is held.
@@ -389,7 +435,49 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
             "return {map = {a = redis.error_reply('CLUSTERDOWN no')}}",
             "CLUSTERDOWN no",
         ),
-        ("local t = {} t[1] = t return t", "stack overflow"),
+        (
+            "return {map = {a = {redis.error_reply('CLUSTERDOWN no')}}}",
+            "CLUSTERDOWN no",
+        ),
+        (
+            "return {set = {[redis.error_reply('ASK 1 127.0.0.1:1')] = true}}",
+            "ASK 1",
+        ),
+        // An error whose own `err` is no text.
+        ("error({err = redis.pcall('nonsense')})", "table"),
+        (
+            "error({err = redis.error_reply('MOVED 1 127.0.0.1:1')})",
+            "table",
+        ),
+        ("error({err = redis.error_reply('READONLY no')})", "table"),
+        ("error({err = true})", "table"),
+        ("error({err = {}})", "table"),
+        ("error({err = 7})", "table"),
+        (
+            "error(setmetatable({}, {__tostring = function() return {err = 'MOVED 1 127.0.0.1:1'} end}))",
+            "an error without a text",
+        ),
+        (
+            "error(setmetatable({}, {__index = function() error({err = 'MOVED 1 127.0.0.1:1'}) end}))",
+            "MOVED 1",
+        ),
+        (
+            "local t = {} setmetatable(t, {__index = function() error(t) end}) error(t)",
+            "stack overflow",
+        ),
+        ("local t = {} t[1] = t return t", "nested too deeply"),
+        (
+            "local function f() return 1 + f() end return f()",
+            "stack overflow",
+        ),
+        (
+            "return setmetatable({}, {__index = function() error('boo') end})",
+            "boo",
+        ),
+        (
+            "local t = {} for _ = 1, 5000 do t = {t} end return t",
+            "nested too deeply",
+        ),
         ("return look", "look"),
     ] {
         for once in [false, true] {
@@ -408,6 +496,7 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
             assert_eq!(control.run(&["GET", "n"]), "1", "{then}: once");
             assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{then}");
             assert_eq!(guard.state(), HoldState::Held, "{then}");
+            assert_eq!(client.stats().reconnects_total, 0, "{then}");
             control.run(&["DEL", "n"]);
         }
     }
@@ -628,6 +717,108 @@ async fn a_hold_that_ends_between_two_copies_is_named_as_the_reason() {
     pair.finish().await;
 }
 
+/// A replica has the lock too, and only a write of the script itself finds that it takes none.
+#[tokio::test]
+async fn a_script_that_finds_a_replica_has_its_connection_replaced() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let guard = taken(&client.lock("a")).await;
+    control.run(&["REPLICAOF", "127.0.0.1", "1"]);
+    let failed = guard.eval(&counting(), &["n"], &NO_ARGS).await;
+    let Err(error @ Error::ScriptFailed { .. }) = failed else {
+        panic!("{failed:?}")
+    };
+    let source = std::error::Error::source(&error).expect("a message");
+    assert!(source.to_string().contains("READONLY"), "{source}");
+    eventually("it is replaced", ms(5_000), || {
+        client.stats().reconnects_total > 0
+    })
+    .await;
+    assert_eq!(guard.state(), HoldState::Held);
+    control.run(&["REPLICAOF", "NO", "ONE"]);
+    // With an id, in case it is being replaced again.
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    let write = write.once("7", MINUTE).await.expect("held");
+    let ran = [Once::Ran(Value::Int(1)), Once::DoneBefore];
+    assert!(ran.contains(&write), "{write:?}");
+    assert_eq!(control.run(&["GET", "n"]), "1");
+    guard.unlock().await.expect("held");
+    control.run(&["FLUSHDB"]);
+    finish(server, [client]).await;
+}
+
+#[tokio::test]
+async fn a_server_without_its_replicas_fails_the_script_or_refuses_the_id() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let guard = taken(&client.lock("a")).await;
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let failed = guard.eval(&counting(), &["n"], &NO_ARGS).await;
+    assert!(
+        matches!(failed, Err(Error::ScriptFailed { .. })),
+        "{failed:?}"
+    );
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    let refused = write.once("7", MINUTE).await;
+    let wanted = RefusedKind::NotEnoughReplicas;
+    assert!(
+        matches!(refused, Err(Error::Refused { kind, .. }) if kind == wanted),
+        "{refused:?}"
+    );
+    assert_eq!(client.stats().reconnects_total, 0);
+    control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    let write = write.once("7", MINUTE).await;
+    assert_eq!(write.expect("held"), Once::Ran(Value::Int(1)), "once");
+    guard.unlock().await.expect("held");
+    control.run(&["FLUSHDB"]);
+    finish(server, [client]).await;
+}
+
+/// The server answers nobody meanwhile.
+#[tokio::test]
+async fn a_script_that_outlasts_the_command_timeout_runs_once_and_no_hold_is_lost() {
+    let server = TestServer::new();
+    let set = |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(600));
+    let client = server.client_with(set).await;
+    let mut control = server.control();
+    let (guard, other) = (
+        taken(&client.lock("a")).await,
+        taken(&client.lock("b")).await,
+    );
+    let slow = script(
+        "redis.call('incr', KEYS[1])
+        local function now() local time = redis.call('time') return time[1] * 1e6 + time[2] end
+        local start, calls = now(), 0
+        repeat calls = calls + 1 until now() - start > 1.5e6 or calls == 5e6",
+    );
+    let write = guard.eval(&slow, &["n"], &NO_ARGS).once("7", MINUTE);
+    let write = write.await;
+    assert!(
+        matches!(write, Err(Error::NoAnswer { .. }) | Ok(Once::DoneBefore)),
+        "{write:?}"
+    );
+    // The server answers again when it has ended.
+    assert_eq!(control.run(&["GET", "n"]), "1");
+    let again = async || guard.eval(&slow, &["n"], &NO_ARGS).once("7", MINUTE).await;
+    let mut answer = again().await;
+    for _ in 0..5 {
+        if matches!(answer, Err(Error::NoAnswer { .. })) {
+            answer = again().await;
+        }
+    }
+    assert_eq!(answer.expect("held"), Once::DoneBefore);
+    assert_eq!(control.run(&["GET", "n"]), "1");
+    for guard in [guard, other] {
+        assert_eq!(guard.state(), HoldState::Held);
+        guard.unlock().await.expect("held");
+    }
+    control.run(&["FLUSHDB"]);
+    finish(server, [client]).await;
+}
+
 #[tokio::test]
 async fn a_lost_lock_comes_before_the_id() {
     let mut pair = ProxiedPair::new().await;
@@ -717,6 +908,7 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
     let client = server.client().await;
     let mut control = server.control();
     let lock = client.lock("a");
+    let mut ran = 0;
     for polls in 0..6 {
         for once in [false, true] {
             let guard = lock.lock().await.expect("free");
@@ -743,6 +935,7 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
                 0 => assert_eq!(n, "(nil)", "never polled"),
                 _ => assert!(["(nil)", "1"].contains(&n.as_str()), "{polls}: {n}"),
             }
+            ran += u32::from(n == "1");
             for key in control.run(&["KEYS", "redisson_lock*"]).split_whitespace() {
                 assert!(control.pttl(key) > 0, "{key}");
                 assert!(once, "{key}");
@@ -750,6 +943,7 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
             control.run(&["FLUSHDB"]);
         }
     }
+    assert!(ran > 0, "some were sent");
     finish(server, [client]).await;
 }
 
@@ -889,7 +1083,7 @@ async fn in_a_cluster_a_write_follows_the_slot() {
             write.once("7", ms(10_000)).into_future()
         };
         let refused = once().await.expect_err("TRYAGAIN");
-        let down = redisson_lock::RefusedKind::ClusterDown;
+        let down = RefusedKind::ClusterDown;
         assert!(
             matches!(&refused, Error::Refused { kind, .. } if *kind == down),
             "{kind}: {refused:?}"

@@ -75,6 +75,12 @@ pub(crate) fn is_from_server(text: &str) -> bool {
     word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
+/// Whether a script of the user failed because its server takes no writes. More than the first word, which the script
+/// may use for an error of its own: then the connection is fine.
+pub(crate) fn is_of_a_replica(text: &str) -> bool {
+    text.contains("READONLY You can't write")
+}
+
 impl RefusalKind {
     pub(crate) fn read(text: &str) -> Self {
         // Before Redis 7 an error inside a script is prefixed with "ERR Error running script …: ".

@@ -3,7 +3,7 @@
 use crate::redis::Reply;
 
 /// What the script of a [guarded write](crate::HoldHandle::eval) returned, as Redis turns values of Lua into replies: a number loses
-/// its fraction, `true` is 1, `false` is nil, and a list ends before its first nil.
+/// its fraction, `true` is 1, `false` is nil (0 after `redis.setresp(3)`), and a list ends before its first nil.
 ///
 /// # Examples
 ///

@@ -314,7 +314,7 @@ impl From<Value> for Reply {
             // These too.
             Value::Boolean(is_true) => Self::Number(is_true.into()),
             Value::Double(number) => Self::Text(number.to_string()),
-            other => Self::Other(format!("{other:?}")),
+            Value::Queued => Self::Other("QUEUED".to_owned()),
         }
     }
 }

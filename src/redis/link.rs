@@ -121,6 +121,11 @@ impl Link {
         self.answers.misfit()
     }
 
+    /// The server accepts no writes: the connection is replaced.
+    pub(crate) fn note_misplaced(&self) {
+        self.not_writable.notify_one();
+    }
+
     /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
     ///
     /// Answers with the instant before the send. `sent` is set just before it is handed over.
@@ -194,7 +199,7 @@ impl Link {
                     return Err(SendError::Unknown(source));
                 }
                 if is_misplaced {
-                    self.not_writable.notify_one();
+                    self.note_misplaced();
                 }
                 Err(SendError::Refused(source))
             }
