@@ -857,6 +857,24 @@ async fn a_lost_lock_comes_before_the_id() {
         assert_eq!(lost(&guard).await, LossReason::Gone);
         assert_eq!(pair.control.run(&["GET", "n"]), "2", "{kind}");
         drop(guard);
+        // That copy has failed and taken its id back: what it wrote stays, and nothing else tells of it.
+        let script =
+            self::script("redis.call('incr', KEYS[1]) redis.call('del', KEYS[2]) error('boo')");
+        let guard = lock.lock().await.expect("free");
+        let failed = guard.eval(&script, &["other", "other"], &NO_ARGS).await;
+        assert!(
+            matches!(failed, Err(Error::ScriptFailed { .. })),
+            "{kind}: {failed:?}"
+        );
+        pair.proxy.rule(Fate::LoseReply, 1, with_mark);
+        let write = guard.eval(&script, &keys, &["mark"]);
+        let write = write.once("9", MINUTE).await;
+        assert!(
+            matches!(write, Err(Error::Lost { .. })),
+            "{kind}: {write:?}"
+        );
+        assert_eq!(pair.control.run(&["GET", "n"]), "3", "{kind}");
+        drop(guard);
         pair.control.run(&["FLUSHDB"]);
     }
     pair.finish().await;
