@@ -1069,6 +1069,20 @@ async fn in_a_cluster_the_keys_are_in_the_slot_of_the_lock() {
         assert_eq!(once.expect("held"), Once::Ran(Value::Int(1)), "{kind}");
         guard.unlock().await.expect("held");
     }
+    // The key of an id cannot be in the slot of each name.
+    for (kind, name, id_key) in [
+        (LockKind::Spin, "a}b", "redisson_lock_once:{a}b}:7"),
+        (LockKind::String, "a{b", "redisson_lock_once:a{b::7"),
+    ] {
+        let guard = taken(&client.lock_of(kind, name)).await;
+        let write = guard.eval(&counting(), &[name; 0], &NO_ARGS);
+        let write = write.once("7", MINUTE).await;
+        assert!(
+            matches!(&write, Err(Error::OtherSlot { key, .. }) if key == id_key),
+            "{write:?}"
+        );
+        guard.unlock().await.expect("held");
+    }
     client.close(Duration::ZERO).await;
 }
 
