@@ -219,7 +219,7 @@ impl GuardedWrite {
     /// are sent within one, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis user also needs
     /// `+set +exists +pexpire ~redisson_lock_once:*`.
     ///
-    /// [`Error::NoAnswer`] also if the last copy was refused, or not sent because the hold ended, and an earlier one has no
+    /// [`Error::NoAnswer`] also if the last copy was refused, or not sent as the hold or the client ended, and an earlier one has no
     /// answer. [`Error::Lost`] says that nothing has run under the id and not failed. If an earlier copy without an answer
     /// has run, and then the lock was lost, the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready; if that
     /// copy has failed, it is [`Error::Lost`], and what it wrote stays.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::refused::refused;
-use crate::error::{Error, Operation, RefusalKind, RefusedKind};
+use crate::error::{Cause, Error, Operation, RefusalKind, RefusedKind};
 use crate::redis::{Call, Limit, Received, Route, RoutedLink, ScriptRef, SendError};
 
 /// A reply, with what is needed to judge it.
@@ -203,6 +203,12 @@ fn final_error<T>(
         SendError::Refused(source) if earlier && while_doing == Operation::Writing => {
             (Error::no_answer(while_doing, source), true)
         }
+        SendError::Closed | SendError::NoRuntime
+            if earlier && while_doing == Operation::Writing =>
+        {
+            let source = Cause::new(None, "the client ended before a copy was answered");
+            (Error::no_answer(while_doing, source), true)
+        }
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
             let keys = match &call.script {
@@ -244,7 +250,6 @@ pub(crate) fn send_error(error: SendError, while_doing: Operation) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Cause;
 
     /// A connection that is not accepted says nothing about what was sent on the one before it.
     #[test]
@@ -264,5 +269,22 @@ mod tests {
         };
         assert!(source.to_string().starts_with("WRONGPASS"), "{source}");
         assert!(second.maybe_executed);
+    }
+
+    /// A client that is closed says that nothing was sent.
+    #[test]
+    fn a_write_that_may_have_run_is_not_said_to_be_unsent_when_the_client_ends() {
+        for ended in [|| SendError::Closed, || SendError::NoRuntime] {
+            let of = |earlier| final_error(None::<&Call<()>>, Operation::Writing, ended(), earlier);
+            let first = of(false).error;
+            assert!(matches!(first, Error::Closed | Error::NoRuntime), "{first}");
+            let second = of(true);
+            assert!(
+                matches!(second.error, Error::NoAnswer { .. }),
+                "{}",
+                second.error
+            );
+            assert!(second.maybe_executed);
+        }
     }
 }
