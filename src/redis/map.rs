@@ -329,7 +329,7 @@ impl Map {
         self.state.lock().in_use.clone()
     }
 
-    /// Ready when a route has got another server after this call, if it is enabled.
+    /// Ready when a route has got another server after this call.
     pub(super) fn switched(&self) -> Notified<'_> {
         self.changed.notified()
     }

@@ -47,8 +47,8 @@ impl Assigner {
         let (map, common) = (Arc::clone(&self.map), Arc::clone(&self.common));
         let subscriptions = &common.subscriptions;
         loop {
-            let mut switched = std::pin::pin!(map.switched());
-            switched.as_mut().enable();
+            // Made before the map is read, so that no change is missed in between.
+            let switched = map.switched();
             self.take_back();
             self.assign();
             self.unsubscribe();
@@ -130,5 +130,58 @@ impl Assigner {
 
     fn owner(&self, name: &str) -> Option<(u16, Arc<Node>)> {
         self.map.owner(super::slot_of(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use test_support::tokio;
+
+    use super::*;
+    use crate::redis::address::Address;
+    use crate::redis::lane::ConnectionContext;
+    use crate::redis::map::Table;
+    use crate::redis::settings::{Expected, Settings};
+    use crate::runtime::Runtime;
+
+    /// Of a cluster of which nothing is known. No server listens there.
+    fn assigner() -> Assigner {
+        let url = "redis-cluster://127.0.0.1:1";
+        let settings = Settings::from_url(url, None, Duration::from_millis(1_500), true);
+        let settings = Arc::new(settings.expect("valid"));
+        let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+        Assigner {
+            map: Map::new(settings, Expected::WorkingCluster, 16_384, 1, around),
+            common: Arc::new(Common {
+                subscriptions: Arc::default(),
+                lost: Notify::new(),
+            }),
+            shards: BTreeMap::new(),
+            assigned: BTreeMap::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_channel_whose_slot_no_server_has_is_assigned_once_one_has_it() {
+        let mut assigner = assigner();
+        let name: Arc<str> = "stock".into();
+        let _waiter = assigner.common.subscriptions.subscribe(&name);
+        assigner.take_back();
+        assigner.assign();
+        assert!(assigner.shards.is_empty());
+        let server = Address::new("127.0.0.1", 1);
+        assigner.map.apply(&Table {
+            source: None,
+            epoch: 1,
+            routes: vec![(0..=16_383, server.into())],
+            members: BTreeSet::new(),
+        });
+        assigner.take_back();
+        assigner.assign();
+        assert_eq!(assigner.assigned.get(&name), Some(&0));
+        assert!(assigner.shards.contains_key(&0));
+        assigner.map.around.end();
     }
 }

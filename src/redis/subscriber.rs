@@ -453,3 +453,6 @@ const HEDGE_AFTER: Duration = Duration::from_millis(250);
 
 /// Names in one SUBSCRIBE.
 const BATCH: usize = 500;
+
+#[cfg(test)]
+mod tests;

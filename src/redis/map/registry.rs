@@ -151,11 +151,12 @@ impl Registry {
             return Outcome::Other;
         }
         match self.ids.get(id) {
-            Some(&other) if other != number => {
+            // Never `number` itself, whose only entry is the identity that it is known by.
+            Some(&other) => {
                 self.addresses.insert(address, other);
                 Outcome::Alias(other)
             }
-            _ => {
+            None => {
                 endpoint.set_id(Arc::clone(id));
                 if let Some(old) = &known {
                     self.ids.remove(old);

@@ -1,25 +1,42 @@
 //! Tests of the map without a server.
 
 use std::ops::RangeInclusive;
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 
 use futures_util::FutureExt;
-use test_support::tokio;
+use test_support::{Server, eventually, tokio, within};
 
 use super::send::NO_OWNER;
 use super::values::NODES_MAX;
 use super::*;
+use crate::kind::LockKind;
+use crate::redis::connection::Connection;
 use crate::redis::lane::Lane;
-use crate::redis::link::SendError;
+use crate::redis::link::{Limit, Link, SendError};
+use crate::redis::node::BackgroundClass;
+use crate::redis::settings::Target;
+use crate::redis::transport::Role;
 use crate::runtime::Runtime;
+use crate::script;
 
 fn map() -> Arc<Map> {
-    // No server listens there.
-    let url = "redis-cluster://127.0.0.1:1";
-    let settings = Settings::from_url(url, None, Duration::from_millis(100), true);
+    map_of(CLUSTER, 16_384, 1)
+}
+
+fn map_of(url: &str, routes: usize, connections: usize) -> Arc<Map> {
+    let settings = Settings::from_url(url, None, Duration::from_millis(1_500), true);
     let settings = Arc::new(settings.expect("valid"));
     let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
-    Map::new(settings, Expected::WorkingCluster, 16_384, 1, around)
+    let expected = match url == CLUSTER {
+        true => Expected::WorkingCluster,
+        false => Expected::Primary,
+    };
+    Map::new(settings, expected, routes, connections, around)
 }
+
+/// No server listens there.
+const CLUSTER: &str = "redis-cluster://127.0.0.1:1";
 
 /// A table without identities.
 fn table(routes: Vec<(RangeInclusive<u16>, Address)>) -> Table {
@@ -138,7 +155,7 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
     assert!(agrees, "the owner meant the same server");
     // One that takes over a slot, and has none yet.
     let (number, node) = map.importing(&address(7)).expect("a number is left");
-    let mut changed = std::pin::pin!(map.switched());
+    let mut changed = pin!(map.switched());
     changed.as_mut().enable();
     node.lane(0, &map.around);
     assert_eq!(map.identify(number, id("a").as_ref()), Identified::Other);
@@ -282,6 +299,141 @@ async fn a_route_without_a_server_is_waited_for_until_the_limit() {
     assert_eq!(start.elapsed().as_millis(), limit.as_millis());
     let is_asked_for = map.around.outdated.notified().now_or_never();
     assert!(is_asked_for.is_some());
+    map.around.end();
+}
+
+#[tokio::test]
+async fn the_connections_of_a_server_share_the_calls_of_a_kind() {
+    let map = map_of(CLUSTER, 10, 4);
+    map.apply(&named(1, ("a", 1), &[]));
+    let node = map.node(0);
+    let begin = || node.bulk(3, BackgroundClass::Renewals).now_or_never();
+    let begun: Vec<_> = std::iter::from_fn(begin).collect();
+    assert_eq!(begun.len(), BULK_MAX / 4);
+    map.around.end();
+}
+
+#[tokio::test]
+async fn the_last_route_has_a_server_and_those_beyond_are_not_looked_at() {
+    let map = map_of(CLUSTER, 8, 1);
+    map.apply(&table(vec![(6..=u16::MAX, address(1))]));
+    let known: Vec<_> = (0..8).filter(|route| map.owner(*route).is_some()).collect();
+    assert_eq!(known, [6, 7]);
+    // Its next server turns out to be the same.
+    let id = ServerId::from("a");
+    assert_eq!(map.identify(0, Some(&id)), Identified::Same);
+    map.moved(7, 0, address(2));
+    assert_eq!(map.owner(7).expect("it has one").0, 1);
+    assert_eq!(map.identify(1, Some(&id)), Identified::Other);
+    assert_eq!(map.owner(7).expect("it has one").0, 0);
+    map.around.end();
+}
+
+#[tokio::test]
+async fn a_server_that_takes_over_a_slot_under_another_address_has_connections() {
+    let map = map();
+    map.apply(&named(1, ("a", 1), &["b"]));
+    map.apply(&named(2, ("b", 2), &["a"]));
+    let (known, (alias, named_so)) = (
+        map.node(0),
+        map.importing(&address(7)).expect("one is left"),
+    );
+    known.lane(0, &map.around);
+    named_so.lane(0, &map.around);
+    let wanted = || [&known, &named_so].map(|node| node.lanes().any(Lane::is_wanted));
+    assert_eq!(wanted(), [false, true]);
+    let id = ServerId::from("a");
+    assert_eq!(map.identify(alias, Some(&id)), Identified::Other);
+    assert_eq!(wanted(), [true, false]);
+    map.around.end();
+}
+
+#[tokio::test]
+async fn the_connections_of_a_server_that_was_replaced_end() {
+    let server = Server::start();
+    let map = map_of(&server.url(), 10, 1);
+    // Its port is that of this address.
+    let nth = usize::from(server.port) - 1;
+    map.apply(&named(1, ("a", nth), &[]));
+    let (_, node) = map.owner(5).expect("it has one");
+    let limit = Instant::now() + LONG;
+    let link = node.lane(0, &map.around).ready(limit).await;
+    let link = link.expect("it responds");
+    map.apply(&named(2, ("b", nth), &[]));
+    let ended = within(LONG, link.ended.cancelled()).await;
+    assert!(ended.is_some(), "it leads to a server that is gone");
+    map.around.end();
+}
+
+/// Far longer than it takes.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A way to this server, over a connection that is never opened.
+fn way(map: &Map, node: u16, migrating_from: Option<u16>) -> RoutedLink {
+    let Target::Server(server) = &map.settings.target else {
+        unreachable!("made from an address")
+    };
+    let client = server.client(Role::Commands).expect("valid");
+    let address = Arc::clone(&map.settings.address);
+    let link = Link::new(Connection::Fred(client), None, address, Arc::default());
+    RoutedLink {
+        node,
+        migrating_from,
+        ..RoutedLink::only(Arc::new(link))
+    }
+}
+
+#[tokio::test]
+async fn a_way_is_lost_with_the_route_of_its_server_or_of_the_one_that_still_has_the_slot() {
+    let map = map();
+    let ways = [(0, None), (1, None), (1, Some(0))].map(|(node, from)| way(&map, node, from));
+    let lost = || [0, 1, 2].map(|nth| map.lost(5, &ways[nth]).now_or_never().is_some());
+    assert_eq!(lost(), [true, true, true], "nobody has it");
+    map.apply(&named(1, ("a", 1), &["b"]));
+    assert_eq!(lost(), [false, true, false]);
+    map.apply(&named(2, ("b", 2), &["a"]));
+    assert_eq!(lost(), [true, false, false], "it has been taken over");
+    map.apply(&named(3, ("c", 3), &["a", "b"]));
+    assert_eq!(lost(), [true, true, true], "a third one has it");
+    assert_eq!(
+        ways.map(|way| way.is_on_the_way()),
+        [false, false, true],
+        "only where the slot is about to be"
+    );
+    map.around.end();
+}
+
+/// The answer has arrived by then, but nobody has looked at it yet.
+#[tokio::test]
+async fn an_answer_is_read_only_while_its_server_has_the_route() {
+    let server = Server::start();
+    let mut control = server.control();
+    let map = map_of(&server.url(), 10, 1);
+    let nth = usize::from(server.port) - 1;
+    map.apply(&named(1, ("a", nth), &[]));
+    let (key, field) = ("stock".into(), "owner:1".into());
+    let call = script::touch(LockKind::Plain, [(&key, &field)].into_iter());
+    for is_taken_over in [false, true] {
+        let until = Instant::now() + LONG;
+        let (sent, silence) = (AtomicBool::new(false), LONG);
+        let limit = Limit { until, silence };
+        let way = map.ready(5, 0, until).await.expect("it responds");
+        let before = control.calls("evalsha");
+        let mut answer = pin!(map.run_there(5, 0, way, &call, limit, &sent));
+        assert!((&mut answer).now_or_never().is_none());
+        let is_executed = || control.calls("evalsha") > before;
+        eventually("a call", LONG, is_executed).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if is_taken_over {
+            map.apply(&named(2, ("b", 1), &["a"]));
+        }
+        let is_known = match answer.await {
+            Ok(_) => true,
+            Err(SendError::Unknown(_)) => false,
+            Err(problem) => unreachable!("{problem:?}"),
+        };
+        assert_eq!(is_known, !is_taken_over);
+    }
     map.around.end();
 }
 

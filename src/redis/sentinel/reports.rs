@@ -282,6 +282,44 @@ mod tests {
         assert_eq!(third, Some(2), "the third reports otherwise");
     }
 
+    /// There is one sentinel, so that no other one contradicts it in between.
+    #[test]
+    fn another_primary_is_waited_for_from_its_own_first_report_on() {
+        let mut scene = Scene::new(1);
+        assert_eq!(scene.reports(0, 0, report(5, 1)), Some(1));
+        assert_eq!(scene.reports(0, 1, report(5, 2)), Some(1));
+        let third = scene.reports(0, 6, report(5, 3));
+        assert_eq!(third, Some(1), "it is a third one");
+        assert_eq!(scene.reports(0, 11, report(5, 3)), Some(3));
+        assert_eq!(scene.reports(0, 12, report(6, 1)), Some(1));
+        let again = scene.reports(0, 13, report(6, 3));
+        assert_eq!(again, Some(1), "what was reported before has been believed");
+        assert_eq!(scene.reports(0, 18, report(6, 3)), Some(3));
+    }
+
+    #[test]
+    fn one_that_reports_otherwise_is_enough_whichever_it_is() {
+        for nth in 0..3 {
+            let mut scene = Scene::new(3);
+            (0..3).for_each(|nth| _ = scene.reports(nth, 0, report(5, 1)));
+            for secs in [1, 9] {
+                assert_eq!(scene.reports(nth, secs, report(5, 2)), Some(1));
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_primary_in_a_lower_epoch_is_no_news() {
+        let mut scene = Scene::new(3);
+        (0..3).for_each(|nth| _ = scene.reports(nth, 0, report(5, 1)));
+        scene.silent(2, 0);
+        for (nth, secs) in [(0, 1), (1, 1), (0, 9)] {
+            assert_eq!(scene.reports(nth, secs, report(3, 1)), Some(1));
+        }
+        let stale = scene.reports(0, 10, report(4, 2));
+        assert_eq!(stale, Some(1), "the fifth epoch is still the last");
+    }
+
     #[test]
     fn most_of_those_that_responded_within_a_minute_have_to_agree() {
         let mut scene = Scene::new(3);
@@ -358,6 +396,7 @@ mod tests {
         scene.reports(1, 1, report(1, 1));
         assert!(scene.silent(1, 2) && scene.silent(1, 61));
         assert!(!scene.silent(1, 62), "gone for good");
+        assert!(!scene.silent(1, 62), "known no more");
         assert_eq!(scene.reports.addresses(), [sentinel(0)]);
         assert!(scene.silent(0, 9_999), "named by the user");
         let late = scene.at(9_999);
@@ -368,6 +407,16 @@ mod tests {
             scene.reports.learn(&sentinel(nth), None, now);
         }
         assert_eq!(scene.reports.addresses().len(), SENTINELS_MAX);
+    }
+
+    #[test]
+    fn a_sentinel_that_responds_is_not_learned_by_another_address_however_late() {
+        let mut scene = Scene::new(1);
+        let id = Some(ServerId::from("a"));
+        scene.reports.identified(&sentinel(0), id.clone());
+        scene.reports(0, 99, report(1, 1));
+        let (renamed, now) = (Address::new("sentinel.example", 0), scene.at(99));
+        assert!(!scene.reports.learn(&renamed, id, now));
     }
 
     /// Of two addresses of one sentinel the one that responds counts.

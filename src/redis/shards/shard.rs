@@ -316,10 +316,46 @@ const ELSEWHERE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use test_support::{Server, eventually, tokio};
+
     use super::*;
+    use crate::redis::address::Address;
+    use crate::redis::endpoint::Endpoint;
+    use crate::redis::settings::Settings;
+    use crate::wait::Subscription;
 
     fn name(name: &str) -> Arc<str> {
         name.into()
+    }
+
+    const TIME_LIMIT: Duration = Duration::from_millis(1_500);
+
+    /// The task of the server at this port.
+    fn task(port: u16) -> ShardTask {
+        let url = format!("redis://127.0.0.1:{port}");
+        let settings = Settings::from_url(&url, None, TIME_LIMIT, true).expect("valid");
+        let address = Address::new("127.0.0.1", port);
+        let endpoint = Endpoint::new(address, Arc::new(settings), None, None);
+        ShardTask {
+            node: Arc::new(Node::new(endpoint, 1, 1)),
+            common: Arc::new(Common {
+                subscriptions: Arc::default(),
+                lost: Notify::new(),
+            }),
+            work: Arc::default(),
+            outdated: Arc::default(),
+            time_limit: TIME_LIMIT,
+            scattered: false,
+            subscribed: BTreeSet::new(),
+            probed: name(""),
+        }
+    }
+
+    /// What a waiter is told whose channel is not confirmed.
+    fn problem(common: &Common) -> Option<String> {
+        let waiter = common.subscriptions.subscribe(&name("other"));
+        let cause = Subscription::from(waiter).problem()?;
+        Some(cause.text.clone())
     }
 
     #[test]
@@ -362,5 +398,66 @@ mod tests {
         let (_, second) = orders.take(&mut subscribed);
         assert_eq!(second.len(), 9);
         assert_eq!(subscribed, BTreeSet::from([Arc::clone(&names[25])]));
+    }
+
+    #[test]
+    fn orders_of_either_kind_are_to_be_done() {
+        let work = Work::default();
+        assert!(!work.has_orders());
+        work.order(|orders| orders.subscribe(name("stock")));
+        assert!(work.has_orders());
+        work.orders.lock().take(&mut BTreeSet::new());
+        assert!(!work.has_orders());
+        work.order(|orders| orders.unsubscribe(name("stock")));
+        assert!(work.has_orders());
+    }
+
+    #[tokio::test]
+    async fn what_a_connection_had_is_lost_with_it() {
+        let mut task = task(1);
+        task.subscribed = [name("stock"), name("other")].into();
+        task.lose_all();
+        assert!(task.subscribed.is_empty());
+        let lost = std::mem::take(&mut task.work.orders.lock().lost);
+        assert_eq!(lost, [name("other"), name("stock")]);
+        let notified = tokio::time::timeout(TIME_LIMIT, task.common.lost.notified()).await;
+        assert!(notified.is_ok(), "they are to be assigned again");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_loses_what_it_had() {
+        let server = Server::start();
+        let (task, mut control) = (task(server.port), server.control());
+        let (work, limit) = (Arc::clone(&task.work), TIME_LIMIT * 4);
+        work.order(|orders| orders.subscribe(name("stock")));
+        let kill = ["CLIENT", "KILL", "TYPE", "pubsub"];
+        let is_lost = async {
+            eventually("a subscriber", limit, || control.number(&kill) > 0).await;
+            let is_lost = || work.orders.lock().lost == [name("stock")];
+            eventually("the loss", limit, is_lost).await;
+        };
+        tokio::select! {
+            () = task.run() => unreachable!("it goes on"),
+            () = is_lost => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_waiter_learns_why_its_channel_is_not_confirmed() {
+        // Nothing listens there.
+        let away = task(1);
+        let common = Arc::clone(&away.common);
+        assert_eq!(problem(&common), None);
+        tokio::select! {
+            () = away.run() => unreachable!("it goes on"),
+            () = eventually("a reason", TIME_LIMIT * 4, || problem(&common).is_some()) => {}
+        }
+        let server = Server::start();
+        let mut task = task(server.port);
+        let reason = Cause::at(&task.node.settings().address, "no connection");
+        task.common.subscriptions.set_problem(Some(reason));
+        let (connection, _messages, _task) = task.connect().await.expect("it responds");
+        assert!(task.subscribe(&connection, &[name("stock")]).await);
+        assert_eq!(problem(&task.common), None, "it was of before");
     }
 }
