@@ -120,6 +120,12 @@ impl Hold {
         self.entry.shared().clock.instant(until).into_std()
     }
 
+    /// When it is over whatever its server says.
+    pub(crate) fn ends(&self) -> Option<tokio::time::Instant> {
+        let ends = self.snapshot().0?.ends?;
+        Some(self.entry.shared().clock.instant(ends))
+    }
+
     /// From when on its renewal is overdue. `None`: nothing renews it.
     pub(crate) fn overdue_at(&self) -> Option<tokio::time::Instant> {
         let at = self.snapshot().0?.at_risk_from?;

@@ -21,11 +21,11 @@ use crate::kind::LockKind;
 use crate::lock::{Lock, Wait, sleep_until};
 use crate::owner::Owner;
 use crate::runtime::{in_span, span};
+use crate::shared::LEASE_MAX;
 
-use ballot::{Ballot, Ending};
+use ballot::{Found, Round};
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Queue, Turn};
-use rule::Verdict;
 
 /// One lock at several independent servers: it is held while a quorum of them (more than half) has it. Cheap to clone, and stores no
 /// hold.
@@ -53,11 +53,13 @@ use rule::Verdict;
 /// All members are asked at the same time, each round for new owners. A caller waits for the answers until a quorum has
 /// the lock, for up to [`member_timeout`](Self::member_timeout); the lease counts from before each question, less 1 % and
 /// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of 1 to 128 ms there is another round.
-/// While a quorum holds, members that answer late, were busy or were lost are taken again. Callers of one process that use
+/// While a quorum holds, members that answer late, were busy or were lost are taken again, never for longer than the first
+/// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers of one process that use
 /// the same clients and names queue, so that they do not split the votes.
 ///
 /// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
-/// lock does not nest: a second call of an owner that holds it, or waits for it, fails with [`Error::AlreadyHeld`].
+/// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
+/// in whichever order the locks were given. Others of the process go on as soon as the quorum is lost.
 ///
 /// # Examples
 ///
@@ -148,8 +150,9 @@ impl RedLock {
     }
 
     /// The same lock with another limit for the answers of the servers to one round, an `extend`, or an unlock. Default:
-    /// a tenth of the lease, and at most the command timeout of the first client. That is what an acquisition costs at most while a minority
-    /// of the servers does not answer; it waits for them only if the others do not have a quorum.
+    /// a tenth of the lease, and at most the command timeout of the first client; at least a millisecond. That is what an acquisition
+    /// costs at most while a minority of the servers does not answer and no other process wants the lock: a round waits for
+    /// them only if the others do not have a quorum.
     ///
     /// # Examples
     ///
@@ -394,6 +397,7 @@ impl RedLock {
         let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());
         let acquiring = pin!(async {
             let owner = self.caller()?;
+            self.members.iter().try_for_each(Lock::check_terms)?;
             home.on_runtime(async {
                 match self.queue.turn(&owner, wait, home).await? {
                     Some(turn) => self.rounds(wait, turn).await,
@@ -408,38 +412,38 @@ impl RedLock {
     /// One round after the other, until one has a quorum.
     async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
-        let member_timeout = self.member_timeout_or_default();
+        let (member_timeout, (_, command)) = (self.member_timeout_or_default(), home.times());
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
         loop {
-            let round = Round::begin(&self.members);
-            let decided = round.ballot.decided(Instant::now() + member_timeout);
+            let round = Round::begin(&self.members, member_timeout + command, turn.permit());
+            let limit = Instant::now() + member_timeout;
             let checking = self.checked.get_or_try_init(|| self.check(member_timeout));
-            let (checked, verdict) = join(checking, decided).await;
+            let (checked, found) = join(checking, round.found(limit)).await;
             checked?;
-            match verdict {
-                Verdict::Taken => {
-                    let ballot = round.taken();
-                    if let Some(until) = ballot.valid_until().filter(|_| self.lease.is_some()) {
-                        ballot.set_end(until);
-                    }
-                    home.spawn(Arc::clone(&ballot).keep());
-                    return Ok(Some(RedGuard::new(ballot, turn, member_timeout)));
+            // What was found is old when the check has taken long.
+            match found {
+                Found::Taken if round.take() => {
+                    let (ballot, home) = (round.kept(), home.clone());
+                    return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
                 }
-                Verdict::Busy | Verdict::Undecided => {
+                Found::Taken | Found::Busy => {
                     drop(round);
                     retry.answered();
                     let is_over = |deadline: Instant| deadline <= Instant::now();
                     if matches!(wait, Wait::Never) || wait.deadline().is_some_and(is_over) {
                         return Ok(None);
                     }
-                    let again = Some(Instant::now() + pauses.next());
+                    let mut pause = pauses.next();
+                    while Instant::now() >= limit && pause < SPLIT_PAUSE {
+                        pause = pauses.next();
+                    }
+                    let again = Some(Instant::now() + pause);
                     sleep_until(again.into_iter().chain(wait.deadline()).min()).await;
                 }
-                Verdict::Silent => {
-                    let none = || guard::too_few(Operation::Acquiring, home.given_name());
-                    let error = round.ballot.error().unwrap_or_else(none);
+                Found::TooFew(error) => {
                     drop(round);
-                    retry.failed(error).await?;
+                    let none = || guard::too_few(Operation::Acquiring, home.given_name());
+                    retry.failed(error.unwrap_or_else(none)).await?;
                 }
             }
         }
@@ -474,15 +478,21 @@ impl RedLock {
             Some(owner) if self.members.iter().any(|lock| lock.knows(owner)) => Ok(owner.clone()),
             // It says what is wrong with the owner.
             Some(owner) => self.home().owned_by(owner).current_owner(),
-            None => self.home().current_owner(),
+            // The owner of one client, whatever the order of the members.
+            None => {
+                let first = self.members.iter().min_by_key(|lock| lock.client_id());
+                first.unwrap_or(self.home()).current_owner()
+            }
         }
     }
 
     fn member_timeout_or_default(&self) -> Duration {
         let (lease, longest) = self.home().times();
         let lease = self.lease.unwrap_or(lease);
-        self.member_timeout
+        let given = self.member_timeout;
+        given
             .unwrap_or_else(|| (lease / 10).min(longest))
+            .clamp(Duration::from_millis(1), LEASE_MAX)
     }
 
     /// Resolves when the quorum is not sure any more.
@@ -513,6 +523,8 @@ impl RedLock {
         Fut: Future<Output = Result<T, E>>,
     {
         let lost = |reason| E::from(Error::lost(self.home().name(), reason));
+        // A body whose quorum is lost already does not begin.
+        guard.not_lost()?;
         let ended = {
             let running = pin!(async { body(guard.hold()).await });
             tokio::select! {
@@ -541,36 +553,6 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// A round that is not decided. Dropped, it gives back what it has.
-struct Round {
-    ballot: Arc<Ballot>,
-    open: bool,
-}
-
-impl Round {
-    fn begin(members: &[Lock]) -> Self {
-        Self {
-            ballot: Ballot::begin(members),
-            open: true,
-        }
-    }
-
-    /// What is held is kept.
-    fn taken(mut self) -> Arc<Ballot> {
-        self.open = false;
-        Arc::clone(&self.ballot)
-    }
-}
-
-impl Drop for Round {
-    fn drop(&mut self) {
-        if self.open {
-            // The guards are dropped here: their clients release them in the background.
-            drop(self.ballot.end(Ending::Released));
-        }
-    }
-}
-
 fn same_server(lock: &Lock) -> Error {
     let name = lock.name();
     invalid(format!(
@@ -587,3 +569,7 @@ fn invalid(problem: String) -> Error {
 
 /// How often a hold is looked at whose renewals are overdue at a minority of its servers.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The least pause after a round that has waited for its limit: others have probably waited as long, with a part of the
+/// servers each.
+const SPLIT_PAUSE: Duration = Duration::from_millis(16);

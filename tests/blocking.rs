@@ -300,6 +300,10 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     let guard = red.lock().expect("free");
     assert!(guard.servers() >= 2);
     assert!(matches!(red.try_lock(), Err(Error::AlreadyHeld { .. })));
+    let reversed = clients.iter().rev().map(|client| client.lock("red"));
+    let reversed = RedLock::new(reversed).expect("three");
+    let again = reversed.try_lock();
+    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
     let other = red.clone();
     assert!(bounded(move || other.try_lock().expect("asked").is_none()));
     guard.unlock().expect("held");
@@ -316,7 +320,7 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     let ran = owned.try_run(|_| Ok::<_, Error>(()));
     assert!(ran.expect("asked").is_some());
     drop(owned.try_lock_until(Instant::now() + LONG).expect("asked"));
-    drop((red, owned, clients));
+    drop((red, reversed, owned, clients));
     for server in &servers {
         assert_eq!(
             server.control().count("red"),

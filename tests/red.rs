@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LossReason, RedGuard, RedLock};
+use redisson_lock::{
+    Error, HoldState, Lock, LockClient, LockClientBuilder, LossReason, RedGuard, RedLock,
+};
 use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
 /// Far more than a round takes, also on a machine that is busy.
@@ -21,13 +23,15 @@ struct Servers {
 
 impl Servers {
     async fn new(count: usize) -> Self {
+        Self::with(count, |builder| builder.command_timeout(ms(2_000))).await
+    }
+
+    async fn with(count: usize, set: fn(LockClientBuilder) -> LockClientBuilder) -> Self {
         let servers: Vec<_> = (0..count).map(|_| TestServer::new()).collect();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for server in &servers {
             for clients in [&mut ours, &mut theirs] {
-                let command =
-                    |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(2_000));
-                clients.push(server.client_with(command).await);
+                clients.push(server.client_with(set).await);
             }
         }
         Self {
@@ -183,6 +187,9 @@ async fn a_server_that_answers_late_joins_and_after_the_end_is_released() {
     let lock = servers.lock();
     // So that the servers are known, and only the answer is late.
     taken(&lock).await.unlock().await.expect("held");
+    // The quorum has confirmed that, and the third may not have been asked for long.
+    let releasing = || servers.ours.iter().any(|client| client.stats().entries > 0);
+    eventually("free", ms(5_000), || !releasing()).await;
     servers.servers[2].pause();
     let guard = taken(&lock).await;
     assert_eq!(guard.servers(), 2);
@@ -311,6 +318,8 @@ async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
         .collect();
     reversed.reverse();
     let reversed = RedLock::new(reversed).expect("three servers");
+    let again = within(ms(2_000), reversed.lock()).await.expect("in time");
+    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
     let calls = |servers: &Servers| -> i64 {
         let calls = |server: &TestServer| server.control().calls("evalsha");
         servers.servers.iter().map(calls).sum()
@@ -549,5 +558,233 @@ async fn a_pair_is_two_script_calls_a_server() {
             assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
         }
     }
+    servers.finish().await;
+}
+
+/// Those that have answered after the quorum count too.
+#[tokio::test]
+async fn every_server_that_extends_the_lease_has_extended_it() {
+    let mut servers = Servers::new(3).await;
+    let guard = taken(&servers.lock().lease(ms(1_500))).await;
+    eventually("all have it", ms(1_000), || guard.servers() == 3).await;
+    guard.extend(ms(20_000)).await.expect("all answer");
+    let first_end = Instant::now() + ms(1_500);
+    eventually("the first leases are over", ms(5_000), || {
+        Instant::now() > first_end + ms(300)
+    })
+    .await;
+    let lost: u64 = servers.ours.iter().map(|c| c.stats().lost_total).sum();
+    assert_eq!(lost, 0);
+    assert_eq!(guard.servers(), 3);
+    servers.servers[0].kill();
+    assert_eq!(guard.state(), HoldState::Held);
+    assert!(guard.valid_until() > Instant::now() + ms(10_000));
+    guard.unlock().await.expect("two confirm");
+    servers.servers[0].start_again();
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_next_caller_has_its_turn_when_the_quorum_is_lost() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock().lease(ms(500));
+    let guard = taken(&lock).await;
+    let reason = within(ms(5_000), guard.lost()).await.expect("in time");
+    assert_eq!(reason, LossReason::LeaseOver);
+    let again = lock.try_lock().await;
+    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    let other = lock.owned_by(&servers.ours[0].owner());
+    let next = within(ms(3_000), other.lock()).await.expect("in time");
+    next.expect("free").unlock().await.expect("held");
+    drop(guard);
+    servers.finish().await;
+}
+
+/// The first acquisition asks a server that does not answer who it is, for longer than the lease.
+#[tokio::test]
+async fn what_is_lost_during_the_first_check_is_not_returned() {
+    let servers = Servers::new(3).await;
+    servers.servers[2].pause();
+    let lock = servers.lock().lease(ms(100));
+    for _ in 0..2 {
+        if let Some(guard) = lock.try_lock().await.expect("a quorum answers") {
+            assert_eq!(guard.state(), HoldState::Held);
+        }
+    }
+    // A body whose quorum is lost before it begins.
+    let began = lock.run(|held| async move { Ok::<_, Error>(held.state()) });
+    match began.await {
+        Ok(state) => assert_eq!(state, HoldState::Held),
+        Err(error) => assert!(matches!(error, Error::Lost { .. }), "{error}"),
+    }
+    servers.servers[2].resume();
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_round_that_is_not_taken_is_given_back_before_the_check_has_ended() {
+    let servers = Servers::new(5).await;
+    taken(&servers.lock()).await.unlock().await.expect("held");
+    eventually("free", ms(5_000), || servers.keys() == 0).await;
+    let scripts = || servers.servers[0].control().calls("evalsha");
+    let before = scripts();
+    for server in &servers.servers[1..4] {
+        server.control().run(&["HSET", "red", "another:1", "1"]);
+    }
+    servers.servers[4].pause();
+    let trying = tokio::spawn({
+        let lock = servers.lock().member_timeout(ms(4_000));
+        async move { lock.try_lock().await }
+    });
+    // Taken, and released.
+    let is_given_back = || scripts() == before + 2;
+    eventually("it is given back", ms(2_000), is_given_back).await;
+    assert!(!trying.is_finished(), "it asks who the servers are");
+    for server in &servers.servers[1..4] {
+        server.control().run(&["DEL", "red"]);
+    }
+    servers.servers[4].resume();
+    assert!(trying.await.expect("no panic").expect("asked").is_none());
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
+    let servers = Servers::new(3).await;
+    servers.servers[0].control().run(&["SET", "red", "x"]);
+    servers.servers[1].pause();
+    let waiting = tokio::spawn({
+        let lock = servers.lock();
+        async move { lock.try_lock_for(ms(20_000)).await }
+    });
+    let paused = Instant::now() + ms(2_000);
+    eventually("it has waited for some rounds", ms(5_000), || {
+        Instant::now() > paused
+    })
+    .await;
+    servers.servers[1].resume();
+    let found = within(ms(10_000), waiting).await.expect("in time");
+    let guard = found.expect("no panic").expect("two answer").expect("free");
+    guard.unlock().await.expect("held");
+    // Two of them make a quorum impossible.
+    servers.servers[1].control().run(&["SET", "red", "x"]);
+    let failed = servers.lock().try_lock_for(ms(20_000)).await;
+    assert!(matches!(failed, Err(Error::NotALock { .. })), "{failed:?}");
+    for server in &servers.servers[..2] {
+        server.control().run(&["DEL", "red"]);
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn durations_without_sense_are_refused_or_cut() {
+    let servers = Servers::new(3).await;
+    for member_timeout in [Duration::ZERO, Duration::MAX] {
+        let lock = servers.lock().member_timeout(member_timeout);
+        let tried = lock.try_lock().await;
+        if let Some(guard) = tried.unwrap_or_default() {
+            guard.unlock().await.unwrap_or_default();
+        }
+    }
+    for lease in [Duration::ZERO, Duration::MAX] {
+        let lock = servers.lock().lease(lease);
+        let found = within(ms(5_000), lock.try_lock_for(ms(20_000))).await;
+        let found = found.expect("at once");
+        assert!(
+            matches!(found, Err(Error::InvalidDuration { .. })),
+            "{found:?}"
+        );
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn max_hold_bounds_the_hold_although_members_are_taken_again() {
+    let servers = Servers::with(3, |builder| builder.watchdog_timeout(ms(900))).await;
+    let members = servers.ours.iter().map(|client| client.lock("red"));
+    let lock = RedLock::new(members.map(|lock| lock.max_hold(ms(3_000)))).expect("three servers");
+    let start = Instant::now();
+    let guard = taken(&lock).await;
+    for (server, at) in servers.servers.iter().zip([800, 1_800]) {
+        // So that what is taken again would end a second later, and another one later still.
+        eventually("all have it", ms(2_000), || {
+            guard.servers() == 3 && start.elapsed() > ms(at)
+        })
+        .await;
+        let mut control = server.control();
+        control.run(&["DEL", "red"]);
+        let mut exists = || control.number(&["EXISTS", "red"]) == 1;
+        eventually("it is taken again", ms(2_000), &mut exists).await;
+    }
+    let reason = within(ms(6_000), guard.lost()).await.expect("in time");
+    let took = start.elapsed();
+    assert!(took < ms(3_400) + stalls(start), "{took:?}: {reason}");
+    drop(guard);
+    servers.finish().await;
+}
+
+/// As the calls of `unpolled.rs`.
+#[tokio::test]
+async fn a_call_that_is_not_polled_keeps_nothing() {
+    let servers = Servers::with(3, |builder| builder.command_timeout(ms(400))).await;
+    let lock = servers.lock();
+    let mut locking = Box::pin(lock.lock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(locking.as_mut().poll(&mut context).is_pending());
+    eventually("all have it", ms(2_000), || servers.keys() == 3).await;
+    let start = Instant::now();
+    eventually("it is given back", ms(10_000), || servers.keys() == 0).await;
+    let took = start.elapsed();
+    let limit = MEMBER + ms(400) + ms(1_000) + stalls(start);
+    assert!(took < limit, "{took:?}");
+    // It goes on when it is polled.
+    let found = within(ms(5_000), locking).await.expect("in time");
+    if let Ok(guard) = found {
+        assert_eq!(guard.state(), HoldState::Held);
+    }
+    servers.finish().await;
+}
+
+/// The quorum confirms neither the unlock nor a loss.
+#[tokio::test]
+async fn a_lock_that_one_server_has_lost_is_not_lost() {
+    let servers = Servers::new(3).await;
+    for is_unlock in [false, true] {
+        let guard = taken(&servers.lock().lease(ms(20_000))).await;
+        eventually("all have it", ms(2_000), || guard.servers() == 3).await;
+        servers.servers[0].control().run(&["DEL", "red"]);
+        servers.servers[1].pause();
+        let failed = if is_unlock {
+            guard.unlock().await
+        } else {
+            let failed = guard.extend(ms(30_000)).await;
+            drop(guard);
+            failed
+        };
+        assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+        servers.servers[1].resume();
+        eventually("nothing is left", ms(10_000), || servers.keys() == 0).await;
+    }
+    servers.finish().await;
+}
+
+/// A client ends with its last handle, and what only tells of a hold is none.
+#[tokio::test]
+async fn a_hold_that_has_ended_keeps_no_client() {
+    let servers = Servers::new(3).await;
+    let mut clients = Vec::new();
+    for server in &servers.servers {
+        clients.push(server.client().await);
+    }
+    let guard = taken(&Servers::red(&clients)).await;
+    let held = guard.clone();
+    guard.unlock().await.expect("held");
+    let mut control = servers.servers[0].control();
+    let mut connections = || control.run(&["CLIENT", "LIST"]).lines().count();
+    let before = connections();
+    drop(clients);
+    eventually("it has ended", ms(5_000), || connections() < before).await;
+    assert_eq!(held.state(), HoldState::Released);
+    drop(held);
     servers.finish().await;
 }

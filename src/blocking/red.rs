@@ -124,8 +124,10 @@ impl RedLock {
         if self.has_owner {
             return self.lock.clone();
         }
-        let owner = Owner::of_thread(self.running[0].client.id());
-        self.lock.owned_by(&owner)
+        // Of one client, whatever the order of the members.
+        let clients = self.running.iter().map(|running| running.client.id());
+        let first = clients.min().unwrap_or_default();
+        self.lock.owned_by(&Owner::of_thread(first))
     }
 
     fn guard(&self, guard: AsyncGuard) -> RedGuard {
@@ -198,6 +200,8 @@ fn section<T, E: From<Error>>(
     guard: RedGuard,
     body: impl FnOnce(RedHold) -> Result<T, E>,
 ) -> Result<T, E> {
+    // A body whose quorum is lost already does not begin.
+    guard.guard.not_lost()?;
     let value = body((*guard).clone())?;
     match guard.unlock() {
         Err(error @ Error::Lost { .. }) => Err(error.into()),

@@ -68,6 +68,19 @@ impl<K> Lock<K> {
         self.owned_by(&Owner::fresh(&self.client.shared().client_id))
     }
 
+    /// Whether its durations are valid.
+    pub(crate) fn check_terms(&self) -> Result<(), Error> {
+        self.terms().map(drop)
+    }
+
+    /// The same lock for at most this long.
+    pub(crate) fn at_most(&self, left: Duration) -> Self {
+        match self.lease {
+            Some(_) => self.lease(left),
+            None => self.max_hold(left),
+        }
+    }
+
     pub(crate) fn client_id(&self) -> &str {
         &self.client.shared().client_id
     }

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::queue::Permit;
 use super::rule::{self, Verdict, Vote};
 use crate::core::LossReason;
 use crate::error::Error;
@@ -19,18 +20,24 @@ use crate::hold_handle::{HoldHandle, HoldState, Lost};
 use crate::lock::{Lock, LockGuard, Wait, sleep_until};
 
 pub(super) struct Ballot {
-    members: Vec<Lock>,
+    pub(super) servers: usize,
     state: Mutex<State>,
     /// Notified of each answer, and of the end. One task waits at a time.
     changed: Notify,
+    /// Notified when it is taken, or has ended. The keeper waits for that.
+    settled: Notify,
     /// Cancelled when the quorum is lost.
     pub(super) lost: CancellationToken,
 }
 
 struct State {
+    /// None after the end: what only tells of a hold keeps no client.
+    members: Vec<Lock>,
     seats: Vec<Seat>,
+    /// Its caller has seen the quorum.
+    taken: bool,
     ending: Option<Ending>,
-    /// When a fixed lease is over; nothing is taken again for longer.
+    /// When fixed leases, or `max_hold`, end it; nothing is taken again for longer.
     ends: Option<Instant>,
 }
 
@@ -49,30 +56,60 @@ enum Seat {
 }
 
 impl Ballot {
-    /// Asks every server, each for an owner of its own: what an earlier round has left there is never joined.
-    pub(super) fn begin(members: &[Lock]) -> Arc<Self> {
+    /// Asks every server, each for an owner of its own: what an earlier round has left there is never joined. It is given back
+    /// unless it is taken within this time, also if its caller is not polled. A quorum that is lost ends the turn of the caller.
+    fn begin(members: &[Lock], within: Duration, permit: Permit) -> Arc<Self> {
         let ballot = Arc::new(Self {
-            members: members.to_vec(),
+            servers: members.len(),
             state: Mutex::new(State {
+                members: members.to_vec(),
                 seats: members.iter().map(|_| Seat::Asked).collect(),
+                taken: false,
                 ending: None,
                 ends: None,
             }),
             changed: Notify::new(),
+            settled: Notify::new(),
             lost: CancellationToken::new(),
         });
         for (nth, member) in members.iter().enumerate() {
             ballot.ask(nth, member.clone());
         }
+        if let Some(home) = members.first() {
+            let limit = Instant::now() + within;
+            home.spawn(Arc::clone(&ballot).keep(limit, permit));
+        }
         ballot
     }
 
-    pub(super) fn members(&self) -> &[Lock] {
-        &self.members
+    pub(super) fn members(&self) -> Vec<Lock> {
+        self.state.lock().members.clone()
     }
 
     fn quorum(&self) -> usize {
-        rule::quorum(self.members.len())
+        rule::quorum(self.servers)
+    }
+
+    /// Keeps what is held. Returns whether that is a quorum still.
+    fn take(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let ends = self.look(|guard| (!guard.is_lost()).then(|| guard.ends()));
+        // One without an end ends last.
+        let ends = ends.into_iter().flatten();
+        let ends = ends.map(|ends| (ends.is_none(), ends));
+        let ends = rule::valid_until(ends, self.quorum());
+        {
+            let mut state = self.state.lock();
+            if state.ending.is_some() {
+                return false;
+            }
+            state.taken = true;
+            state.ends = ends.and_then(|(_, ends)| ends);
+        }
+        self.settled.notify_one();
+        true
     }
 
     fn ask(self: &Arc<Self>, nth: usize, member: Lock) {
@@ -101,7 +138,7 @@ impl Ballot {
     }
 
     /// What the servers have answered until `limit`, or as soon as it is decided.
-    pub(super) async fn decided(&self, limit: Instant) -> Verdict {
+    async fn decided(&self, limit: Instant) -> Verdict {
         loop {
             let now = Instant::now();
             let is_over = now >= limit;
@@ -128,25 +165,34 @@ impl Ballot {
         }
     }
 
-    /// Why too few have answered: an error that does not pass comes first.
-    pub(super) fn error(&self) -> Option<Error> {
+    /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
+    fn error(&self) -> Option<Error> {
         let mut state = self.state.lock();
-        let mut failed = Vec::new();
+        let (mut passing, mut lasting) = (Vec::new(), Vec::new());
         for seat in &mut state.seats {
             if matches!(seat, Seat::Failed(..))
                 && let Seat::Failed(error, _) = std::mem::replace(seat, Seat::Asked)
             {
-                failed.push(error);
+                match error.is_retryable() {
+                    true => passing.push(error),
+                    false => lasting.push(error),
+                }
             }
         }
-        let final_one = failed.iter().position(|error| !error.is_retryable());
-        let first = final_one.unwrap_or(0);
-        (!failed.is_empty()).then(|| failed.swap_remove(first))
+        let others = self.servers - lasting.len();
+        let failed = if others < self.quorum() {
+            lasting
+        } else {
+            passing
+        };
+        failed.into_iter().next()
     }
 
-    /// From now on the fixed lease is over then.
-    pub(super) fn set_end(&self, ends: StdInstant) {
-        self.state.lock().ends = Some(ends.into());
+    /// A server has extended its fixed lease.
+    pub(super) fn extended(&self) {
+        if let Some(ends) = self.valid_until() {
+            self.state.lock().ends = Some(ends.into());
+        }
     }
 
     pub(super) fn ending(&self) -> Option<Ending> {
@@ -211,18 +257,26 @@ impl Ballot {
 
     /// Ends it, unless it has ended: what comes later is released. Returns the guards.
     pub(super) fn end(&self, ending: Ending) -> Vec<LockGuard> {
+        self.end_if(ending, |_| true)
+    }
+
+    fn end_if(&self, ending: Ending, may_end: impl FnOnce(&State) -> bool) -> Vec<LockGuard> {
+        // Dropped when the mutex is free: it may have the last handle of a client.
+        let _members;
         let seats = {
             let mut state = self.state.lock();
-            if state.ending.is_some() {
+            if state.ending.is_some() || !may_end(&state) {
                 return Vec::new();
             }
             state.ending = Some(ending);
+            _members = std::mem::take(&mut state.members);
             std::mem::take(&mut state.seats)
         };
         if matches!(ending, Ending::Lost(_)) {
             self.lost.cancel();
         }
         self.changed.notify_one();
+        self.settled.notify_one();
         let guards = seats.into_iter().filter_map(|seat| match seat {
             Seat::Held(guard) => Some(guard),
             _ => None,
@@ -234,12 +288,17 @@ impl Ballot {
         self.look(|guard| guard.handle())
     }
 
-    /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each hold.
-    pub(super) fn keep(self: Arc<Self>) -> impl Future<Output = ()> + Send {
+    /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each round.
+    fn keep(self: Arc<Self>, limit: Instant, permit: Permit) -> impl Future<Output = ()> + Send {
         // If the task ends with its runtime, or never begins, no task looks for a loss any more.
-        let keeper = Keeper(self);
+        let keeper = Keeper(self, permit);
         async move {
             let ballot = &keeper.0;
+            let settled = ballot.settled.notified();
+            if tokio::time::timeout_at(limit, settled).await.is_err() {
+                // Its call is not polled.
+                drop(ballot.end_if(Ending::Released, |state| !state.taken));
+            }
             while ballot.is_open() {
                 let (again, losses) = ballot.take_again();
                 let lost = async {
@@ -270,7 +329,8 @@ impl Ballot {
             let mut state = self.state.lock();
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
             let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
-            for (nth, seat) in state.seats.iter_mut().enumerate() {
+            let State { seats, members, .. } = &mut *state;
+            for (nth, (seat, member)) in seats.iter_mut().zip(members).enumerate() {
                 let due = match seat {
                     Seat::Asked => continue,
                     Seat::Held(guard) if guard.is_lost() => now,
@@ -288,27 +348,87 @@ impl Ballot {
                     continue;
                 }
                 gone.push(std::mem::replace(seat, Seat::Asked));
-                ask.push(nth);
+                ask.push((nth, member.clone()));
             }
             left
         };
         // When the mutex is free: it may be a guard.
         drop(gone);
-        for nth in ask {
-            let member = &self.members[nth];
-            let leased = left.map_or_else(|| member.clone(), |left| member.lease(left));
-            self.ask(nth, leased);
+        for (nth, member) in ask {
+            let bounded = left.map_or_else(|| member.clone(), |left| member.at_most(left));
+            self.ask(nth, bounded);
         }
         (again, losses)
     }
 }
 
 /// The task that keeps a hold. Dropped, it reports that the hold is kept no longer.
-struct Keeper(Arc<Ballot>);
+struct Keeper(Arc<Ballot>, Permit);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        drop(self.0.end(Ending::Lost(LossReason::Closed)));
+        let Self(ballot, permit) = self;
+        drop(ballot.end(Ending::Lost(LossReason::Closed)));
+        let (taken, ending) = {
+            let state = ballot.state.lock();
+            (state.taken, state.ending)
+        };
+        // The guard may stay for long; there is nothing left to keep others away from.
+        if taken && matches!(ending, Some(Ending::Lost(_))) {
+            drop(permit.lock().take());
+        }
+    }
+}
+
+/// A round that is not decided. Dropped, it gives back what it has.
+pub(super) struct Round {
+    ballot: Arc<Ballot>,
+    kept: bool,
+}
+
+pub(super) enum Found {
+    Taken,
+    Busy,
+    TooFew(Option<Error>),
+}
+
+impl Round {
+    pub(super) fn begin(members: &[Lock], within: Duration, permit: Permit) -> Self {
+        Self {
+            ballot: Ballot::begin(members, within, permit),
+            kept: false,
+        }
+    }
+
+    /// Whether a quorum holds it still; then it is not given back for want of a poll.
+    pub(super) fn take(&self) -> bool {
+        self.ballot.take()
+    }
+
+    /// What the answers amount to. Without a quorum all is given back at once.
+    pub(super) async fn found(&self, limit: Instant) -> Found {
+        let found = match self.ballot.decided(limit).await {
+            Verdict::Taken => return Found::Taken,
+            Verdict::Busy | Verdict::Undecided => Found::Busy,
+            Verdict::Silent => Found::TooFew(self.ballot.error()),
+        };
+        // The guards are dropped here: their clients release them in the background.
+        drop(self.ballot.end(Ending::Released));
+        found
+    }
+
+    /// What is held is kept.
+    pub(super) fn kept(mut self) -> Arc<Ballot> {
+        self.kept = true;
+        Arc::clone(&self.ballot)
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if !self.kept {
+            drop(self.ballot.end(Ending::Released));
+        }
     }
 }
 

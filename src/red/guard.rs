@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::ballot::{Ballot, Ending};
@@ -17,7 +18,7 @@ use super::rule::quorum;
 use crate::core::LossReason;
 use crate::error::{Cause, Error, Operation};
 use crate::hold_handle::HoldState;
-use crate::lock::extend_hold;
+use crate::lock::{Lock, extend_hold};
 
 /// A [`RedLock`](crate::RedLock) that is held. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.
@@ -37,15 +38,22 @@ use crate::lock::extend_hold;
 #[must_use = "dropping a guard releases the lock at once"]
 pub struct RedGuard {
     hold: RedHold,
+    home: Lock,
     member_timeout: Duration,
     /// The next caller of this process has its turn after this one.
     _turn: Turn,
 }
 
 impl RedGuard {
-    pub(super) fn new(ballot: Arc<Ballot>, turn: Turn, member_timeout: Duration) -> Self {
+    pub(super) fn new(
+        ballot: Arc<Ballot>,
+        home: Lock,
+        turn: Turn,
+        member_timeout: Duration,
+    ) -> Self {
         Self {
             hold: RedHold { ballot },
+            home,
             member_timeout,
             _turn: turn,
         }
@@ -75,30 +83,18 @@ impl RedGuard {
     /// # }
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
-        let ballot = Arc::clone(&self.hold.ballot);
-        let [home, ..] = ballot.members() else {
-            return Ok(());
-        };
+        let (ballot, home) = (&self.hold.ballot, &self.home);
         // A quorum that is gone by now is noted first.
         let _ = ballot.state();
         let guards = ballot.end(Ending::Released);
         if let Some(Ending::Lost(reason)) = ballot.ending() {
             return Err(Error::lost(home.name(), reason));
         }
-        let needed = quorum(ballot.members().len());
         let unlocks = guards.into_iter().map(|guard| async {
             let name = Arc::clone(guard.entry.name.given());
             guard.unlock().await.map_err(|error| error.about(&name))
         });
-        let released = first(unlocks, needed);
-        home.on_runtime(async {
-            match tokio::time::timeout(self.member_timeout, released).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(Some(error))) => Err(error),
-                Ok(Err(None)) | Err(_) => Err(too_few(Operation::Unlocking, home.given_name())),
-            }
-        })
-        .await
+        self.confirmed(unlocks, Operation::Unlocking).await
     }
 
     /// Extends a fixed lease to at least `lease` from now at a quorum of the servers, and at the others if they answer.
@@ -112,7 +108,7 @@ impl RedGuard {
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::extend`](crate::LockGuard::extend).
+    /// Dropping the future does not stop it: each server that was asked extends its lease, or does not.
     ///
     /// # Examples
     ///
@@ -124,30 +120,48 @@ impl RedGuard {
     /// # guard.unlock().await }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.not_lost()?;
         let ballot = &self.hold.ballot;
-        let home = &ballot.members()[0];
-        if let HoldState::Lost(reason) = ballot.state() {
-            return Err(Error::lost(home.name(), reason));
-        }
-        let handles = ballot.handles();
-        let needed = quorum(ballot.members().len());
-        let extending = handles.iter().map(|handle| async move {
-            let extended = extend_hold(handle, lease).await;
-            extended.map_err(|error| error.about(handle.entry.name.given()))
+        let extending = ballot.handles().into_iter().map(|handle| {
+            let (ballot, (report, reported)) = (Arc::clone(ballot), oneshot::channel());
+            let runtime = handle.entry.shared().runtime.clone();
+            // A task of its client: what comes after the answers of a quorum counts too.
+            runtime.spawn(async move {
+                let extended = extend_hold(&handle, lease).await;
+                if extended.is_ok() {
+                    ballot.extended();
+                }
+                let named = extended.map_err(|error| error.about(handle.entry.name.given()));
+                let _ = report.send(named);
+            });
+            async { reported.await.unwrap_or(Err(Error::NoRuntime)) }
         });
-        let extended = first(extending, needed);
-        let extended = home.on_runtime(async {
-            match tokio::time::timeout(self.member_timeout, extended).await {
+        self.confirmed(extending, Operation::Extending).await
+    }
+
+    /// An error if the quorum is lost.
+    pub(crate) fn not_lost(&self) -> Result<(), Error> {
+        match self.hold.state() {
+            HoldState::Lost(reason) => Err(Error::lost(self.home.name(), reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until a quorum has confirmed what it was asked for.
+    async fn confirmed(
+        &self,
+        calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
+        doing: Operation,
+    ) -> Result<(), Error> {
+        let confirmed = first(calls, quorum(self.hold.ballot.servers));
+        let confirmed = async {
+            match tokio::time::timeout(self.member_timeout, confirmed).await {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(Some(error))) => Err(error),
-                Ok(Err(None)) | Err(_) => Err(too_few(Operation::Extending, home.given_name())),
+                Ok(Err(None)) | Err(_) => Err(too_few(doing, self.home.given_name())),
             }
-        });
-        extended.await?;
-        if let Some(ends) = ballot.valid_until() {
-            ballot.set_end(ends);
-        }
-        Ok(())
+        };
+        self.home.on_runtime(confirmed).await
     }
 }
 
@@ -174,25 +188,35 @@ impl fmt::Debug for RedGuard {
     }
 }
 
-/// Waits until `needed` of them have succeeded. Otherwise all have ended, and this was the first error.
+/// Waits until `needed` of them have succeeded. Otherwise all have ended, and this was the first error: a loss if the others
+/// are too few.
 ///
 /// Cancel safety: those that are left are dropped with the future.
 async fn first(
-    calls: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
+    calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
     needed: usize,
 ) -> Result<(), Option<Error>> {
+    let mut left = calls.len();
     let mut calls: FuturesUnordered<_> = calls.collect();
-    let (mut done, mut failed) = (0, None);
+    let (mut done, mut failed, mut lost) = (0, None, None);
     while let Some(outcome) = calls.next().await {
         match outcome {
             Ok(()) => done += 1,
+            Err(error @ Error::Lost { .. }) => {
+                left -= 1;
+                lost = lost.or(Some(error));
+            }
             Err(error) => failed = failed.or(Some(error)),
         }
         if done == needed {
             return Ok(());
         }
     }
-    Err(failed)
+    Err(if left < needed {
+        lost.or(failed)
+    } else {
+        failed
+    })
 }
 
 pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {

@@ -53,7 +53,7 @@ impl Queue {
         wait: Wait,
         lock: &Lock,
     ) -> Result<Option<Turn>, Error> {
-        let mut turn = {
+        let turn = {
             let mut owners = self.owners.lock();
             if owners.contains(owner) {
                 let lock = lock.name().to_owned();
@@ -63,7 +63,7 @@ impl Queue {
             Turn {
                 queue: Arc::clone(self),
                 owner: owner.clone(),
-                permit: None,
+                permit: Permit::default(),
             }
         };
         let turns = Arc::clone(&self.turns);
@@ -76,8 +76,9 @@ impl Queue {
                 () = sleep_until(wait.deadline()) => None,
             }
         };
-        turn.permit = permit;
-        Ok(Some(turn).filter(|turn| turn.permit.is_some()))
+        let has_turn = permit.is_some();
+        *turn.permit.lock() = permit;
+        Ok(Some(turn).filter(|_| has_turn))
     }
 }
 
@@ -85,7 +86,17 @@ impl Queue {
 pub(super) struct Turn {
     queue: Arc<Queue>,
     owner: Owner,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Permit,
+}
+
+/// The next caller has its turn when this is taken out.
+pub(super) type Permit = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
+impl Turn {
+    /// A lost quorum takes it out, and the owner stays: it has its guard.
+    pub(super) fn permit(&self) -> Permit {
+        Arc::clone(&self.permit)
+    }
 }
 
 impl Drop for Turn {
@@ -94,5 +105,6 @@ impl Drop for Turn {
             .owners
             .lock()
             .retain(|owner| *owner != self.owner);
+        drop(self.permit.lock().take());
     }
 }
