@@ -120,6 +120,17 @@ impl Hold {
         self.entry.shared().clock.instant(until).into_std()
     }
 
+    /// Why it is lost, and since when.
+    pub(crate) fn loss(&self) -> Option<(LossReason, tokio::time::Instant)> {
+        match self.snapshot().0 {
+            Some(found) => found.over.map(|reason| (reason, self.valid_until().into())),
+            None => match self.status.ended_at() {
+                Some((Ending::Lost(reason), at)) => Some((reason, at)),
+                Some((Ending::Released, _)) | None => None,
+            },
+        }
+    }
+
     /// When it is over whatever its server says.
     pub(crate) fn ends(&self) -> Option<tokio::time::Instant> {
         let ends = self.snapshot().0?.ends?;

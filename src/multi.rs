@@ -7,15 +7,16 @@ mod take;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use futures_util::future::select_all;
+use futures_util::future::{select_all, try_join_all};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lock::{Lock, Wait};
+use crate::lock::{Lock, Wait, sleep_until};
 use crate::owner::Owner;
 use crate::run::at_risk;
 use crate::runtime::{in_span, span};
@@ -37,7 +38,8 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 ///
 /// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
 /// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
-/// callers that always queue. It keeps a first place for up to a second; later callers of that client wait meanwhile.
+/// callers that always queue. It keeps a first place for up to a second and at most half of a command timeout, and while it tries the locks: for up to
+/// a command timeout if a server does not answer. Later callers of that client wait meanwhile.
 ///
 /// # The same lock twice
 ///
@@ -143,8 +145,8 @@ impl MultiLock {
     ///
     /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
-    /// call does not wait for that. With a [`lease`](Self::lease), [`Error::Lost`] also if one of them ended before all
-    /// were taken.
+    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken; a call that tries
+    /// again after errors takes all of them again.
     ///
     /// # Cancel safety
     ///
@@ -349,16 +351,35 @@ impl MultiLock {
             let members: Result<Vec<Lock>, Error> =
                 self.members.iter().map(Lock::of_this_call).collect();
             let members = members?;
-            self.checked.get_or_try_init(|| check(&members)).await?;
-            let Some(taken) = take::take(&members, wait).await? else {
+            if !self.checked.initialized() && !self.are_apart(&members, wait).await? {
                 return Ok(None);
-            };
-            if let Some(lease) = self.lease {
-                take::even_out(&taken, lease).await?;
             }
-            Ok(Some(MultiGuard::new(taken.guards)))
+            let taken = take::take(&members, wait, self.lease).await?;
+            Ok(taken.map(MultiGuard::new))
         });
         in_span(span.as_deref(), acquiring).await
+    }
+
+    /// Asks whether two of them are the same, as often as a call that waits so tries again. `false`: no answer in time.
+    async fn are_apart(&self, members: &[Lock], wait: Wait) -> Result<bool, Error> {
+        let mut retry = members[0].retry(wait);
+        let asking = async {
+            loop {
+                let checked = self.checked.get_or_try_init(|| check(members)).await;
+                match checked {
+                    Ok(()) => return Ok(true),
+                    Err(error) => retry.failed(error).await?,
+                }
+            }
+        };
+        let asking = async {
+            tokio::select! {
+                biased;
+                apart = asking => apart,
+                () = sleep_until(wait.deadline()) => Ok(false),
+            }
+        };
+        members[0].on_runtime(asking).await
     }
 
     fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
@@ -414,12 +435,22 @@ where
 
 /// Asks the servers whether two locks of several clients are the same.
 async fn check(members: &[Lock]) -> Result<(), Error> {
+    let places = members.iter().map(|lock| async {
+        let is_asked =
+            same_keys(members).any(|(one, other)| ptr::eq(one, lock) || ptr::eq(other, lock));
+        let place = match is_asked {
+            true => lock.location().await,
+            false => Ok(None),
+        };
+        place.map_err(|error| error.about(lock.given_name()))
+    });
+    let places = try_join_all(places).await?;
+    let place = |lock: &Lock| {
+        let nth = members.iter().position(|member| ptr::eq(member, lock));
+        nth.and_then(|nth| places[nth].as_ref())
+    };
     for (one, other) in same_keys(members) {
-        let named = |error: Error| error.about(one.given_name());
-        let (there, other) = (
-            one.location().await.map_err(named)?,
-            other.location().await.map_err(named)?,
-        );
+        let (there, other) = (place(one), place(other));
         if there.is_some() && there == other {
             return Err(twice(one));
         }

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{Counts, Ending, HoldId, Life, Rules, Token, Total};
@@ -316,7 +317,7 @@ pub(crate) struct HoldStatus {
 
 #[derive(Debug, Default)]
 struct End {
-    ending: Option<Ending>,
+    ending: Option<(Ending, Instant)>,
     /// Made for the first who waits for the end: hardly any call does.
     reported: Option<CancellationToken>,
 }
@@ -335,6 +336,11 @@ impl HoldStatus {
     }
 
     pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ended_at().map(|(ending, _)| ending)
+    }
+
+    /// How it ended, and when that was seen.
+    pub(crate) fn ended_at(&self) -> Option<(Ending, Instant)> {
         self.end.lock().ending
     }
 
@@ -354,7 +360,7 @@ impl HoldStatus {
     pub(crate) fn set_ending(&self, ending: Ending) {
         let mut end = self.end.lock();
         debug_assert!(end.ending.is_none(), "I5: a hold ends once");
-        end.ending.get_or_insert(ending);
+        end.ending.get_or_insert((ending, Instant::now()));
     }
 
     /// Wakes those who wait for the end, when the mutexes are free.

@@ -272,15 +272,18 @@ async fn the_same_lock_twice_is_refused() {
 #[tokio::test]
 async fn leases_end_together_and_are_extended_together() {
     let servers = Servers::new().await;
-    // Slow to be had: the first lease would end well before the second.
-    let theirs = servers.others[1].lock("b").lock().await.expect("free");
-    let leased = servers.multi().lease(ms(5_000));
+    // The second is slow to be had: the first lease would end well before it.
+    servers.two.pause();
     let waiting = tokio::spawn({
-        let leased = leased.clone();
+        let leased = servers.multi().lease(ms(5_000));
         async move { leased.lock().await }
     });
-    eventually("it waits", ms(5_000), || servers.two.has_listener("b")).await;
-    theirs.unlock().await.expect("held");
+    let mut first = servers.one.control();
+    eventually("the first is held for a second", ms(5_000), || {
+        (1..4_000).contains(&first.pttl("a"))
+    })
+    .await;
+    servers.two.resume();
     let guard = waiting.await.expect("no panic").expect("free");
     let left = || {
         [
@@ -328,6 +331,19 @@ async fn the_first_loss_is_the_loss_and_names_its_lock() {
     assert_eq!(guard.lost().await, lost);
     assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
     let failed = guard.unlock().await.expect_err("lost");
+    assert_eq!(failed.lock(), Some("b"), "{failed}");
+
+    // Nobody looks before both are lost.
+    let guards = [multi.lock().await, multi.lock().await].map(|guard| guard.expect("free"));
+    let all_lost = Instant::now() + ms(1_200);
+    eventually("both leases are over", ms(5_000), || {
+        Instant::now() > all_lost
+    })
+    .await;
+    let [one, two] = guards;
+    assert_eq!(one.lost().await.lock, "b");
+    drop(one);
+    let failed = two.unlock().await.expect_err("lost");
     assert_eq!(failed.lock(), Some("b"), "{failed}");
 
     // A body is dropped at the first loss.
@@ -594,6 +610,191 @@ async fn a_pair_is_two_script_calls_a_lock_and_one_more_for_each_lease_but_the_l
             let scripts = lines.iter().filter(is_script).count();
             assert_eq!((scripts, lines.len()), (calls, calls), "{lines:#?}");
         }
+    }
+    servers.finish().await;
+}
+
+/// Its places in the queues are passed over meanwhile, and come back.
+#[tokio::test]
+async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is() {
+    let servers = Servers::with_timeout(ms(400)).await;
+    let [one, two] = &servers.clients;
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let multi = servers.multi();
+    let mut locking = Box::pin(multi.lock());
+    let polled = async |locking: &mut Pin<Box<_>>, what: &str, fact: &mut dyn FnMut() -> bool| {
+        tokio::select! {
+            biased;
+            locked = locking => panic!("{what}: {locked:?}"),
+            () = eventually(what, ms(5_000), fact) => {}
+        }
+    };
+    let other = |client: &LockClient, name: &str| client.lock(name).owned_by(&client.owner());
+    let waits_for_b = &mut || servers.two.has_listener("b");
+    polled(&mut locking, "it waits for b", waits_for_b).await;
+    let holder = other(one, "a").lock().await.expect("given back");
+    let next_holder = tokio::spawn({
+        let lock = other(two, "b");
+        async move { lock.lock().await }
+    });
+    let impatient_at = Instant::now() + ms(1_100);
+    polled(&mut locking, "it is impatient", &mut || {
+        Instant::now() > impatient_at && two.stats().waiting == 2
+    })
+    .await;
+    theirs.unlock().await.expect("held");
+    polled(&mut locking, "it queues for both", &mut || {
+        one.stats().waiting == 1 && two.stats().held == 1 && two.stats().waiting == 1
+    })
+    .await;
+    // Not polled from here on.
+    let after_it = [(one, "a"), (two, "b")].map(|(client, name)| {
+        let lock = other(client, name);
+        tokio::spawn(async move { lock.lock().await?.unlock().await })
+    });
+    eventually("others queue", ms(2_000), || {
+        one.stats().waiting == 2 && two.stats().waiting == 2
+    })
+    .await;
+    holder.unlock().await.expect("held");
+    let next_holder = next_holder.await.expect("no panic").expect("its turn");
+    next_holder.unlock().await.expect("held");
+    for served in after_it {
+        let served = within(ms(5_000), served).await.expect("it passes over");
+        served.expect("no panic").expect("it had the lock");
+    }
+    let guard = within(ms(5_000), locking).await.expect("it goes on");
+    guard.expect("free").unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_does() {
+    let servers = Servers::with_timeout(ms(500)).await;
+    let [one, two] = &servers.clients;
+    let same_name = || MultiLock::new([one.lock("a"), two.lock("a")]).expect("two locks");
+    servers.two.pause();
+    let start = Instant::now();
+    let found = same_name().try_lock_for(ms(100)).await;
+    let took = start.elapsed();
+    assert!(matches!(found, Ok(None)), "{found:?}");
+    assert!(took < ms(300) + stalls(start), "{took:?}");
+    let waiting = tokio::spawn({
+        let multi = same_name();
+        async move { multi.try_lock_for(ms(20_000)).await }
+    });
+    let leading = tokio::spawn({
+        let multi = same_name();
+        async move { multi.lead(|_held| async { Ok::<_, Error>(7) }).await }
+    });
+    let failed = same_name().try_lock().await;
+    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    servers.two.resume();
+    let guard = waiting.await.expect("no panic").expect("answered");
+    guard.expect("free").unlock().await.expect("held");
+    assert_eq!(leading.await.expect("no panic").expect("led"), 7);
+
+    // One connection for each of the locks.
+    let url = format!("{}/1", servers.one.url());
+    let elsewhere = LockClient::connect(&url).await.expect("connected");
+    let mut control = servers.one.control();
+    let mut connections = || -> u32 {
+        let stats = control.run(&["INFO", "stats"]);
+        let (_, count) = stats
+            .split_once("total_connections_received:")
+            .expect("it counts");
+        let end = count.find(|digit: char| !digit.is_ascii_digit());
+        count[..end.unwrap_or(count.len())]
+            .parse()
+            .expect("a count")
+    };
+    let before = connections();
+    let three = [one.lock("c"), two.lock("c"), elsewhere.lock("c")];
+    let guard = MultiLock::new(three).expect("three locks").lock().await;
+    guard.expect("free").unlock().await.expect("held");
+    assert_eq!(connections() - before, 2);
+    elsewhere.close(Duration::ZERO).await;
+    servers.finish().await;
+}
+
+/// `a` is taken, and `b` on the way; then the server of `a` hangs.
+#[tokio::test]
+async fn what_fails_while_leases_are_made_to_end_together_is_tried_again() {
+    let servers = Servers::with_timeout(ms(700)).await;
+    let multi = servers.multi().lease(ms(20_000));
+    for has_deadline in [false, true] {
+        servers.two.pause();
+        let multi = multi.clone();
+        let locking = tokio::spawn(async move {
+            match has_deadline {
+                true => multi.try_lock_for(ms(20_000)).await,
+                false => multi.lock().await.map(Some),
+            }
+        });
+        let mut first = servers.one.control();
+        eventually("the first is held", ms(5_000), || first.count("a") == 1).await;
+        servers.one.pause();
+        servers.two.resume();
+        let mut second = servers.two.control();
+        eventually("the second is held", ms(5_000), || second.count("b") == 1).await;
+        // Its extension has no answer, and the round is given back.
+        eventually("all is given back", ms(5_000), || second.count("b") == 0).await;
+        servers.one.resume();
+        let locked = within(ms(10_000), locking).await.expect("in time");
+        match locked.expect("no panic") {
+            Ok(guard) => {
+                assert!(has_deadline);
+                guard.expect("free").unlock().await.expect("held");
+            }
+            Err(error) => {
+                assert!(!has_deadline, "{error}");
+                assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
+                assert_eq!(error.lock(), Some("a"));
+            }
+        }
+        eventually("nothing is left", ms(5_000), || {
+            servers.keys() == (String::new(), String::new())
+        })
+        .await;
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_lost_before_all_are_taken_is_taken_again_or_is_the_error() {
+    let servers = Servers::new().await;
+    let [a, b] = servers.members();
+    let multi = MultiLock::new([a.lease(ms(300)), b]).expect("two locks");
+    for has_deadline in [false, true] {
+        servers.two.pause();
+        let multi = multi.clone();
+        let locking = tokio::spawn(async move {
+            match has_deadline {
+                true => multi.try_lock_for(ms(20_000)).await,
+                false => multi.lock().await.map(Some),
+            }
+        });
+        let mut first = servers.one.control();
+        eventually("the first is held", ms(5_000), || first.count("a") == 1).await;
+        eventually("it is over", ms(5_000), || first.count("a") == 0).await;
+        servers.two.resume();
+        match locking.await.expect("no panic") {
+            Ok(guard) => {
+                let guard = guard.expect("free");
+                assert!(has_deadline, "{guard:?}");
+                assert_eq!(guard.state(), HoldState::Held);
+                drop(guard);
+            }
+            Err(error) => {
+                assert!(!has_deadline, "{error}");
+                assert!(matches!(error, Error::Lost { .. }), "{error}");
+                assert_eq!(error.lock(), Some("a"));
+            }
+        }
+        eventually("nothing is left", ms(5_000), || {
+            servers.keys() == (String::new(), String::new())
+        })
+        .await;
     }
     servers.finish().await;
 }

@@ -188,8 +188,10 @@ async fn a_server_that_answers_late_joins_and_after_the_end_is_released() {
     // So that the servers are known, and only the answer is late.
     taken(&lock).await.unlock().await.expect("held");
     // The quorum has confirmed that, and the third may not have been asked for long.
-    let releasing = || servers.ours.iter().any(|client| client.stats().entries > 0);
-    eventually("free", ms(5_000), || !releasing()).await;
+    eventually("free", ms(5_000), || {
+        servers.ours.iter().all(|ours| ours.stats().entries == 0)
+    })
+    .await;
     servers.servers[2].pause();
     let guard = taken(&lock).await;
     assert_eq!(guard.servers(), 2);
@@ -277,6 +279,10 @@ async fn a_fixed_lease_ends_is_extended_by_a_quorum_and_is_not_by_a_minority() {
     guard.extend(ms(20_000)).await.expect("a quorum");
     let until = guard.valid_until();
     assert!(until > Instant::now() + ms(15_000));
+    for server in &servers.servers[1..] {
+        let left = server.control().pttl("red");
+        assert!((15_000..=20_000).contains(&left), "{left}");
+    }
     servers.servers[1].pause();
     let failed = guard.extend(ms(40_000)).await;
     assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");

@@ -39,6 +39,12 @@ impl LockCore {
         });
     }
 
+    /// A call that only has a place is polled. Returns whether it has its turn.
+    pub fn asks_for_its_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
+        self.step(now, out, |core, _| core.asks(now, id));
+        self.has_turn(id)
+    }
+
     pub(super) fn is_under_way(&self, owner: ThreadId, op: OpId) -> bool {
         let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
         acquire.is_some_and(|acquire| acquire.id == op)

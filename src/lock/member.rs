@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::waiter::{Retries, ServerSeen};
 use super::{Lock, Wait};
-use crate::core::{Order, WaiterId};
+use crate::core::{Effects, LockCore, Order, WaiterId};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::Hold;
@@ -48,14 +48,13 @@ impl<K> Lock<K> {
         self.on_runtime(self.route(&name).location()).await
     }
 
-    /// Whether a call that waits so tries again after this error.
-    pub(crate) fn retries(&self, wait: Wait, error: &Error) -> bool {
-        let may_retry = match wait {
+    /// Whether a call that waits so tries again after an error that passes.
+    pub(crate) fn retries(&self, wait: Wait) -> bool {
+        match wait {
             Wait::Never => false,
             Wait::Until(_) | Wait::Standby => true,
             Wait::Forever => self.retry_for.is_some(),
-        };
-        may_retry && error.is_retryable()
+        }
     }
 
     /// The pauses of a caller that is not woken.
@@ -139,7 +138,11 @@ pub(crate) struct Place {
 impl Place {
     /// Waits until `try_lock` of its owner would not find others of this client before it.
     pub(crate) async fn turn(&self) {
-        while !self.has_turn() {
+        let id = self.id;
+        // It may have been passed over, and nothing else takes it back.
+        let asks =
+            |core: &mut LockCore, now, out: &mut Effects| core.asks_for_its_turn(now, id, out);
+        while !self.entry.step(asks) {
             self.notify.notified().await;
         }
     }

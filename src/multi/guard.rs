@@ -217,11 +217,12 @@ impl MultiHold {
     pub fn loss(&self) -> Option<MemberLoss> {
         let known = self.loss.get().cloned();
         known.or_else(|| {
-            let mut states = self.members.iter().map(|hold| (hold, hold.state()));
-            states.find_map(|(hold, state)| match state {
-                HoldState::Lost(reason) => Some(self.note(hold, reason)),
-                _ => None,
-            })
+            let losses = self.members.iter().filter_map(|hold| {
+                let (reason, at) = hold.loss()?;
+                Some((at, hold, reason))
+            });
+            let (_, hold, reason) = losses.min_by_key(|(at, ..)| *at)?;
+            Some(self.note(hold, reason))
         })
     }
 
@@ -325,12 +326,15 @@ impl Future for MultiLost {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<MemberLoss> {
         let Self { hold, losses } = &mut *self;
-        for (member, lost) in hold.members.iter().zip(losses) {
-            if let Poll::Ready(reason) = Pin::new(lost).poll(context) {
-                return Poll::Ready(hold.note(member, reason));
-            }
+        let mut is_lost = false;
+        for lost in losses {
+            is_lost |= Pin::new(lost).poll(context).is_ready();
         }
-        Poll::Pending
+        // The one that was lost first, if several are.
+        match hold.loss().filter(|_| is_lost) {
+            Some(loss) => Poll::Ready(loss),
+            None => Poll::Pending,
+        }
     }
 }
 

@@ -1,25 +1,25 @@
 //! How several locks are taken, by the methods of each.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use super::rule::{FIRST_FOR, Gather, Step};
 use crate::error::Error;
+use crate::hold_handle::HoldState;
 use crate::lock::{Lock, LockGuard, Place, Wait, sleep_until};
 
-/// All of them, in their order, with the number of the one that was taken last. `None`: not in time.
-pub(super) struct AllTaken {
-    pub(super) guards: Vec<LockGuard>,
-    pub(super) last: usize,
-}
-
-/// Takes all of them, or none.
+/// Takes all of them, or none; with a lease all end together. Returns them in their order. `None`: not in time.
 ///
 /// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
 /// clients, and so is what an attempt without an answer has left.
-pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken>, Error> {
+pub(super) async fn take(
+    members: &[Lock],
+    wait: Wait,
+    lease: Option<Duration>,
+) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut gather = Gather::new(members.len());
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
@@ -38,10 +38,15 @@ pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken
             Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
                 Ok(taken) => (nth, taken),
                 // It is the next that is waited for.
-                Err(error) if members[nth].retries(wait, &error) && !is_over(wait) => (nth, None),
+                Err(error) if error.is_retryable() && goes_on(&members[nth], wait) => (nth, None),
                 Err(error) => return Err(error),
             },
-            Step::Done => break,
+            Step::Done => match settle(&guards, gather.last(), lease).await {
+                Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
+                // What is lost is taken again.
+                Err((nth, error)) if passes(&error) && goes_on(&members[nth], wait) => (nth, None),
+                Err((_, error)) => return Err(error),
+            },
         };
         if taken.is_some() {
             guards[nth] = taken;
@@ -70,10 +75,15 @@ pub(super) async fn take(members: &[Lock], wait: Wait) -> Result<Option<AllTaken
         };
         members[nth].on_runtime(pausing).await?;
     }
-    Ok(Some(AllTaken {
-        guards: guards.into_iter().flatten().collect(),
-        last: gather.last(),
-    }))
+}
+
+fn passes(error: &Error) -> bool {
+    error.is_retryable() || matches!(error, Error::Lost { .. })
+}
+
+/// Whether a call that waits so tries again.
+fn goes_on(member: &Lock, wait: Wait) -> bool {
+    member.retries(wait) && !is_over(wait)
 }
 
 async fn acquire(member: &Lock, wait: Wait) -> Result<Option<LockGuard>, Error> {
@@ -101,7 +111,9 @@ async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Ve
                 () = sleep_until(limit) => return Ok(false),
             }
             if left.len() + 1 == members.len() {
-                let first_for = Instant::now() + FIRST_FOR;
+                // Each of them passes over a place that is kept for a command timeout.
+                let timeouts = members.iter().map(|lock| lock.times().1 / 2);
+                let first_for = Instant::now() + timeouts.fold(FIRST_FOR, Duration::min);
                 limit = Some(deadline.map_or(first_for, |deadline| deadline.min(first_for)));
             }
         }
@@ -114,16 +126,37 @@ async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Ve
     }
 }
 
-/// Extends the leases of all but the one that was taken last: all end with it.
-pub(super) async fn even_out(taken: &AllTaken, lease: std::time::Duration) -> Result<(), Error> {
-    let guards = taken.guards.iter().enumerate();
-    let earlier = guards.filter(|(nth, _)| *nth != taken.last);
-    let extending = join_all(earlier.map(|(_, guard)| guard.extend(lease)));
-    for extended in pin!(extending).await {
-        match extended {
-            // Its `max_hold` comes before that.
-            Ok(()) | Err(Error::InvalidDuration { .. }) => {}
-            Err(error) => return Err(error),
+/// Extends the leases of all but the one that was taken last: all end with it. One that is lost by now is an error.
+async fn settle(
+    guards: &[Option<LockGuard>],
+    last: usize,
+    lease: Option<Duration>,
+) -> Result<(), (usize, Error)> {
+    let held = || {
+        let numbered = guards.iter().enumerate();
+        numbered.filter_map(|(nth, guard)| Some((nth, guard.as_ref()?)))
+    };
+    if let Some(lease) = lease {
+        let earlier = held().filter(|(nth, _)| *nth != last);
+        let extending = earlier.map(|(nth, guard)| async move {
+            let extended = guard.extend(lease).await;
+            (
+                nth,
+                extended.map_err(|error| error.about(guard.entry.name.given())),
+            )
+        });
+        let extending = join_all(extending);
+        for (nth, extended) in pin!(extending).await {
+            match extended {
+                // Its `max_hold` comes before that.
+                Ok(()) | Err(Error::InvalidDuration { .. }) => {}
+                Err(error) => return Err((nth, error)),
+            }
+        }
+    }
+    for (nth, guard) in held() {
+        if let HoldState::Lost(reason) = guard.state() {
+            return Err((nth, Error::lost(guard.name(), reason)));
         }
     }
     Ok(())

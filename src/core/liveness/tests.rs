@@ -40,6 +40,20 @@ fn a_head_that_does_not_subscribe_is_passed_over_until_it_asks() {
     fixture.finds_it_held(head);
 }
 
+/// It makes no attempt, so nothing but this takes it back.
+#[test]
+fn a_place_that_was_passed_over_is_back_when_it_asks() {
+    let mut fixture = Fixture::new();
+    let place = fixture.call(A, Order::Queued);
+    let next = fixture.call(B, Order::Queued);
+    assert!(fixture.core.has_turn(place));
+    fixture.timer_of_the_queue_fires_after(TIMEOUT);
+    assert!(!fixture.core.has_turn(place));
+    assert!(fixture.core.has_turn(next));
+    assert!(fixture.step(|core, now, out| core.asks_for_its_turn(now, place, out)));
+    assert!(!fixture.core.has_turn(next), "it is back at its place");
+}
+
 #[test]
 fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
     let minute = Duration::from_secs(60);
