@@ -481,7 +481,7 @@ impl RedLock {
             // The owner of one client, whatever the order of the members.
             None => {
                 let first = self.members.iter().min_by_key(|lock| lock.client_id());
-                first.unwrap_or(self.home()).current_owner()
+                first.unwrap_or_else(|| self.home()).current_owner()
             }
         }
     }

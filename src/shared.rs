@@ -360,7 +360,7 @@ impl HoldStatus {
     pub(crate) fn set_ending(&self, ending: Ending) {
         let mut end = self.end.lock();
         debug_assert!(end.ending.is_none(), "I5: a hold ends once");
-        end.ending.get_or_insert((ending, Instant::now()));
+        end.ending.get_or_insert_with(|| (ending, Instant::now()));
     }
 
     /// Wakes those who wait for the end, when the mutexes are free.
