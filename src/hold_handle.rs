@@ -120,14 +120,16 @@ impl Hold {
         self.entry.shared().clock.instant(until).into_std()
     }
 
-    /// Why it is lost, and since when.
-    pub(crate) fn loss(&self) -> Option<(LossReason, tokio::time::Instant)> {
+    /// Why it is lost, with what sorts losses by time: those that no step has seen yet come last.
+    pub(crate) fn loss(&self) -> Option<(LossReason, (Option<Instant>, u32))> {
         match self.snapshot().0 {
-            Some(found) => found.over.map(|reason| (reason, self.valid_until().into())),
-            None => match self.status.ended_at() {
-                Some((Ending::Lost(reason), at)) => Some((reason, at)),
-                Some((Ending::Released, _)) | None => None,
-            },
+            Some(found) => found
+                .over
+                .map(|reason| (reason, (Some(self.valid_until()), 0))),
+            None => self
+                .status
+                .loss()
+                .map(|(reason, nth)| (reason, (None, nth))),
         }
     }
 

@@ -11,8 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use futures_util::future::{join, join_all};
-use tokio::sync::OnceCell;
+use futures_util::future::join;
 use tokio::time::Instant;
 
 use crate::error::{Error, Operation};
@@ -25,7 +24,7 @@ use crate::shared::LEASE_MAX;
 
 use ballot::{Found, Round};
 pub use guard::{RedGuard, RedHold, RedLost};
-use queue::{Queue, Turn};
+use queue::{Checked, Queue, Turn};
 
 /// One lock at several independent servers: it is held while a quorum of them (more than half) has it. Cheap to clone, and stores no
 /// hold.
@@ -83,7 +82,7 @@ pub struct RedLock {
     member_timeout: Option<Duration>,
     queue: Arc<Queue>,
     /// Whether the servers were asked if two of them are the same.
-    checked: Arc<OnceCell<()>>,
+    checked: Arc<Checked>,
 }
 
 impl RedLock {
@@ -417,9 +416,9 @@ impl RedLock {
         loop {
             let round = Round::begin(&self.members, member_timeout + command, turn.permit());
             let limit = Instant::now() + member_timeout;
-            let checking = self.checked.get_or_try_init(|| self.check(member_timeout));
+            let checking = self.checked.check(&self.members, member_timeout);
             let (checked, found) = join(checking, round.found(limit)).await;
-            checked?;
+            checked.map_err(|nth| same_server(&self.members[nth]))?;
             // What was found is old when the check has taken long.
             match found {
                 Found::Taken if round.take() => {
@@ -447,24 +446,6 @@ impl RedLock {
                 }
             }
         }
-    }
-
-    /// Asks the servers who they are; those that do not answer in time are not compared.
-    async fn check(&self, limit: Duration) -> Result<(), Error> {
-        let ask = |lock| tokio::time::timeout(limit, Lock::location(lock));
-        let answers = join_all(self.members.iter().map(ask)).await;
-        let known = answers.into_iter().map(|answer| answer.ok()?.ok()?);
-        let known: Vec<_> = known.collect();
-        for (nth, (lock, place)) in self.members.iter().zip(&known).enumerate() {
-            let is_same = |other: &Option<crate::redis::Location>| match (place, other) {
-                (Some(place), Some(other)) => place.is_at_server_of(other),
-                _ => false,
-            };
-            if known[..nth].iter().any(is_same) {
-                return Err(same_server(lock));
-            }
-        }
-        Ok(())
     }
 
     /// The member whose client has the timers of this lock.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Ending, HoldId, Life, Rules, Token, Total};
+use crate::core::{Counts, Ending, HoldId, Life, LossReason, Rules, Token, Total};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, SyncReplicas, slot_of};
@@ -308,6 +307,9 @@ pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 
 /// A hold that was just taken.
 pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 
+/// How many holds were lost.
+static LOSSES: AtomicU32 = AtomicU32::new(0);
+
 /// What a hold and its guard share: whether and how the hold has ended. It ends once.
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
@@ -317,7 +319,9 @@ pub(crate) struct HoldStatus {
 
 #[derive(Debug, Default)]
 struct End {
-    ending: Option<(Ending, Instant)>,
+    ending: Option<Ending>,
+    /// Of a loss: its number among those of the process. Smaller than the time.
+    nth: u32,
     /// Made for the first who waits for the end: hardly any call does.
     reported: Option<CancellationToken>,
 }
@@ -336,12 +340,16 @@ impl HoldStatus {
     }
 
     pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ended_at().map(|(ending, _)| ending)
+        self.end.lock().ending
     }
 
-    /// How it ended, and when that was seen.
-    pub(crate) fn ended_at(&self) -> Option<(Ending, Instant)> {
-        self.end.lock().ending
+    /// Why it was lost, and the number of that loss: one that was seen later has a larger one.
+    pub(crate) fn loss(&self) -> Option<(LossReason, u32)> {
+        let end = self.end.lock();
+        match end.ending {
+            Some(Ending::Lost(reason)) => Some((reason, end.nth)),
+            Some(Ending::Released) | None => None,
+        }
     }
 
     /// Cancelled after the hold has ended, in whichever way.
@@ -360,7 +368,12 @@ impl HoldStatus {
     pub(crate) fn set_ending(&self, ending: Ending) {
         let mut end = self.end.lock();
         debug_assert!(end.ending.is_none(), "I5: a hold ends once");
-        end.ending.get_or_insert_with(|| (ending, Instant::now()));
+        if end.ending.is_none() {
+            end.ending = Some(ending);
+            if matches!(ending, Ending::Lost(_)) {
+                end.nth = LOSSES.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Wakes those who wait for the end, when the mutexes are free.

@@ -655,6 +655,39 @@ async fn a_round_that_is_not_taken_is_given_back_before_the_check_has_ended() {
 }
 
 #[tokio::test]
+async fn a_server_that_was_away_says_who_it_is_when_it_is_back() {
+    let servers = Servers::new(4).await;
+    let members = servers.ours.iter().chain(&servers.theirs[3..]);
+    let lock = RedLock::new(members.map(|client| client.lock("red"))).expect("five clients");
+    let lock = lock.member_timeout(ms(500));
+    servers.servers[3].pause();
+    for waits in [true, false] {
+        let start = Instant::now();
+        taken(&lock).await.unlock().await.expect("three of five");
+        let took = start.elapsed();
+        assert!(waits || took < ms(400) + stalls(start), "{took:?}");
+        eventually("free", ms(5_000), || {
+            let three = &servers.ours[..3];
+            three.iter().all(|ours| ours.stats().entries == 0)
+        })
+        .await;
+    }
+    servers.servers[3].resume();
+    let refused = within(ms(10_000), async {
+        loop {
+            match lock.try_lock().await {
+                Ok(guard) => drop(guard),
+                Err(error) => return error,
+            }
+            tokio::time::sleep(ms(50)).await;
+        }
+    });
+    let refused = refused.await.expect("two of them are at one server");
+    assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused}");
+    servers.finish().await;
+}
+
+#[tokio::test]
 async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
     let servers = Servers::new(3).await;
     servers.servers[0].control().run(&["SET", "red", "x"]);

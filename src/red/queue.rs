@@ -1,14 +1,19 @@
-//! The queue of this process for one set of locks: its callers would split the votes of the servers.
+//! The queue of this process for one set of locks, whose callers would split the votes of the servers; and whether these
+//! are servers of their own.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Error;
 use crate::lock::{Lock, Wait, sleep_until};
 use crate::owner::Owner;
+use crate::redis::Location;
 
 /// Callers that want the same locks of the same clients, first come, first served.
 pub(super) struct Queue {
@@ -106,5 +111,69 @@ impl Drop for Turn {
             .lock()
             .retain(|owner| *owner != self.owner);
         drop(self.permit.lock().take());
+    }
+}
+
+/// Whether two members are at one server, as far as the servers have said.
+#[derive(Default)]
+pub(super) struct Checked {
+    /// Empty before the first answers. `None`: it has not answered.
+    places: Mutex<Vec<Option<Place>>>,
+    /// A task asks those that have not answered.
+    is_asking: AtomicBool,
+}
+
+/// Where a member is. `None`: the user may not ask.
+type Place = Option<Location>;
+
+impl Checked {
+    /// Asks the servers who they are. The first call waits for the answers; later ones only have those asked again that did not
+    /// answer, and hear of it afterwards: an outage does not hold up each of them. The error is the number of one that is at the
+    /// server of another.
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        members: &[Lock],
+        limit: Duration,
+    ) -> Result<(), usize> {
+        let (is_first, is_missing) = {
+            let places = self.places.lock();
+            (places.is_empty(), places.iter().any(Option::is_none))
+        };
+        if is_first {
+            self.ask(members, limit).await;
+        } else if is_missing && !self.is_asking.swap(true, Ordering::Relaxed) {
+            let (checked, members) = (Arc::clone(self), members.to_vec());
+            members[0].clone().spawn(async move {
+                checked.ask(&members, limit).await;
+                checked.is_asking.store(false, Ordering::Relaxed);
+            });
+        }
+        let mut places = self.places.lock();
+        let place = |nth: usize| places.get(nth)?.as_ref()?.as_ref();
+        for nth in 0..members.len() {
+            let is_same = |other| Some(place(nth)?.is_at_server_of(place(other)?));
+            if (0..nth).any(|other| is_same(other) == Some(true)) {
+                // The next call asks all of them again.
+                places.clear();
+                return Err(nth);
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, members: &[Lock], limit: Duration) {
+        let mut known = self.places.lock().clone();
+        known.resize(members.len(), None);
+        let asking = members.iter().zip(known).map(|(lock, known)| async {
+            match known {
+                Some(place) => Some(place),
+                None => tokio::time::timeout(limit, lock.location())
+                    .await
+                    .ok()?
+                    .ok(),
+            }
+        });
+        let places = join_all(asking).await;
+        *self.places.lock() = places;
     }
 }
