@@ -31,17 +31,27 @@ impl Oracle {
         if stall > STALL_MIN {
             self.stalls.push((ended, stall));
         }
+        if stall >= FREEZE_MIN {
+            // Nobody was served, whatever the server.
+            self.broken(Outage {
+                broken: Broken::Cluster,
+                slots: vec![0..=u16::MAX],
+                from: ended - stall,
+                until: Some(ended),
+            });
+        }
     }
 
-    /// For how long the machine stood still in between, and no more than is believed.
+    /// For how long the machine stood still in between. Of what may come from a load no more than a second is believed.
     pub(super) fn stood_still(&self, from: Instant, until: Instant) -> Duration {
         let stalls = self.stalls.iter().rev();
-        let sum: Duration = stalls
+        let stalls = stalls
             .take_while(|(ended, _)| *ended >= from)
             .filter(|(ended, stall)| *ended - *stall <= until)
-            .map(|(_, stall)| *stall)
-            .sum();
-        sum.min(STALLS_MAX)
+            .map(|(_, stall)| *stall);
+        let (frozen, short): (Vec<_>, Vec<_>) = stalls.partition(|stall| *stall >= FREEZE_MIN);
+        let short: Duration = short.into_iter().sum();
+        frozen.into_iter().sum::<Duration>() + short.min(STALLS_MAX)
     }
 
     /// A call that failed then needs one of these shortly before: how long before, at least.
@@ -109,5 +119,8 @@ fn covered(mut spans: Vec<(Instant, Option<Instant>)>, from: Instant, until: Ins
 /// A shorter nap is what a busy machine does all the time.
 const STALL_MIN: Duration = Duration::from_millis(20);
 
-/// A report after that is late, however long the machine stood still.
+/// No load keeps a thread that sleeps from running for so long: the machine as a whole did not run.
+const FREEZE_MIN: Duration = Duration::from_millis(500);
+
+/// A report after that is late, however often the machine stood still.
 const STALLS_MAX: Duration = Duration::from_secs(1);

@@ -195,6 +195,15 @@ fn a_machine_that_stood_still_is_believed_for_a_second() {
 }
 
 #[test]
+fn a_machine_that_did_not_run_at_all_is_believed() {
+    let mut played = Played::new();
+    played.took_over(1_000, 3_000, 0..=10, true);
+    let ended = played.at(5_500);
+    played.oracle.stalled(ended, ms(2_400));
+    assert_eq!(played.lost(PLAIN, 6_100).counts(), (1, 0, 0));
+}
+
+#[test]
 fn no_takeover_or_one_that_has_nothing_to_do_with_it_explains_nothing() {
     assert_eq!(Played::new().lost(PLAIN, 4_000).counts(), (0, 1, 2));
     let mut elsewhere = Played::new();
