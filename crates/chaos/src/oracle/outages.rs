@@ -119,7 +119,7 @@ fn covered(mut spans: Vec<(Instant, Option<Instant>)>, from: Instant, until: Ins
 /// A shorter nap is what a busy machine does all the time.
 const STALL_MIN: Duration = Duration::from_millis(20);
 
-/// No load keeps a thread that sleeps from running for so long: the machine as a whole did not run.
+/// No load keeps a thread that sleeps from running this long: the machine as a whole did not run.
 const FREEZE_MIN: Duration = Duration::from_millis(500);
 
 /// A report after that is late, however often the machine stood still.
