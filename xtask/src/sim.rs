@@ -2,8 +2,8 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string] [--first SEED] [--seeds N | --seconds T]\n       \
-                     cargo xtask sim [--topology cluster | --kind spin|fenced|string] --seed SEED";
+const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|multi] [--first SEED] [--seeds N | --seconds T]\n       \
+                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|multi] --seed SEED";
 
 /// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
@@ -38,7 +38,10 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
             ["--seed", number] => ("SIM_SEED", number),
             ["--seconds", number] => ("SIM_SECONDS", number),
             ["--topology", "cluster"] => {
-                test = IN_CLUSTER;
+                test = match test {
+                    OF_MULTI_LOCKS => OF_MULTI_LOCKS_IN_CLUSTER,
+                    _ => IN_CLUSTER,
+                };
                 continue;
             }
             ["--kind", "spin"] => {
@@ -51,6 +54,13 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
             }
             ["--kind", "string"] => {
                 test = OF_STRING_LOCKS;
+                continue;
+            }
+            ["--kind", "multi"] => {
+                test = match test {
+                    IN_CLUSTER => OF_MULTI_LOCKS_IN_CLUSTER,
+                    _ => OF_MULTI_LOCKS,
+                };
                 continue;
             }
             _ => return Err(Problem::to_do(USAGE)),
@@ -76,6 +86,11 @@ const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promi
 const OF_SPIN_LOCKS: &str = "schedules::every_schedule_of_spin_locks_keeps_the_promises";
 const OF_FENCED_LOCKS: &str = "schedules::every_schedule_of_fenced_locks_keeps_the_promises";
 const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
+
+/// The same with locks of several kinds, of which some callers take two or three as one.
+const OF_MULTI_LOCKS: &str = "schedules::every_schedule_with_several_locks_keeps_the_promises";
+const OF_MULTI_LOCKS_IN_CLUSTER: &str =
+    "schedules::every_schedule_with_several_locks_in_a_cluster_keeps_the_promises";
 
 /// The explorer of the core, with the same profile.
 pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];

@@ -6,6 +6,7 @@
 //! executed after its successor was used.
 
 mod compare;
+mod gather;
 mod promotion;
 mod reported;
 
@@ -26,8 +27,12 @@ pub struct Terms {
     pub command_timeout: Duration,
     /// Several servers.
     pub cluster: bool,
-    /// A release is announced.
-    pub announced: bool,
+    /// The locks whose release is not announced.
+    pub silent: Vec<&'static str>,
+    /// String locks.
+    pub strings: Vec<&'static str>,
+    /// What nobody holds any more is released, not left to its lease.
+    pub given_back: bool,
     /// Client ids, by number.
     pub clients: Vec<String>,
     /// Commands of a lost connection are over before its successor is used.
@@ -60,6 +65,8 @@ struct State {
     ever_robbed: BTreeMap<(String, String), Instant>,
     /// Robbed fields that a late copy of their owner's acquire has made again.
     revived: BTreeSet<(String, String)>,
+    /// Since when a field is counted more often than its owner believes, while it takes several locks.
+    kept: BTreeMap<(String, String), Instant>,
     /// Since when a lock is free.
     free_since: BTreeMap<String, Instant>,
     /// When a client's own callers last had reason to wait for one of them who had not been told of
@@ -98,14 +105,18 @@ struct Seen {
     valid_until: Instant,
     /// It is being released, so it believes nothing any more.
     closing: bool,
+    /// When its loss was first seen.
+    lost_at: Option<Instant>,
 }
 
 /// A call that has not returned.
 struct Call {
     client: usize,
     what: String,
-    /// The lock it waits for, if it does.
-    waits_for: Option<String>,
+    /// The locks it waits for, if it does.
+    waits_for: Vec<String>,
+    /// What an owner has in the locks that it takes together, and which these are.
+    gathers: Option<(String, Vec<String>)>,
     began: Instant,
     stood_still: Duration,
     limit: Option<Duration>,
@@ -122,6 +133,7 @@ impl Oracle {
             robbed: BTreeMap::new(),
             ever_robbed: BTreeMap::new(),
             revived: BTreeSet::new(),
+            kept: BTreeMap::new(),
             free_since: BTreeMap::new(),
             behind_own: BTreeMap::new(),
             calm_since: start,
@@ -340,6 +352,8 @@ pub struct Counts {
     pub scripts: u64,
     pub late: u64,
     pub taken: u64,
+    /// Several locks as one, not their single holds.
+    pub several: u64,
     pub drops: u64,
     pub ambiguous: u64,
     pub lost: u64,
@@ -355,6 +369,7 @@ impl Counts {
         self.scripts += other.scripts;
         self.late += other.late;
         self.taken += other.taken;
+        self.several += other.several;
         self.drops += other.drops;
         self.ambiguous += other.ambiguous;
         self.lost += other.lost;

@@ -6,6 +6,7 @@ mod faults;
 mod java;
 mod program;
 mod roll;
+mod roll_several;
 mod run;
 mod shown;
 mod shrink;
@@ -14,7 +15,7 @@ mod world;
 pub use actors::ms;
 pub use java::channel;
 pub use program::{
-    ClientPlan, Fault, Inspect, JavaStep, Program, Round, Step, TaskPlan, Until, Verb,
+    ClientPlan, Fault, Inspect, JavaStep, Program, Round, Several, Step, TaskPlan, Until, Verb,
 };
 pub use run::{Outcome, connect, limited, run, runtime};
 pub use shrink::shrink;

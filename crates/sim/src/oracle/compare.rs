@@ -7,7 +7,7 @@ use redisson_lock::test_util::{self, Reply};
 use redisson_lock_test::sim::{Executed, Keyspace, Observer};
 use tokio::time::Instant;
 
-use super::{Oracle, Seen, State, Terms, is_field_of};
+use super::{Call, Oracle, Seen, State, Terms, is_field_of};
 
 impl Observer for Oracle {
     /// Nobody holds, and nobody is inside a call.
@@ -56,6 +56,7 @@ impl Observer for Oracle {
             }
         }
         self.compare_calls(&mut state, &terms, keyspace, now);
+        self.compare_gathering(&mut state, &terms, keyspace, now);
     }
 }
 
@@ -149,12 +150,13 @@ impl Oracle {
 
     /// A waiter sleeps until the last expiry that it saw, so an earlier one has to be published.
     fn compare_expiries(&self, state: &mut State, executed: &Executed, keyspace: &Keyspace) {
-        let announced = state.terms.as_ref().is_none_or(|terms| terms.announced);
         for (key, before) in executed.keys.iter().zip(&executed.expiries) {
             let after = keyspace.expires_at(key);
             if is_token(key) {
                 continue;
             }
+            let terms = state.terms.as_ref();
+            let announced = terms.is_none_or(|terms| terms.announces(key));
             let shortened = after.is_some() && after < *before;
             if announced && shortened && executed.published.is_empty() {
                 let problem = format!("{} shortened {key} and told nobody", executed.script);
@@ -180,6 +182,7 @@ impl Oracle {
         if after.as_ref() == before {
             return;
         }
+        state.note_given_back(key, before, after.as_ref());
         if let Some((field, _)) = &after
             && before.is_none_or(|(other, _)| other != field)
         {
@@ -230,7 +233,7 @@ impl Oracle {
                 format!("{script} of client {client} gave {key} to {to}, {count} times over");
             state.violated(self.start, problem);
         }
-        if terms.announced && after.is_none() && executed.published.is_empty() {
+        if terms.announces(key) && after.is_none() && executed.published.is_empty() {
             state.violated(self.start, format!("{script} freed {key} and told nobody"));
         }
     }
@@ -300,6 +303,7 @@ impl Oracle {
         for (serial, key, field, reason, began, valid_until) in lost {
             if let Some(seen) = state.holds.get_mut(&serial) {
                 seen.closing = true;
+                seen.lost_at = Some(now);
             }
             state.say(self.start, || format!("  {field} lost {key}: {reason}"));
             state.told_lost(self.start, &key, &field, reason, began, Some(valid_until));
@@ -329,7 +333,7 @@ impl Oracle {
         let wanted: Vec<String> = state
             .calls
             .values()
-            .filter_map(|call| call.waits_for.clone())
+            .flat_map(|call| call.waits_for.iter().cloned())
             .collect();
         for key in &wanted {
             if keyspace.shown(key).is_empty() {
@@ -351,20 +355,13 @@ impl Oracle {
                     call.client, call.what
                 ));
             }
-            let free = call
-                .waits_for
-                .as_ref()
-                .and_then(|key| state.free_since.get(key));
-            if let Some(&free) = free {
-                let own = call
-                    .waits_for
-                    .clone()
-                    .and_then(|key| state.behind_own.get(&(call.client, key)));
-                let since = free
-                    .max(call.began)
-                    .max(state.calm_since)
-                    .max(own.copied().unwrap_or(free));
-                if now > since + terms.wake_up {
+            if let Some(free) = state.free_for(call) {
+                let since = free.max(call.began).max(state.calm_since);
+                let pause = match call.gathers {
+                    Some(_) => BETWEEN_ROUNDS,
+                    None => Duration::ZERO,
+                };
+                if now > since + terms.wake_up + pause {
                     problems.push(format!(
                         "client {} {} sleeps while the lock is free",
                         call.client, call.what
@@ -378,7 +375,23 @@ impl Oracle {
     }
 }
 
+impl State {
+    /// Since when all that a call waits for is free, and its client knows nobody before it. `None`: it is not.
+    fn free_for(&self, call: &Call) -> Option<Instant> {
+        let since = call.waits_for.iter().map(|key| {
+            let free = *self.free_since.get(key)?;
+            let own = self.behind_own.get(&(call.client, key.clone()));
+            Some(own.map_or(free, |own| free.max(*own)))
+        });
+        since.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+}
+
 impl Terms {
+    fn announces(&self, key: &str) -> bool {
+        !self.silent.contains(&key)
+    }
+
     /// How soon the next renewal finds that a key is gone.
     fn found_within(&self) -> Duration {
         self.watchdog_timeout / 3 + self.command_timeout + TOLD_WITHIN
@@ -387,6 +400,9 @@ impl Terms {
 
 /// A timer may fire this late, and a tick of the server lies in between.
 const TOLD_WITHIN: Duration = Duration::from_millis(220);
+
+/// The longest pause of a call that takes several locks, and how long it waits to be the first in each queue.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(1_200);
 
 /// Of a fenced lock; nothing but its own scripts writes it.
 pub(super) fn is_token(key: &str) -> bool {

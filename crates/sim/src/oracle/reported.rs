@@ -67,7 +67,7 @@ impl Oracle {
         &self,
         client: usize,
         what: String,
-        waits_for: Option<String>,
+        waits_for: Vec<String>,
         limit: Option<Duration>,
     ) -> u64 {
         let mut state = self.state.lock();
@@ -81,6 +81,7 @@ impl Oracle {
                 client,
                 what,
                 waits_for,
+                gathers: None,
                 began,
                 stood_still,
                 limit,
@@ -147,6 +148,7 @@ impl Oracle {
             began,
             valid_until,
             closing: false,
+            lost_at: None,
         };
         state.holds.insert(serial, seen);
         serial

@@ -1,6 +1,7 @@
 //! The tasks of a program: each works off its steps as a caller would, and tells the oracle what it
 //! believes.
 
+mod several;
 mod take;
 
 use std::sync::Arc;
@@ -25,11 +26,12 @@ pub(crate) struct Actor {
     world: Arc<World>,
     client: LockClient,
     nth: usize,
-    kind: LockKind,
+    kinds: [LockKind; LOCKS.len()],
     /// What the client puts in front of its names.
     prefix: &'static str,
     owner: Owner,
     guards: Vec<Kept>,
+    several: Vec<several::Kept>,
     detached: Vec<Kept<()>>,
     has_detached: bool,
     /// It may end its own late connections.
@@ -67,7 +69,7 @@ impl Actor {
             world: Arc::clone(world),
             client: client.clone(),
             nth: task.client,
-            kind: program.kind,
+            kinds: program.kinds,
             prefix: if program.clients[task.client].prefix {
                 PREFIX
             } else {
@@ -75,6 +77,7 @@ impl Actor {
             },
             owner: client.owner_with_id(task.owner),
             guards: Vec::new(),
+            several: Vec::new(),
             detached: Vec::new(),
             has_detached: false,
             may_kill: program.clients[task.client].may_kill,
@@ -89,6 +92,7 @@ impl Actor {
     pub(crate) async fn act(mut self, steps: Vec<Step>) -> Self {
         for step in steps {
             Box::pin(self.step(step)).await;
+            self.look_at_losses();
         }
         self
     }
@@ -155,6 +159,7 @@ impl Actor {
                     }
                 }
             }
+            Step::Several(step) => Box::pin(self.several(step)).await,
         }
     }
 
@@ -244,6 +249,7 @@ impl Actor {
         while let Some(kept) = self.guards.pop() {
             self.unlock(kept, Until::Done).await;
         }
+        self.give_several_back().await;
         for nth in 0..LOCKS.len() {
             // Lost ones as well: they are remembered until their owner has asked.
             while self.has_detached
@@ -256,7 +262,7 @@ impl Actor {
     }
 
     fn lock(&self, nth: usize) -> Lock {
-        let lock = self.client.lock_of(self.kind, self.name(nth));
+        let lock = self.client.lock_of(self.kinds[nth], self.name(nth));
         lock.owned_by(&self.owner)
     }
 
@@ -292,10 +298,15 @@ impl Actor {
         Some(self.expected.command_timeout * timeouts + ms(200))
     }
 
-    fn begins(&self, what: String, waits_for: Option<String>, limit: Option<Duration>) -> u64 {
+    fn begins(
+        &self,
+        what: String,
+        waits_for: impl IntoIterator<Item = String>,
+        limit: Option<Duration>,
+    ) -> u64 {
         self.world
             .oracle
-            .call_begins(self.nth, what, waits_for, limit)
+            .call_begins(self.nth, what, waits_for.into_iter().collect(), limit)
     }
 
     fn ends<T: std::fmt::Debug>(&self, call: u64, done: &Option<T>) {
@@ -316,7 +327,7 @@ impl Actor {
                 self.expected.no_answer
             }
             Error::PermissionDenied { .. } => self.expected.denied,
-            Error::AlreadyHeld { .. } => self.kind == LockKind::String,
+            Error::AlreadyHeld { .. } => self.kinds.contains(&LockKind::String),
             Error::Refused {
                 kind: RefusedKind::ClusterDown,
                 ..

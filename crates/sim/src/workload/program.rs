@@ -9,8 +9,10 @@ use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 #[derive(Debug, Clone)]
 pub struct Program {
     pub seed: u64,
-    /// Of all locks.
-    pub kind: LockKind,
+    /// Of each lock.
+    pub kinds: [LockKind; LOCKS.len()],
+    /// Some calls take several locks as one.
+    pub several: bool,
     /// Several servers, whose slots move.
     pub cluster: bool,
     pub latency: Latency,
@@ -111,6 +113,30 @@ pub enum Step {
     Poll {
         lock: usize,
         times: u32,
+    },
+    Several(Several),
+}
+
+/// What is done with several locks as one.
+#[derive(Debug, Clone)]
+pub enum Several {
+    Take {
+        locks: Vec<usize>,
+        verb: Verb,
+        lease_ms: Option<u64>,
+        until: Until,
+    },
+    Unlock {
+        which: usize,
+        until: Until,
+    },
+    Drop {
+        which: usize,
+    },
+    Extend {
+        which: usize,
+        lease_ms: u64,
+        until: Until,
     },
 }
 
@@ -239,7 +265,10 @@ pub enum Fault {
 }
 
 /// The keys of the locks. A client with a prefix knows them without it.
-pub(crate) const LOCKS: [&str; 2] = ["app:stock", "app:{shop}:till"];
+pub(crate) const LOCKS: [&str; 3] = ["app:stock", "app:{shop}:till", "app:ledger"];
+
+/// The number of them in a program that takes each alone.
+pub(super) const SINGLE: usize = 2;
 
 pub(crate) const PREFIX: &str = "app:";
 
@@ -259,6 +288,13 @@ impl Program {
             0
         };
         self.latency.usual.max(self.latency.seldom) + late
+    }
+
+    /// The keys of the locks of these kinds.
+    pub(super) fn locks_of(&self, kinds: &[LockKind]) -> Vec<&'static str> {
+        let locks = LOCKS.into_iter().zip(self.kinds);
+        let found = locks.filter(|(_, kind)| kinds.contains(kind));
+        found.map(|(key, _)| key).collect()
     }
 
     pub fn is_healthy(&self) -> bool {

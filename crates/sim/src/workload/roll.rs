@@ -6,7 +6,8 @@ use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{
-    ClientPlan, Fault, Inspect, JavaStep, LOCKS, Program, Round, Step, TaskPlan, Until, Verb,
+    ClientPlan, Fault, Inspect, JavaStep, LOCKS, Program, Round, SINGLE, Step, TaskPlan, Until,
+    Verb,
 };
 
 impl Program {
@@ -68,7 +69,8 @@ impl Program {
         let late_percent = [0, 0, 5, 30][rng.usize(0..4)];
         Self {
             seed,
-            kind: LockKind::Plain,
+            kinds: [LockKind::Plain; LOCKS.len()],
+            several: false,
             cluster: false,
             latency,
             late_percent,
@@ -82,10 +84,17 @@ impl Program {
 
 impl Program {
     /// The same with locks of another kind. The JVM knows no string locks.
-    pub fn of_kind(mut self, kind: LockKind) -> Self {
-        self.kind = kind;
-        if kind == LockKind::String {
-            self.rounds.iter_mut().for_each(|round| round.java.clear());
+    pub fn of_kind(self, kind: LockKind) -> Self {
+        self.of_kinds([kind; LOCKS.len()])
+    }
+
+    pub(super) fn of_kinds(mut self, kinds: [LockKind; LOCKS.len()]) -> Self {
+        self.kinds = kinds;
+        for round in &mut self.rounds {
+            round.java.retain(|step| {
+                let (JavaStep::Hold { lock, .. } | JavaStep::Force { lock, .. }) = step;
+                kinds[*lock] != LockKind::String
+            });
         }
         self
     }
@@ -255,7 +264,7 @@ impl Fault {
     /// Everybody hears at once that a slot has moved.
     fn smooth(rng: &mut Rng) -> Self {
         Self::Move {
-            lock: rng.usize(0..LOCKS.len()),
+            lock: rng.usize(0..SINGLE),
             to: rng.usize(0..NODES),
             ms: [0, 30, 1_500, 4_000][rng.usize(0..4)],
             gossip_ms: 0,
@@ -266,7 +275,7 @@ impl Fault {
     fn of_cluster(rng: &mut Rng) -> Self {
         match rng.u8(0..10) {
             0..5 => Self::Move {
-                lock: rng.usize(0..LOCKS.len()),
+                lock: rng.usize(0..SINGLE),
                 to: rng.usize(0..NODES),
                 ms: [0, 0, 30, 1_500][rng.usize(0..4)],
                 gossip_ms: [0, 0, 50, 900][rng.usize(0..4)],
@@ -329,7 +338,7 @@ impl Fault {
                 ms: rng.u64(1..3_000),
             },
             _ => Self::Noise {
-                lock: rng.usize(0..LOCKS.len()),
+                lock: rng.usize(0..SINGLE),
             },
         }
     }

@@ -123,7 +123,9 @@ impl Session {
             watchdog_timeout: ms(program.watchdog_ms),
             command_timeout: ms(program.command_ms),
             cluster: program.cluster,
-            announced: matches!(program.kind, LockKind::Plain | LockKind::Fenced),
+            silent: program.locks_of(&[LockKind::Spin, LockKind::String]),
+            strings: program.locks_of(&[LockKind::String]),
+            given_back: !program.is_relaxed(),
             clients: clients
                 .iter()
                 .map(|client| client.id().to_owned())

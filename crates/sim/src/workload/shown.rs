@@ -16,8 +16,8 @@ impl fmt::Display for Program {
         } = self.latency;
         writeln!(
             f,
-            "seed {}, {} locks: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms, {} % of the answers applied late",
-            self.seed, self.kind, self.command_ms, self.watchdog_ms, self.late_percent
+            "seed {}, {:?} locks: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms, {} % of the answers applied late",
+            self.seed, self.kinds, self.command_ms, self.watchdog_ms, self.late_percent
         )?;
         for (nth, client) in self.clients.iter().enumerate() {
             writeln!(f, "  client {nth}: {client:?}")?;

@@ -38,6 +38,33 @@ fn every_schedule_of_string_locks_keeps_the_promises() {
     );
 }
 
+/// With locks of several kinds, of which some callers take two or three as one.
+#[test]
+fn every_schedule_with_several_locks_keeps_the_promises() {
+    every(|seed| Program::roll(seed).with_several(), several_are_taken);
+}
+
+#[test]
+fn every_schedule_with_several_locks_in_a_cluster_keeps_the_promises() {
+    every(
+        |seed| Program::roll_in_cluster(seed).with_several(),
+        |schedules, counts| {
+            several_are_taken(schedules, counts);
+            what_a_cluster_is_for_has_happened(schedules, counts);
+        },
+    );
+}
+
+/// Calls that always give up would otherwise pass everything.
+fn several_are_taken(schedules: u64, counts: &Counts) {
+    let seen = counts.several;
+    let enough = schedules < 1_000 || seen >= schedules / 2;
+    assert!(
+        enough,
+        "several locks {seen} times in {schedules} schedules"
+    );
+}
+
 /// With slots that move, and primaries that are taken over from.
 #[test]
 fn every_schedule_in_a_cluster_keeps_the_promises() {
@@ -109,11 +136,12 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
     let (counts, schedules) = *counts.lock().expect("unpoisoned");
     let found = found.into_inner().expect("unpoisoned");
     println!(
-        "{schedules} schedules, {} scripts ({} late), {} holds, {} drops, {} ambiguous outcomes, {} losses reported \
+        "{schedules} schedules, {} scripts ({} late), {} holds ({} of several locks), {} drops, {} ambiguous outcomes, {} losses reported \
          ({} by a promotion), {} faults, {} redirections, {} failovers, {} violations, {:.1} s",
         counts.scripts,
         counts.late,
         counts.taken,
+        counts.several,
         counts.drops,
         counts.ambiguous,
         counts.lost,
@@ -150,9 +178,10 @@ fn replay(program: &Program) {
         true => "--topology cluster ",
         false => "",
     };
-    let kind = match program.kind {
-        LockKind::Plain => String::new(),
-        kind => format!("--kind {kind} "),
+    let kind = match program.kinds {
+        _ if program.several => "--kind multi ".to_owned(),
+        [LockKind::Plain, ..] => String::new(),
+        [kind, ..] => format!("--kind {kind} "),
     };
     panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim {cluster}{kind}--seed {seed}");
 }

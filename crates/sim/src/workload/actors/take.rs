@@ -140,7 +140,7 @@ impl Actor {
     pub(super) async fn both(&self, nth: usize, inside_ms: u64) {
         let section = || async {
             let began = Instant::now();
-            let lock = self.client.lock_of(self.kind, self.name(nth));
+            let lock = self.client.lock_of(self.kinds[nth], self.name(nth));
             let call = self.begins(
                 format!("owner {} branch", self.owner.thread_id()),
                 None,
