@@ -1,7 +1,7 @@
-//! What a lock costs over its two script calls: lock+unlock against the same two files in `lua/` on
-//! a bare fred client with the same settings, interleaved in one run.
+//! What a lock of each kind costs over its two script calls: lock+unlock against the same two files in
+//! `lua/` on a bare fred client with the same settings, interleaved in one run.
 //!
-//! `cargo bench --bench uncontended [-- --pairs N --rounds N]`
+//! `cargo bench --bench uncontended [-- --pairs N --rounds N --kind KIND]`
 
 use std::time::{Duration, Instant};
 
@@ -9,39 +9,52 @@ use fred::prelude::*;
 use fred::socket2::TcpKeepalive;
 use fred::types::CustomCommand;
 use fred::types::config::{Options, TcpConfig};
-use redisson_lock::LockClient;
+use redisson_lock::{Lock, LockClient, LockKind};
+use test_support::kinds::{FENCED_ACQUIRE, KINDS, STRING_ACQUIRE, STRING_RELEASE, token_key};
 use test_support::{ACQUIRE, RELEASE, Server};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let argument = |name: &str, default: usize| {
-        let mut arguments = std::env::args()
-            .skip_while(|argument| argument != name)
-            .skip(1);
-        arguments
-            .next()
-            .and_then(|value| value.parse().ok())
-            .unwrap_or(default)
-    };
-    let (pairs, rounds) = (argument("--pairs", 10_000), argument("--rounds", 3));
+    let pairs = argument("--pairs").unwrap_or(10_000);
+    let rounds = argument("--rounds").unwrap_or(3);
+    let only: Option<LockKind> = argument("--kind");
     let server = Server::start();
-    let bare = bare(&server).await;
     let client = LockClient::connect(&server.url())
         .await
         .expect("the server answers");
-    let lock = client.lock("bench");
 
     println!("uncontended lock+unlock, {pairs} pairs a round, p50 / p99 / pairs per second");
+    for kind in KINDS {
+        if only.is_none_or(|only| only == kind) {
+            let bare = bare(&server, kind).await;
+            let lock = client.lock_of(kind, format!("bench-{kind}"));
+            compare(kind, &bare, &lock, pairs, rounds).await;
+        }
+    }
+}
+
+/// The value after this word, if it is there.
+fn argument<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let value = std::env::args()
+        .skip_while(|argument| argument != name)
+        .nth(1)?;
+    let value = value.parse().ok();
+    Some(value.unwrap_or_else(|| panic!("{name} has no such value")))
+}
+
+async fn compare(kind: LockKind, bare: &Bare, lock: &Lock, pairs: usize, rounds: usize) {
+    let block = BLOCK.min(pairs);
+    let mut ratios = Vec::with_capacity(rounds);
     for round in 0..=rounds {
         // A block of each in turn, so that whatever else the machine does meets both.
         let (mut floor, mut ours) = (Vec::with_capacity(pairs), Vec::with_capacity(pairs));
-        for _ in 0..pairs.div_ceil(BLOCK) {
-            for _ in 0..BLOCK {
+        for _ in 0..pairs.div_ceil(block) {
+            for _ in 0..block {
                 let start = Instant::now();
                 bare.pair().await;
                 floor.push(start.elapsed());
             }
-            for _ in 0..BLOCK {
+            for _ in 0..block {
                 let start = Instant::now();
                 lock.lock()
                     .await
@@ -56,10 +69,44 @@ async fn main() {
             continue; // warm-up
         }
         let (floor, ours) = (Figures::of(floor), Figures::of(ours));
+        let ratio = ours.p50.as_secs_f64() / floor.p50.as_secs_f64();
         println!(
-            "round {round}: bare {floor}, redisson-lock {ours}, ratio of p50 {:.3}",
-            ours.p50.as_secs_f64() / floor.p50.as_secs_f64()
+            "{kind}, round {round}: bare {floor}, redisson-lock {ours}, ratio of p50 {ratio:.3}"
         );
+        ratios.push(ratio);
+    }
+    ratios.sort_unstable_by(f64::total_cmp);
+    if let Some(median) = ratios.get(ratios.len() / 2) {
+        println!("{kind}: median ratio {median:.3}");
+    }
+}
+
+/// What a pair of this kind sends: its two scripts, the keys of the first, and the last argument of the second.
+struct Floor {
+    scripts: [&'static str; 2],
+    keys: Vec<String>,
+    channel: Option<&'static str>,
+}
+
+fn floor(kind: LockKind) -> Floor {
+    let key = format!("bare-{kind}");
+    let (scripts, token, channel) = match kind {
+        LockKind::Spin => ([ACQUIRE, RELEASE], None, Some("")),
+        LockKind::Fenced => {
+            let token = token_key(&key);
+            let channel = "redisson_lock__channel:{bare-fenced}";
+            ([FENCED_ACQUIRE, RELEASE], Some(token), Some(channel))
+        }
+        LockKind::String => ([STRING_ACQUIRE, STRING_RELEASE], None, None),
+        _ => {
+            let channel = "redisson_lock__channel:{bare-plain}";
+            ([ACQUIRE, RELEASE], None, Some(channel))
+        }
+    };
+    Floor {
+        scripts,
+        keys: std::iter::once(key).chain(token).collect(),
+        channel,
     }
 }
 
@@ -67,9 +114,10 @@ async fn main() {
 struct Bare {
     client: Client,
     shas: [String; 2],
+    floor: Floor,
 }
 
-async fn bare(server: &Server) -> Bare {
+async fn bare(server: &Server, kind: LockKind) -> Bare {
     let mut builder =
         Builder::from_config(Config::from_url(&server.url()).expect("a valid address"));
     builder
@@ -88,36 +136,41 @@ async fn bare(server: &Server) -> Bare {
     let client = builder.build().expect("valid settings");
     client.init().await.expect("the server answers");
     let mut control = server.control();
-    let shas = [ACQUIRE, RELEASE].map(|source| control.run(&["SCRIPT", "LOAD", source]));
-    Bare { client, shas }
+    let floor = floor(kind);
+    let load = |source| control.run(&["SCRIPT", "LOAD", source]);
+    let shas = floor.scripts.map(load);
+    Bare {
+        client,
+        shas,
+        floor,
+    }
 }
 
 impl Bare {
     async fn pair(&self) {
         let owner = "7e0b0e3c-6a5f-4a53-9d0c-0e4f3d9f2a11:1";
-        self.call(0, vec![owner.into(), 1.into(), 30_000.into()])
-            .await;
-        let channel = "redisson_lock__channel:{bare}";
-        self.call(1, vec![owner.into(), 0.into(), 1.into(), channel.into()])
-            .await;
+        let Floor { keys, channel, .. } = &self.floor;
+        let taken = self.call(0, keys, vec![owner.into(), 1.into(), 30_000.into()]);
+        // A fenced lock answers with its token.
+        assert!(taken.await > 0);
+        let mut argv: Vec<Value> = vec![owner.into(), 0.into(), 1.into()];
+        argv.extend(channel.map(Value::from));
+        assert_eq!(self.call(1, &keys[..1], argv).await, 1);
     }
 
-    async fn call(&self, script: usize, argv: Vec<Value>) {
+    async fn call(&self, script: usize, keys: &[String], argv: Vec<Value>) -> i64 {
         let options = Options {
             max_attempts: Some(1),
             timeout: Some(Duration::from_millis(1500)),
             ..Options::default()
         };
-        let mut args: Vec<Value> = vec![self.shas[script].as_str().into(), 1.into(), "bare".into()];
+        let count = i64::try_from(keys.len()).expect("few");
+        let mut args: Vec<Value> = vec![self.shas[script].as_str().into(), count.into()];
+        args.extend(keys.iter().map(|key| key.as_str().into()));
         args.extend(argv);
         let command = CustomCommand::new_static("EVALSHA", None::<u16>, false);
-        let answer: i64 = self
-            .client
-            .with_options(&options)
-            .custom(command, args)
-            .await
-            .expect("answered");
-        assert_eq!(answer, 1);
+        let client = self.client.with_options(&options);
+        client.custom(command, args).await.expect("answered")
     }
 }
 

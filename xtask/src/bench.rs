@@ -65,6 +65,17 @@ pub fn smoke(java: Option<&Java>, server: &Path) -> Result<Command, Problem> {
     command(Profile::Dev, &["--smoke"], java, server)
 }
 
+/// A few pairs of each kind of lock and of its bare scripts.
+pub fn smoke_of_pairs(server: &Path) -> Command {
+    let mut command = cargo(&["bench", "--quiet", "--profile", "dev"]);
+    command
+        .args(tools::EVERYTHING)
+        .args(["--bench", "uncontended", "--"])
+        .args(["--pairs", "20", "--rounds", "1"])
+        .env("REDIS_SERVER_BIN", server);
+    command
+}
+
 fn command(
     profile: Profile,
     words: &[&str],

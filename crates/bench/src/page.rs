@@ -129,6 +129,7 @@ const HEAD: &str = "\
 ```console
 $ cargo xtask bench            # everything, in about 40 minutes; writes this page
 $ cargo xtask bench --quick    # three short rounds, in about four minutes
+$ cargo bench --bench uncontended    # each kind of lock beside its own two scripts; docs/testing.md has its figures
 ```
 
 Client and server share one machine, so compare only numbers of one run.

@@ -5,10 +5,10 @@ use redisson_lock::LockKind;
 use crate::scripts::{ACQUIRE, PASS, RELEASE, is_script};
 use crate::server::Control;
 
-const FENCED_ACQUIRE: &str = include_str!("../../../lua/fenced/acquire.lua");
+pub const FENCED_ACQUIRE: &str = include_str!("../../../lua/fenced/acquire.lua");
 const FENCED_PASS: &str = include_str!("../../../lua/fenced/pass.lua");
-const STRING_ACQUIRE: &str = include_str!("../../../lua/string/acquire.lua");
-const STRING_RELEASE: &str = include_str!("../../../lua/string/release.lua");
+pub const STRING_ACQUIRE: &str = include_str!("../../../lua/string/acquire.lua");
+pub const STRING_RELEASE: &str = include_str!("../../../lua/string/release.lua");
 const STRING_PASS: &str = include_str!("../../../lua/string/pass.lua");
 
 pub const KINDS: [LockKind; 4] = [

@@ -62,6 +62,8 @@ impl Report {
                 self.whole(name, Duration::ZERO, false);
             }
         }
+        let mut pairs = bench::smoke_of_pairs(server);
+        self.check("benchmarks: smoke, a pair of each kind", &mut pairs);
     }
 
     /// The demo must go wrong when the lock calls of its last row are taken out.
