@@ -21,10 +21,10 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
     let several = arguments
         .iter()
-        .any(|word| ["--cluster", "--sentinel"].contains(word));
+        .any(|word| ["--cluster", "--sentinel", "--kinds"].contains(word));
     if several && arguments.len() > 1 {
         return Err(Problem::to_do(
-            "--cluster and --sentinel start servers of their own: say one of them alone",
+            "--cluster, --sentinel and --kinds start servers of their own: say one of them alone",
         ));
     }
     let server = tools::redis_server(install)?;

@@ -13,6 +13,7 @@
 )]
 
 mod failover;
+mod kinds;
 mod plot;
 mod sell;
 mod sellers;
@@ -47,10 +48,13 @@ async fn main() -> ExitCode {
             return failover::run(topology, says("--take-out-the-replicas")).await;
         }
     }
+    if says("--kinds") {
+        return kinds::run(says("--take-out-the-checks")).await;
+    }
     let Some(url) = value("--url") else {
         eprintln!(
-            "usage: demo --url redis://… [--only WAY] [--svg FILE], or demo --cluster | --sentinel; cargo xtask demo \
-             starts a server of its own"
+            "usage: demo --url redis://… [--only WAY] [--svg FILE], or demo --cluster | --sentinel | --kinds; cargo \
+             xtask demo starts a server of its own"
         );
         return ExitCode::from(2);
     };
@@ -59,6 +63,9 @@ async fn main() -> ExitCode {
         value("--process"),
     ) {
         return sell::process(&url, way, nth.parse().unwrap_or(0)).await;
+    }
+    if let Some(check) = value("--kinds-seller").and_then(|name| kinds::Check::named(&name)) {
+        return kinds::process(&url, check, says("--take-out-the-checks")).await;
     }
     let only = value("--only");
     if let Some(name) = &only

@@ -1,6 +1,6 @@
 //! The seller processes: starting them, hearing them, ending them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -37,22 +37,7 @@ pub fn sellers_of(url: &str, way: Way) -> Result<(Vec<Seller>, Announced), Strin
                 seller
             }
         };
-        let mut child = seller
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start a seller: {error}"))?;
-        let lines = BufReader::new(child.stdout.take().ok_or("a seller without output")?).lines();
-        let announce = announce.clone();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let _ = announce.send((nth, line));
-            }
-        });
-        children.push(Seller {
-            child,
-            planned: false,
-        });
+        children.push(Seller::start(&mut seller, nth, &announce)?);
     }
     Ok((children, announced))
 }
@@ -94,6 +79,47 @@ pub struct Seller {
 }
 
 impl Seller {
+    /// Starts a seller process; what it says arrives with its number.
+    pub fn start(
+        seller: &mut Command,
+        nth: usize,
+        announce: &mpsc::Sender<(usize, String)>,
+    ) -> Result<Self, String> {
+        let mut child = seller
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start a seller: {error}"))?;
+        let lines = BufReader::new(child.stdout.take().ok_or("a seller without output")?).lines();
+        let announce = announce.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = announce.send((nth, line));
+            }
+        });
+        Ok(Self {
+            child,
+            planned: false,
+        })
+    }
+
+    /// Sends a signal, such as `-STOP`.
+    pub fn signal(&self, signal: &str) -> Result<(), String> {
+        let process = self.child.id().to_string();
+        match Command::new("kill").args([signal, &process]).status() {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(format!("kill {signal}: {other:?}")),
+        }
+    }
+
+    /// Writes a line to its standard input.
+    pub fn go_on(&mut self) -> Result<(), String> {
+        let input = self.child.stdin.as_mut().ok_or("its input is closed")?;
+        input
+            .write_all(b"\n")
+            .map_err(|error| format!("cannot write to a seller: {error}"))
+    }
+
     pub fn runs(&mut self) -> bool {
         !self.planned && matches!(self.child.try_wait(), Ok(None))
     }

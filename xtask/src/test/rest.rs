@@ -1,7 +1,7 @@
 //! What `--all` adds to the first tier: what takes long, and what is seldom wrong.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use super::busy::BusyLoops;
@@ -50,6 +50,7 @@ impl Report {
         drop(busy_loops);
         self.demo_without_its_lock(server);
         self.demo_without_its_replicas(server);
+        self.demo_of_the_kinds(server);
     }
 
     /// A moment of every scenario: its counts must be right. Without Java, Redisson is left out.
@@ -76,6 +77,7 @@ impl Report {
                 Command::new(program)
                     .args(["--url", &server.url])
                     .args(words),
+                1,
             )
         };
         self.ran("demo fails without its lock", failed_as_it_should);
@@ -88,21 +90,40 @@ impl Report {
             for topology in ["--cluster", "--sentinel"] {
                 let mut demo = Command::new(&program);
                 demo.env("REDIS_SERVER_BIN", server);
-                is_not_exact(demo.args([topology, "--take-out-the-replicas"]))?;
+                is_not_exact(demo.args([topology, "--take-out-the-replicas"]), 1)?;
             }
             Ok(())
         };
         self.ran("demo fails without its replicas", failed_as_it_should);
     }
+
+    /// Late writes are refused, and are not when nobody checks them.
+    fn demo_of_the_kinds(&mut self, server: &Path) {
+        let demo = || {
+            let program = tools::program("demo")?;
+            let mut demo = Command::new(&program);
+            demo.env("REDIS_SERVER_BIN", server).arg("--kinds");
+            let output = output(&mut demo)?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                return Err(Problem::failed(format!("{}: {said}", output.status)));
+            }
+            is_not_exact(demo.arg("--take-out-the-checks"), 2)
+        };
+        self.ran("demo of the kinds, which fails without its checks", demo);
+    }
 }
 
-/// Whether the demo ends with a stock that was not sold exactly.
-fn is_not_exact(demo: &mut Command) -> Result<(), Problem> {
-    let output = demo
-        .output()
-        .map_err(|error| Problem::failed(error.to_string()))?;
+fn output(demo: &mut Command) -> Result<Output, Problem> {
+    demo.output()
+        .map_err(|error| Problem::failed(error.to_string()))
+}
+
+/// Whether the demo ends with a stock that was not sold exactly in so many of its rows.
+fn is_not_exact(demo: &mut Command, rows: usize) -> Result<(), Problem> {
+    let output = output(demo)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(1) && said.contains("is not exact") {
+    if output.status.code() == Some(1) && said.matches("is not exact").count() == rows {
         Ok(())
     } else {
         Err(Problem::failed(format!("{}: {said}", output.status)))
