@@ -617,7 +617,7 @@ async fn a_pair_is_two_script_calls_a_lock_and_one_more_for_each_lease_but_the_l
 /// Its places in the queues are passed over meanwhile, and come back.
 #[tokio::test]
 async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is() {
-    let servers = Servers::with_timeout(ms(400)).await;
+    let servers = Servers::with_timeout(ms(1_500)).await;
     let [one, two] = &servers.clients;
     let theirs = servers.others[1].lock("b").lock().await.expect("free");
     let multi = servers.multi();
@@ -626,7 +626,7 @@ async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is()
         tokio::select! {
             biased;
             locked = locking => panic!("{what}: {locked:?}"),
-            () = eventually(what, ms(5_000), fact) => {}
+            () = eventually(what, ms(10_000), fact) => {}
         }
     };
     let other = |client: &LockClient, name: &str| client.lock(name).owned_by(&client.owner());
@@ -652,7 +652,7 @@ async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is()
         let lock = other(client, name);
         tokio::spawn(async move { lock.lock().await?.unlock().await })
     });
-    eventually("others queue", ms(2_000), || {
+    eventually("others queue", ms(10_000), || {
         one.stats().waiting == 2 && two.stats().waiting == 2
     })
     .await;
@@ -660,10 +660,10 @@ async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is()
     let next_holder = next_holder.await.expect("no panic").expect("its turn");
     next_holder.unlock().await.expect("held");
     for served in after_it {
-        let served = within(ms(5_000), served).await.expect("it passes over");
+        let served = within(ms(10_000), served).await.expect("it passes over");
         served.expect("no panic").expect("it had the lock");
     }
-    let guard = within(ms(5_000), locking).await.expect("it goes on");
+    let guard = within(ms(10_000), locking).await.expect("it goes on");
     guard.expect("free").unlock().await.expect("held");
     servers.finish().await;
 }
