@@ -59,7 +59,7 @@ fn not_exact(title: &str, sold: i64) -> Option<String> {
 const STOCK: i64 = 200;
 const SELLERS: usize = 4;
 
-/// The first sale with so many left is the one in which something happens.
+/// The first sale with this many left is the one in which something happens.
 const HALF: i64 = STOCK / 2;
 
 const LOCK: &str = "demo:lock";

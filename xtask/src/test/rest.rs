@@ -119,7 +119,7 @@ fn output(demo: &mut Command) -> Result<Output, Problem> {
         .map_err(|error| Problem::failed(error.to_string()))
 }
 
-/// Whether the demo ends with a stock that was not sold exactly in so many of its rows.
+/// Whether the demo ends with a stock that was not sold exactly in this many of its rows.
 fn is_not_exact(demo: &mut Command, rows: usize) -> Result<(), Problem> {
     let output = output(demo)?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -278,7 +278,7 @@ const REFUSED: &str = "refused";
 const STOCK_KEY: &str = "demo:stock";
 const SOLD_KEY: &str = "demo:sold";
 
-/// So many sales of others show that the lock has another holder.
+/// This many sales of others show that the lock has another holder.
 const TAKEN_OVER: i64 = 10;
 
 /// The stock keeps the token and the owner of its last write. It accepts a larger token, or an equal one of the same owner.
