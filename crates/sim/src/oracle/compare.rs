@@ -274,9 +274,8 @@ impl Oracle {
                 continue;
             }
             let of = (key.clone(), field.to_string());
-            let robbed = state.robbed.get(&of);
             let doubted = state.promotions.doubted(key, field);
-            if let Some(&robbed) = robbed {
+            if let Some(&robbed) = state.robbed.get(&of) {
                 state.behind_own.insert((*client, key.clone()), now);
                 let since = robbed.max(state.calm_since).max(state.moved_at);
                 let until = match doubted {
