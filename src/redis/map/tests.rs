@@ -370,6 +370,8 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// A way to this server, over a connection that is never opened.
 fn way(map: &Map, node: u16, migrating_from: Option<u16>) -> RoutedLink {
+    // Without the features there is no other target.
+    #[allow(irrefutable_let_patterns)]
     let Target::Server(server) = &map.settings.target else {
         unreachable!("made from an address")
     };
