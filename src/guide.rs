@@ -18,6 +18,7 @@ macro_rules! pages {
             #[doc = "[protocol.md#differences-in-how-a-state-is-reached]: crate::guide::protocol#differences-in-how-a-state-is-reached"]
             #[doc = "[protocol.md#announcing-a-release]: crate::guide::protocol#announcing-a-release"]
             #[doc = "[protocol.md#other-kinds]: crate::guide::protocol#other-kinds"]
+            #[doc = "[protocol.md#several-locks]: crate::guide::protocol#several-locks"]
             #[doc = "[test-times.md]: crate::guide::test_times"]
             #[doc = "[testing.md#planted-bugs]: crate::guide::testing#planted-bugs"]
             #[doc = "[testing.md#the-explorer]: crate::guide::testing#the-explorer"]
