@@ -777,7 +777,7 @@ async fn a_server_without_its_replicas_fails_the_script_or_refuses_the_id() {
     finish(server, [client]).await;
 }
 
-/// The server answers nobody meanwhile.
+/// The server answers no command meanwhile.
 #[tokio::test]
 async fn a_script_that_outlasts_the_command_timeout_runs_once_and_no_hold_is_lost() {
     let server = TestServer::new();

@@ -155,8 +155,8 @@ async fn a_channel_that_moves_before_it_is_confirmed_does_not_end_its_connection
     .await;
 }
 
-/// A slot moves while its channel is subscribed to. The former owner confirms it, the lock is released at the new one,
-/// which nobody hears, and then the new one confirms it as well.
+/// A slot moves while its channel is subscribed to. The former owner confirms it, the lock is released at the new one
+/// without a subscriber, and then the new one confirms it as well.
 #[tokio::test]
 async fn a_release_between_two_confirmations_is_not_missed() {
     let cluster = FakeCluster::start().await;

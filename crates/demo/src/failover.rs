@@ -16,7 +16,7 @@ use test_support::{Server, eventually, ms};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::{PROCESSES, Redis, STOCK, sell};
+use crate::{PROCESSES, Redis, STOCK, reported, sell};
 use servers::Servers;
 
 /// Where the locks are.
@@ -50,19 +50,7 @@ impl Way {
 
 /// Sells the stock in each way. `without_replicas`: only in the last, which must not be exact then.
 pub async fn run(topology: Where, without_replicas: bool) -> ExitCode {
-    match rows(topology, without_replicas).await {
-        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
-        Ok(problems) => {
-            for problem in problems {
-                eprintln!("FAILED: {problem}");
-            }
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    reported(rows(topology, without_replicas).await)
 }
 
 async fn rows(topology: Where, without: bool) -> Result<Vec<String>, String> {

@@ -11,21 +11,11 @@ use std::time::Duration;
 
 pub use paused::{Check, process};
 
+use crate::reported;
+
 /// Sells the stock under each kind. `without_checks`: only in the first two, which must not be exact then.
 pub async fn run(without_checks: bool) -> ExitCode {
-    match rows(without_checks).await {
-        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
-        Ok(problems) => {
-            for problem in problems {
-                eprintln!("FAILED: {problem}");
-            }
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    reported(rows(without_checks).await)
 }
 
 async fn rows(without_checks: bool) -> Result<Vec<String>, String> {

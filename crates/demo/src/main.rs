@@ -84,18 +84,18 @@ async fn main() -> ExitCode {
         eprintln!("FAILED: {file}: {error}");
         return ExitCode::FAILURE;
     }
-    match rows.map(|rows| problems(&rows, only.is_none())) {
-        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
-        Ok(problems) => {
-            for problem in problems {
-                eprintln!("FAILED: {problem}");
-            }
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
+    reported(rows.map(|rows| problems(&rows, only.is_none())))
+}
+
+/// What the demo exits with; each problem is a line.
+fn reported(problems: Result<Vec<String>, String>) -> ExitCode {
+    let problems = problems.unwrap_or_else(|error| vec![error]);
+    for problem in &problems {
+        eprintln!("FAILED: {problem}");
+    }
+    match problems.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

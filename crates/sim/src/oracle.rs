@@ -31,7 +31,7 @@ pub struct Terms {
     pub silent: Vec<&'static str>,
     /// String locks.
     pub strings: Vec<&'static str>,
-    /// What nobody holds any more is released, not left to its lease.
+    /// A lock without a holder is released, not left to its lease.
     pub given_back: bool,
     /// Client ids, by number.
     pub clients: Vec<String>,

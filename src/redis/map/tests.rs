@@ -390,7 +390,7 @@ async fn a_way_is_lost_with_the_route_of_its_server_or_of_the_one_that_still_has
     let map = map();
     let ways = [(0, None), (1, None), (1, Some(0))].map(|(node, from)| way(&map, node, from));
     let lost = || [0, 1, 2].map(|nth| map.lost(5, &ways[nth]).now_or_never().is_some());
-    assert_eq!(lost(), [true, true, true], "nobody has it");
+    assert_eq!(lost(), [true, true, true], "no server has it");
     map.apply(&named(1, ("a", 1), &["b"]));
     assert_eq!(lost(), [false, true, false]);
     map.apply(&named(2, ("b", 2), &["a"]));
@@ -405,7 +405,7 @@ async fn a_way_is_lost_with_the_route_of_its_server_or_of_the_one_that_still_has
     map.around.end();
 }
 
-/// The answer has arrived by then, but nobody has looked at it yet.
+/// The answer has arrived by then, but the call has not read it.
 #[tokio::test]
 async fn an_answer_is_read_only_while_its_server_has_the_route() {
     let server = Server::start();

@@ -97,7 +97,7 @@ impl Report {
         self.ran("demo fails without its replicas", failed_as_it_should);
     }
 
-    /// Late writes are refused, and are not when nobody checks them.
+    /// Late writes are refused, and accepted without the checks.
     fn demo_of_the_kinds(&mut self, server: &Path) {
         let demo = || {
             let program = tools::program("demo")?;

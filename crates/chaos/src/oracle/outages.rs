@@ -32,7 +32,7 @@ impl Oracle {
             self.stalls.push((ended, stall));
         }
         if stall >= FREEZE_MIN {
-            // Nobody was served, whatever the server.
+            // No server answered meanwhile.
             self.broken(Outage {
                 broken: Broken::Cluster,
                 slots: vec![0..=u16::MAX],

@@ -109,7 +109,10 @@ pub async fn row(check: Check, without_checks: bool) -> Result<Row, String> {
     let before = redis.number(SOLD_KEY).await?;
     while redis.number(SOLD_KEY).await? < before + TAKEN_OVER {
         if stopped_at.elapsed() > SOLD_OUT {
-            return Err(format!("{}: nobody took over the lock", check.title()));
+            return Err(format!(
+                "{}: no other process acquired the lock",
+                check.title()
+            ));
         }
         tokio::time::sleep(ms(2)).await;
     }

@@ -375,7 +375,7 @@ impl Oracle {
 }
 
 impl State {
-    /// Since when all that a call waits for is free, and its client knows nobody before it. `None`: it is not.
+    /// Since when all locks that a call waits for are free, with no earlier caller of its client. `None`: they are not.
     fn free_for(&self, call: &Call) -> Option<Instant> {
         let since = call.waits_for.iter().map(|key| {
             let free = *self.free_since.get(key)?;

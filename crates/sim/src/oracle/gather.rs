@@ -30,7 +30,7 @@ impl Oracle {
         }
     }
 
-    /// Nobody waits while it holds one of the locks that it takes together.
+    /// A call that waits holds none of the locks that it takes together.
     pub(super) fn compare_gathering(
         &self,
         state: &mut State,

@@ -94,7 +94,7 @@ impl Actor {
             }
             Verb::Run(_) => (false, None),
         };
-        // Nobody waits for ever here: two tasks may wait for each other.
+        // No call waits forever here: two tasks may wait for each other.
         let until = match until {
             Until::Done => Until::Ms(PATIENCE_MS),
             until => until,

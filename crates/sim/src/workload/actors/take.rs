@@ -52,7 +52,7 @@ impl Actor {
             }
             Verb::Run(_) => (false, None),
         };
-        // Nobody waits for ever here: two tasks may wait for each other.
+        // No call waits forever here: two tasks may wait for each other.
         let until = if until == Until::Done {
             Until::Ms(PATIENCE_MS)
         } else {
