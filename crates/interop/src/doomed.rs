@@ -39,8 +39,10 @@ impl Doomed {
         let taker = worker.clone();
         tokio::spawn(async move {
             for _ in 0..holds {
-                // It may die on the way.
-                let _ = taker.lock(&name, None).await;
+                // It may die on the way. Otherwise, this is why nothing is held.
+                if let Err(error) = taker.lock(&name, None).await {
+                    eprintln!("{name}: the JVM that is stopped or killed: {error:?}");
+                }
             }
         });
         Self::Java { jvm, worker }
