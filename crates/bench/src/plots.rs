@@ -1,5 +1,4 @@
-//! The plots of `docs/benchmarks/`. They bring their own background, so that they can be read on a
-//! dark page too.
+//! The plots of `docs/benchmarks/`. They bring their own background, and have other colours on a dark page.
 
 use std::error::Error;
 use std::path::Path;
@@ -31,7 +30,9 @@ pub fn draw(
     std::fs::create_dir_all(folder)?;
     let mut drawn = Vec::new();
     for plot in distributions(outcomes).into_iter().chain(lines(sweeps)) {
-        plot.draw(&folder.join(plot.file))?;
+        let file = folder.join(plot.file);
+        plot.draw(&file)?;
+        std::fs::write(&file, with_dark_colours(&std::fs::read_to_string(&file)?))?;
         drawn.push((plot.file.to_owned(), plot.title.to_owned()));
     }
     Ok(drawn)
@@ -49,7 +50,7 @@ fn distributions(outcomes: &[Outcome]) -> Vec<Plot<'static>> {
             file,
             title,
             across: "µs",
-            upwards: "share that took longer",
+            upwards: "share of calls that took longer",
             is_share: true,
             lines,
         })
@@ -94,7 +95,7 @@ const LINES: [Lines; 4] = [
         sweeps::TASKS,
         sample::PER_SECOND,
         "tasks.svg",
-        "Tasks with a lock of their own",
+        "Throughput by number of tasks, one lock each",
         ["tasks", "lock and unlock per second"],
         1.0,
     ),
@@ -102,7 +103,7 @@ const LINES: [Lines; 4] = [
         sweeps::WAITERS,
         sample::PER_SECOND,
         "waiters.svg",
-        "Waiters of one lock, each of which gets it once",
+        "Draining the waiters of one lock",
         ["waiters", "acquisitions per second"],
         1.0,
     ),
@@ -220,6 +221,31 @@ impl Plot<'_> {
     }
 }
 
+/// A style is stronger than an attribute, so each colour of the plot has its counterpart.
+fn with_dark_colours(svg: &str) -> String {
+    let (head, rest) = svg.split_once('\n').unwrap_or(("", svg));
+    let mut style = String::from("<style>\n@media (prefers-color-scheme: dark) {\n");
+    for (light, dark) in DARK {
+        for part in ["fill", "stroke"] {
+            style += &format!("[{part}=\"{light}\"] {{ {part}: {dark} }}\n");
+        }
+    }
+    format!("{head}\n{style}}}\n</style>\n{rest}")
+}
+
+/// Of the background, [`INK`], and what [`colour`] returns.
+const DARK: [(&str, &str); 9] = [
+    ("#FFFFFF", "#0d1117"),
+    ("#202020", "#f0f6fc"),
+    ("#0072B2", "#3d9bd8"),
+    ("#D55E00", "#e8772e"),
+    ("#009E73", "#2fbf94"),
+    ("#966E00", "#c99a1a"),
+    ("#5A5A5A", "#9198a1"),
+    ("#56B4E9", "#8fd0f5"),
+    ("#CC79A7", "#e39cc6"),
+];
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 const WIDTH: u32 = 860;
@@ -233,6 +259,7 @@ fn colour(system: &str) -> RGBColor {
         crate::scenarios::OURS => RGBColor(0, 114, 178),
         crate::jvm::NAME => RGBColor(213, 94, 0),
         name if name.starts_with("rslock") => RGBColor(0, 158, 115),
+        name if name.contains("a task that wakes") => RGBColor(86, 180, 233),
         name if name.contains("default") => RGBColor(204, 121, 167),
         name if name.contains("redis-rs") => RGBColor(150, 110, 0),
         _ => RGBColor(90, 90, 90),
@@ -349,6 +376,15 @@ mod tests {
             let text = std::fs::read_to_string(folder.join(file)).expect("written");
             let background = "width=\"860\" height=\"558\" opacity=\"1\" fill=\"#FFFFFF\"";
             assert!(text.contains(background));
+            for (_, rest) in text
+                .match_indices("=\"#")
+                .map(|(at, _)| text.split_at(at + 2))
+            {
+                assert!(
+                    DARK.iter().any(|(light, _)| rest.starts_with(light)),
+                    "{rest:.7}"
+                );
+            }
             let sizes = text.split("font-size=\"").skip(1).filter_map(|rest| {
                 let size = rest.split('"').next()?;
                 size.parse::<f64>().ok()
