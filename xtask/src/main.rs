@@ -21,6 +21,7 @@ mod lines;
 mod msrv;
 mod mutants;
 mod page;
+mod pair;
 mod peers;
 mod sim;
 mod test;
@@ -62,11 +63,12 @@ usage: cargo xtask COMMAND
                       40 minutes; --quick: three short rounds in about four minutes, docs/ is not
                       written; --smoke: a moment of each, for its counts
 
-  sim [--topology cluster] [--first SEED] [--seeds N | --seconds T]
+  sim [--topology cluster | --kind KIND] [--first SEED] [--seeds N | --seconds T]
                       simulated schedules, on one server, or in a cluster whose slots move and whose
                       primaries fail over: 10,000 seeds from 1 on, N seeds, or as many as T seconds
-                      allow; --first: from this seed on
-  sim [--topology cluster] --seed SEED
+                      allow; --first: from this seed on; --kind: with spin, fenced or string locks,
+                      or multi: with callers that take several
+  sim [--topology cluster | --kind KIND] --seed SEED
                       one of them again, with its history
   chaos --topology cluster|sentinel [--seconds N] [--seed S] [--log FILE]
                       kills, stops, moves and fails over servers of its own under load, for 60 s or
@@ -75,6 +77,8 @@ usage: cargo xtask COMMAND
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
   lines               counts the Rust lines of each folder, and the code without unit tests
+  pair                which files and how many functions of src an uncontended lock and unlock
+                      enter, by valgrind
   docs                the documentation into target/doc, and whether the links of the README, of the
                       front page and of the guide lead somewhere
   features            whether the library builds with every two of its optional features
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
         Some((&"lines", rest)) => lines::run(rest),
+        Some((&"pair", rest)) => pair::run(rest, install),
         Some((&"docs", rest)) => docs::run(rest),
         Some((&"features", rest)) => features::run(rest),
         Some((&"msrv", rest)) => msrv::run(rest),

@@ -1,0 +1,125 @@
+//! `cargo xtask pair`: which files of the library an uncontended lock and unlock enter, and how many functions.
+//!
+//! Valgrind's callgrind counts while the pairs run, with everything that their runtime does meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+
+use crate::tools::{self, Server, System};
+use crate::{Problem, cargo};
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    if !arguments.is_empty() {
+        return Err(Problem::to_do("usage: cargo xtask pair"));
+    }
+    let server = tools::redis_server(install)?;
+    valgrind(install)?;
+    let built = cargo(&["build", "--quiet", "--package", "bench", "--bin", "pair"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err(Problem::failed("the program does not build"));
+    }
+    let server = Server::start(&server)?;
+    let out = tools::root().join("target/callgrind.pair");
+    let done = Command::new("valgrind")
+        .args([
+            "--tool=callgrind",
+            "--collect-atstart=no",
+            "--toggle-collect=*pairs_that_are_counted*",
+        ])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(tools::built("pair"))
+        .arg(&server.url)
+        .stdin(Stdio::null())
+        .output();
+    let text = match done {
+        Ok(done) if done.status.success() => std::fs::read_to_string(&out),
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            return Err(Problem::failed(format!("valgrind failed:\n{said}")));
+        }
+        Err(error) => Err(error),
+    };
+    let text = text.map_err(|error| Problem::failed(format!("valgrind: {error}")))?;
+    let source = tools::root().join("src/");
+    let entered = entered(&text, &source.display().to_string());
+    for (file, functions) in &entered {
+        println!("{:>4} {file}", functions.len());
+    }
+    let functions: usize = entered.values().map(BTreeSet::len).sum();
+    println!(
+        "\nan uncontended pair enters {} files and {functions} functions of src",
+        entered.len()
+    );
+    Ok(())
+}
+
+fn valgrind(install: bool) -> Result<(), Problem> {
+    let runs = Command::new("valgrind").arg("--version").output();
+    if runs.is_ok_and(|done| done.status.success()) {
+        return Ok(());
+    }
+    match tools::system() {
+        (System::Debian, true) if install => {
+            println!(
+                "installing the system package valgrind with apt-get (--no-install forbids it)"
+            );
+            tools::apt_install(&["valgrind"])
+        }
+        _ => Err(Problem::to_do(
+            "valgrind is missing: install it with your system's package manager",
+        )),
+    }
+}
+
+/// The functions by file, of what callgrind has written. A name stands there once, and is a number after that; a
+/// function that was inlined is under the file of its lines.
+fn entered(text: &str, source: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let (mut files, mut functions) = (BTreeMap::new(), BTreeMap::new());
+    let mut entered = BTreeMap::<String, BTreeSet<String>>::new();
+    let (mut file, mut function) = (String::new(), String::new());
+    for line in text.lines() {
+        let Some((word, value)) = line.split_once('=') else {
+            // A line with costs begins with its number.
+            let has_cost =
+                line.starts_with(|first: char| "+-*".contains(first) || first.is_ascii_digit());
+            if let Some(file) = file.strip_prefix(source).filter(|_| has_cost) {
+                let functions = entered.entry(file.to_owned()).or_default();
+                functions.insert(function.clone());
+            }
+            continue;
+        };
+        match word {
+            "fl" | "fi" | "fe" => file = name(&mut files, value),
+            "cfl" | "cfi" => _ = name(&mut files, value),
+            "fn" => function = name(&mut functions, value),
+            "cfn" => _ = name(&mut functions, value),
+            _ => {}
+        }
+    }
+    entered
+}
+
+/// `(7) name`, and after that `(7)`.
+fn name<'a>(names: &mut BTreeMap<&'a str, &'a str>, value: &'a str) -> String {
+    let (number, name) = value.split_once(' ').unwrap_or((value, ""));
+    if !name.is_empty() {
+        names.insert(number, name);
+    }
+    names.get(number).copied().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_entered_by_what_costs_there_and_not_by_what_is_only_called() {
+        let text = "events: Ir\nfl=(1) /a/src/one.rs\nfn=(1) one\n12 5\ncfi=(2) /a/src/two.rs\ncfn=(2) two\n\
+                    calls=1 3\n13 7\nfi=(3) /b/other.rs\n1 1\nfe=(1)\n14 1\n\nfl=(2)\nfn=(2)\n";
+        let found = entered(text, "/a/src/");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["one.rs"]);
+        assert_eq!(found["one.rs"].len(), 1);
+        let found = entered(&format!("{text}3 7\n"), "/a/src/");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["one.rs", "two.rs"]);
+    }
+}
