@@ -1,5 +1,5 @@
-//! What a lock of each kind costs over its two script calls: lock+unlock against the same two files in
-//! `lua/` on a bare fred client with the same settings, interleaved in one run.
+//! What a lock of each kind costs over its script calls: lock+unlock against the same files in `lua/` on a bare fred client
+//! with the same settings, interleaved in one run. A multi lock has two members, a red lock three servers.
 //!
 //! `cargo bench --bench uncontended [-- --pairs N --rounds N --kind KIND]`
 
@@ -9,28 +9,99 @@ use fred::prelude::*;
 use fred::socket2::TcpKeepalive;
 use fred::types::CustomCommand;
 use fred::types::config::{Options, TcpConfig};
-use redisson_lock::{Lock, LockClient, LockKind};
-use test_support::kinds::{FENCED_ACQUIRE, KINDS, STRING_ACQUIRE, STRING_RELEASE, token_key};
-use test_support::{ACQUIRE, RELEASE, Server};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redisson_lock::{LockClient, LockKind, MultiLock, RedLock};
+use test_support::Server;
+use test_support::kinds::{KINDS, scripts, token_key};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let pairs = argument("--pairs").unwrap_or(10_000);
     let rounds = argument("--rounds").unwrap_or(3);
-    let only: Option<LockKind> = argument("--kind");
-    let server = Server::start();
-    let client = LockClient::connect(&server.url())
-        .await
-        .expect("the server answers");
-
+    let only: Option<String> = argument("--kind");
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
     println!("uncontended lock+unlock, {pairs} pairs a round, p50 / p99 / pairs per second");
+    let server = Server::start();
+    let client = connect(&server).await;
     for kind in KINDS {
-        if only.is_none_or(|only| only == kind) {
-            let bare = bare(&server, kind).await;
+        let name = kind.to_string();
+        if wanted(&name) {
+            let bare = bare(&server, kind, &format!("bare-{kind}")).await;
             let lock = client.lock_of(kind, format!("bench-{kind}"));
-            compare(kind, &bare, &lock, pairs, rounds).await;
+            let ours = async || {
+                lock.lock()
+                    .await
+                    .expect("free")
+                    .unlock()
+                    .await
+                    .expect("held")
+            };
+            compare(&name, async || bare.pair().await, ours, pairs, rounds).await;
         }
     }
+    if wanted("multi") {
+        multi(&server, &client, pairs, rounds).await;
+    }
+    if wanted("red") {
+        red(pairs, rounds).await;
+    }
+}
+
+async fn connect(server: &Server) -> LockClient {
+    let connected = LockClient::connect(&server.url()).await;
+    connected.expect("the server answers")
+}
+
+/// Two locks of one server: taken one after the other, released together.
+async fn multi(server: &Server, client: &LockClient, pairs: usize, rounds: usize) {
+    let one = bare(server, LockKind::Plain, "bare-one").await;
+    let other = bare(server, LockKind::Plain, "bare-other").await;
+    let floor = async || {
+        one.acquire().await;
+        other.acquire().await;
+        tokio::join!(one.release(), other.release());
+    };
+    let members = ["one", "other"].map(|name| client.lock(format!("bench-{name}")));
+    let lock = MultiLock::new(members).expect("two names");
+    let ours = async || {
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held")
+    };
+    compare("multi", floor, ours, pairs, rounds).await;
+}
+
+/// Three servers, each asked at the same time; two answers are enough.
+async fn red(pairs: usize, rounds: usize) {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
+    let (mut bares, mut members) = (Vec::new(), Vec::new());
+    for server in &servers {
+        bares.push(bare(server, LockKind::Plain, "bare-red").await);
+        members.push(connect(server).await.lock("bench-red"));
+    }
+    let floor = async || {
+        let mut answers: FuturesUnordered<_> = bares.iter().map(Bare::acquire).collect();
+        for _ in 0..2 {
+            answers.next().await;
+        }
+        let mut answers: FuturesUnordered<_> = bares.iter().map(Bare::release).collect();
+        for _ in 0..2 {
+            answers.next().await;
+        }
+    };
+    let lock = RedLock::new(members).expect("three servers");
+    let ours = async || {
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held")
+    };
+    compare("red", floor, ours, pairs, rounds).await;
 }
 
 /// The value after this word, if it is there.
@@ -42,33 +113,34 @@ fn argument<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(value.unwrap_or_else(|| panic!("{name} has no such value")))
 }
 
-async fn compare(kind: LockKind, bare: &Bare, lock: &Lock, pairs: usize, rounds: usize) {
+async fn compare(
+    kind: &str,
+    bare: impl AsyncFn(),
+    ours: impl AsyncFn(),
+    pairs: usize,
+    rounds: usize,
+) {
     let block = BLOCK.min(pairs);
     let mut ratios = Vec::with_capacity(rounds);
     for round in 0..=rounds {
         // A block of each in turn, so that whatever else the machine does meets both.
-        let (mut floor, mut ours) = (Vec::with_capacity(pairs), Vec::with_capacity(pairs));
+        let (mut floor, mut times) = (Vec::with_capacity(pairs), Vec::with_capacity(pairs));
         for _ in 0..pairs.div_ceil(block) {
             for _ in 0..block {
                 let start = Instant::now();
-                bare.pair().await;
+                bare().await;
                 floor.push(start.elapsed());
             }
             for _ in 0..block {
                 let start = Instant::now();
-                lock.lock()
-                    .await
-                    .expect("free")
-                    .unlock()
-                    .await
-                    .expect("held");
-                ours.push(start.elapsed());
+                ours().await;
+                times.push(start.elapsed());
             }
         }
         if round == 0 {
             continue; // warm-up
         }
-        let (floor, ours) = (Figures::of(floor), Figures::of(ours));
+        let (floor, ours) = (Figures::of(floor), Figures::of(times));
         let ratio = ours.p50.as_secs_f64() / floor.p50.as_secs_f64();
         println!(
             "{kind}, round {round}: bare {floor}, redisson-lock {ours}, ratio of p50 {ratio:.3}"
@@ -85,27 +157,22 @@ async fn compare(kind: LockKind, bare: &Bare, lock: &Lock, pairs: usize, rounds:
 struct Floor {
     scripts: [&'static str; 2],
     keys: Vec<String>,
-    channel: Option<&'static str>,
+    channel: Option<String>,
 }
 
-fn floor(kind: LockKind) -> Floor {
-    let key = format!("bare-{kind}");
-    let (scripts, token, channel) = match kind {
-        LockKind::Spin => ([ACQUIRE, RELEASE], None, Some("")),
-        LockKind::Fenced => {
-            let token = token_key(&key);
-            let channel = "redisson_lock__channel:{bare-fenced}";
-            ([FENCED_ACQUIRE, RELEASE], Some(token), Some(channel))
-        }
-        LockKind::String => ([STRING_ACQUIRE, STRING_RELEASE], None, None),
-        _ => {
-            let channel = "redisson_lock__channel:{bare-plain}";
-            ([ACQUIRE, RELEASE], None, Some(channel))
-        }
+fn floor(kind: LockKind, key: &str) -> Floor {
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let (token, channel) = match kind {
+        LockKind::Plain => (None, Some(channel)),
+        LockKind::Spin => (None, Some(String::new())),
+        LockKind::Fenced => (Some(token_key(key)), Some(channel)),
+        LockKind::String => (None, None),
+        _ => unreachable!("a kind without a floor: {kind}"),
     };
+    let scripts = scripts(kind);
     Floor {
-        scripts,
-        keys: std::iter::once(key).chain(token).collect(),
+        scripts: [scripts.acquire, scripts.release],
+        keys: std::iter::once(key.to_owned()).chain(token).collect(),
         channel,
     }
 }
@@ -117,7 +184,7 @@ struct Bare {
     floor: Floor,
 }
 
-async fn bare(server: &Server, kind: LockKind) -> Bare {
+async fn bare(server: &Server, kind: LockKind, key: &str) -> Bare {
     let mut builder =
         Builder::from_config(Config::from_url(&server.url()).expect("a valid address"));
     builder
@@ -136,7 +203,7 @@ async fn bare(server: &Server, kind: LockKind) -> Bare {
     let client = builder.build().expect("valid settings");
     client.init().await.expect("the server answers");
     let mut control = server.control();
-    let floor = floor(kind);
+    let floor = floor(kind, key);
     let load = |source| control.run(&["SCRIPT", "LOAD", source]);
     let shas = floor.scripts.map(load);
     Bare {
@@ -148,13 +215,20 @@ async fn bare(server: &Server, kind: LockKind) -> Bare {
 
 impl Bare {
     async fn pair(&self) {
-        let owner = "7e0b0e3c-6a5f-4a53-9d0c-0e4f3d9f2a11:1";
-        let Floor { keys, channel, .. } = &self.floor;
-        let taken = self.call(0, keys, vec![owner.into(), 1.into(), 30_000.into()]);
+        self.acquire().await;
+        self.release().await;
+    }
+
+    async fn acquire(&self) {
+        let argv = vec![OWNER.into(), 1.into(), 30_000.into()];
         // A fenced lock answers with its token.
-        assert!(taken.await > 0);
-        let mut argv: Vec<Value> = vec![owner.into(), 0.into(), 1.into()];
-        argv.extend(channel.map(Value::from));
+        assert!(self.call(0, &self.floor.keys, argv).await > 0);
+    }
+
+    async fn release(&self) {
+        let Floor { keys, channel, .. } = &self.floor;
+        let mut argv: Vec<Value> = vec![OWNER.into(), 0.into(), 1.into()];
+        argv.extend(channel.as_deref().map(Value::from));
         assert_eq!(self.call(1, &keys[..1], argv).await, 1);
     }
 
@@ -206,3 +280,5 @@ impl std::fmt::Display for Figures {
 }
 
 const BLOCK: usize = 500;
+
+const OWNER: &str = "7e0b0e3c-6a5f-4a53-9d0c-0e4f3d9f2a11:1";

@@ -1,17 +1,18 @@
 -- guarded.lua: run the user's part if the lock is held, and if it has not run under its id.
 --
--- What is sent has two functions before this text: `part`, the user's, and `look`, the look.lua of the lock's kind.
+-- What is sent has a function `look` before this text, the look.lua of the lock's kind.
 --
 -- KEYS     lock, then the key of the token if the kind has one, then that of the id if there is one, then the user's
 -- ARGV[1]  owner  "clientId:threadId", or the value of a string lock
 -- ARGV[2]  keep   milliseconds for which the id is remembered; 0: there is none
 -- ARGV[3]  own    how many KEYS come before the user's; the last of them is that of the id
+-- ARGV[4]  text   the user's script: compiled here, it is a function of its own and sees no local of this text
 -- then the token of the hold, empty if the kind has none, and the user's
 --
 -- Returns
 --   {'ran', value}             the user's part has returned this
 --   {'done'}                   it has run under this id; nothing changed
---   {'failed', text}           it has failed, and the id is forgotten; what it wrote before that stays
+--   {'failed', text}           it has failed, and the id is forgotten; what it wrote before that stays. Or it is not Lua
 --   {'lost', state, has_run}   the lock is not held, by what look.lua returns; 1 if the part has run under this id;
 --                              nothing changed
 
@@ -21,6 +22,8 @@ local id = keep ~= '0' and KEYS[own]
 local state = look()
 if type(state) == 'table' then return state end
 if state ~= 1 then return {'lost', state, id and redis.call('exists', id) or 0} end
+local part, mistake = loadstring('local KEYS, ARGV = ... ' .. ARGV[4], '@user_script')
+if not part then return {'failed', mistake} end
 if id then
   if redis.call('exists', id) == 1 then return {'done'} end
   -- Returns 0 while the key is absent: a missing permission fails here, and not when the id is to be forgotten.
@@ -65,7 +68,7 @@ end
 
 -- Not by pcall: that of Redis 7 reads a field of what was raised, and an error of its metatable would escape.
 local ran, value = xpcall(function()
-  local value = part(after(KEYS, own), after(ARGV, 4))
+  local value = part(after(KEYS, own), after(ARGV, 5))
   local found = error_in(value, 0)
   if found then error(found, 0) end
   return value

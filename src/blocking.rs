@@ -70,8 +70,25 @@ mod multi;
 mod own_runtime;
 mod red;
 
+use crate::error::Error;
+use crate::run::settled;
+
 pub use client::LockClient;
 pub use guard::LockGuard;
 pub use lock::Lock;
 pub use multi::{MultiGuard, MultiLock};
 pub use red::{RedGuard, RedLock};
+
+/// Runs the body with a guard, and releases it.
+fn section<G, T, E: From<Error>>(
+    guard: G,
+    not_lost: impl Fn(&G) -> Result<(), Error>,
+    unlock: impl FnOnce(G) -> Result<(), Error>,
+    body: impl FnOnce(&G) -> Result<T, E>,
+) -> Result<T, E> {
+    // A body whose lock is lost already does not begin.
+    not_lost(&guard)?;
+    let value = body(&guard)?;
+    not_lost(&guard)?;
+    settled(Ok(value), unlock(guard))
+}

@@ -138,10 +138,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().connections(2);
     /// ```
     pub fn connections(self, connections: usize) -> Self {
-        Self {
-            connections,
-            ..self
-        }
+        self.with(|builder| builder.connections = connections)
     }
 
     /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
@@ -155,10 +152,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().connection_fence(false);
     /// ```
     pub fn connection_fence(self, connection_fence: bool) -> Self {
-        Self {
-            connection_fence,
-            ..self
-        }
+        self.with(|builder| builder.connection_fence = connection_fence)
     }
 
     /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
@@ -170,14 +164,10 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().client_name("orders-7");
     /// ```
     pub fn client_name(self, client_name: impl Into<String>) -> Self {
-        let client_name = Some(client_name.into());
-        Self {
-            client_name,
-            ..self
-        }
+        self.with(|builder| builder.client_name = Some(client_name.into()))
     }
 
-    /// How the clients of a cluster tell each other that a lock is free. Default [`Announce::Auto`]; ignored
+    /// Sets on which channels the clients of a cluster publish that a lock is free. Default [`Announce::Auto`]; ignored
     /// outside a cluster.
     ///
     /// # Examples
@@ -187,7 +177,7 @@ impl LockClientBuilder {
     /// let builder = LockClient::builder().announce(Announce::Sharded);
     /// ```
     pub fn announce(self, announce: Announce) -> Self {
-        Self { announce, ..self }
+        self.with(|builder| builder.announce = announce)
     }
 
     /// Sets how many replicas, 1 to 8, must acknowledge every lock that does not set its own
@@ -201,11 +191,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().sync_replicas(2, Duration::from_millis(100));
     /// ```
     pub fn sync_replicas(self, replicas: u32, within: Duration) -> Self {
-        let sync_replicas = Some(SyncReplicas { replicas, within });
-        Self {
-            sync_replicas,
-            ..self
-        }
+        self.with(|builder| builder.sync_replicas = Some(SyncReplicas { replicas, within }))
     }
 
     /// Whom to trust and as whom to connect, for an address that begins with `rediss://` or `valkeys://`; see [`Tls`].
@@ -222,8 +208,7 @@ impl LockClientBuilder {
     /// ```
     #[cfg(feature = "tls-rustls")]
     pub fn tls(self, tls: Tls) -> Self {
-        let tls = Some(tls);
-        Self { tls, ..self }
+        self.with(|builder| builder.tls = Some(tls))
     }
 
     /// Sets the credentials for the sentinels, which have users of their own: a user, or `None` for the default one,
@@ -236,14 +221,13 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().sentinel_credentials(None, "secret");
     /// ```
     pub fn sentinel_credentials(self, user: Option<&str>, password: impl Into<String>) -> Self {
-        let sentinel_credentials = Some(Credentials {
-            user: user.map(Into::into),
-            password: password.into(),
-        });
-        Self {
-            sentinel_credentials,
-            ..self
-        }
+        let (user, password) = (user.map(Into::into), password.into());
+        self.with(|builder| builder.sentinel_credentials = Some(Credentials { user, password }))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     pub(crate) fn new() -> Self {
@@ -275,10 +259,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().watchdog_timeout(Duration::from_secs(10));
     /// ```
     pub fn watchdog_timeout(self, watchdog_timeout: Duration) -> Self {
-        Self {
-            watchdog_timeout,
-            ..self
-        }
+        self.with(|builder| builder.watchdog_timeout = watchdog_timeout)
     }
 
     /// Time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout
@@ -291,11 +272,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
     /// ```
     pub fn command_timeout(self, command_timeout: Duration) -> Self {
-        let command_timeout = Some(command_timeout);
-        Self {
-            command_timeout,
-            ..self
-        }
+        self.with(|builder| builder.command_timeout = Some(command_timeout))
     }
 
     /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
@@ -306,10 +283,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
     /// ```
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
-        Self {
-            key_prefix: key_prefix.into(),
-            ..self
-        }
+        self.with(|builder| builder.key_prefix = key_prefix.into())
     }
 
     /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default
@@ -322,8 +296,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
     /// ```
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        let max_hold = Some(max_hold);
-        Self { max_hold, ..self }
+        self.with(|builder| builder.max_hold = Some(max_hold))
     }
 
     /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
@@ -337,8 +310,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().retry_for(Duration::from_secs(60));
     /// ```
     pub fn retry_for(self, retry_for: Duration) -> Self {
-        let retry_for = Some(retry_for);
-        Self { retry_for, ..self }
+        self.with(|builder| builder.retry_for = Some(retry_for))
     }
 
     /// Whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for at most
@@ -352,10 +324,7 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().handoff(false);
     /// ```
     pub fn handoff(self, handoff: bool) -> Self {
-        Self {
-            handoff: handoff.into(),
-            ..self
-        }
+        self.with(|builder| builder.handoff = handoff.into())
     }
 
     /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
@@ -466,10 +435,7 @@ impl LockClientBuilder {
         let locks = Arc::downgrade(&handle.locks);
         let in_use = move || locks.upgrade().is_some_and(|locks| locks.len() > 0);
         shared.redis.set_in_use(in_use);
-        shared
-            .redis
-            .subscribe_with(&settings, &shared.channels)
-            .await?;
+        shared.redis.subscribe_with(&shared.channels).await?;
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
         measure::describe();
         Ok(LockClient { handle })

@@ -216,7 +216,7 @@ impl LockClient {
         !shared.is_closed() && shared.redis.is_connected()
     }
 
-    /// Asks the server for an answer on every command connection; answers how long that took.
+    /// Pings the server on every command connection and returns the elapsed time.
     ///
     /// # Errors
     ///
@@ -326,7 +326,7 @@ impl LockClient {
         closed.unwrap_or_else(|_| handle.close_without_runtime())
     }
 
-    /// Runs a future in which this client is the one of every `#[locked]` function without
+    /// Runs `future` with this client as the default for `#[locked]` functions without
     /// `client = …`.
     ///
     /// It covers everything polled inside, except a nested `as_default` with another client.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Counts, Life, LockCore, LossReason};
 use crate::entry::{Entry, Locks};
 use crate::runtime::event;
-use crate::shared::Shared;
+use crate::shared::{LEASE_MAX, Shared};
 
 /// Clients, locks and guards have one, background tasks do not.
 pub(crate) struct ClientHandle {
@@ -27,7 +27,7 @@ impl ClientHandle {
         let (locks, shared) = (&self.locks, self.shared());
         locks.set_life(Life::Closing);
         // No caller waits any longer than this.
-        let grace = Instant::now() + grace.min(FOREVER);
+        let grace = Instant::now() + grace.min(LEASE_MAX);
         let guards_gone = wait_until(shared, |counts| counts.guarded == 0);
         let _ = tokio::time::timeout_at(grace, guards_gone).await;
 
@@ -150,9 +150,6 @@ async fn end(locks: &Arc<Locks>, stop: &CancellationToken) {
 
 /// How long the end of a client that was dropped waits for its last releases.
 const LAST_WORK: Duration = Duration::from_millis(700);
-
-/// Far from the end of the clock's range.
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The result of [`LockClient::close`](crate::LockClient::close).
 ///

@@ -43,10 +43,6 @@ pub use admission::{Admission, Permit, Rejected, Untaken};
 pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
 };
-#[cfg(feature = "test-util")]
-pub use op::{Granted, UnderWay};
-#[cfg(feature = "test-util")]
-pub use owner_state::OwnerView;
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
@@ -90,8 +86,8 @@ pub struct LockCore {
     latest: Time,
 }
 
-/// What the waiters look at that are not about to do anything for an owner of their own. Without a head
-/// of the queue none of them looks.
+/// Whether the head of the queue may go on. It is compared before and after each step, and a step by which the head
+/// may go on wakes it. There is none while the queue is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HeadStatus {
     head: WaiterId,
@@ -198,7 +194,7 @@ impl LockCore {
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let marks = self.owners.marks(owner);
+        let entry = self.owners.index_entry(owner);
         let state = self.owners.get_mut(owner)?;
         let (seen, counts) = (state.seen(), state.counts());
         let life = self.life;
@@ -219,7 +215,7 @@ impl LockCore {
         self.counts.replace(counts, state.counts());
         #[cfg(debug_assertions)]
         state.check();
-        self.owners.changed(owner, marks);
+        self.owners.changed(owner, entry);
         self.wake_own(owner, seen, after, out);
         Some(answer)
     }
@@ -334,7 +330,7 @@ impl LockCore {
 
 #[cfg(feature = "test-util")]
 impl LockCore {
-    /// Goes through every number and every instant; see [`Visitor`].
+    /// Goes through all that a [`Visitor`] wants to see.
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
         self.ids.visit(visitor);
         self.owners.visit(visitor);

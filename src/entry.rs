@@ -401,6 +401,16 @@ impl Entry {
         }
     }
 
+    /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
+    /// may have begun another one.
+    pub(crate) fn lose(self: &Arc<Self>, owner: ThreadId, hold: HoldId, reason: LossReason) {
+        self.step(|core, now, out| {
+            if core.snapshot(now, owner, hold).is_some() {
+                core.lose_owner(now, owner, None, reason, out);
+            }
+        });
+    }
+
     /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is
     /// given up, and all of them have failed. Returns whether a caller has the error.
     pub(crate) fn release_failed(

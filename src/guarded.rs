@@ -4,7 +4,6 @@
 //! over the connection of the lock's other commands: after a reconnect the fence keeps a late copy out, as it does for
 //! those.
 
-mod blocks;
 mod value;
 
 use std::fmt;
@@ -18,15 +17,15 @@ use crate::entry::Entry;
 use crate::error::{Error, Operation, is_of_a_replica};
 use crate::hold_handle::{Hold, HoldHandle};
 use crate::redis::Arg;
-use crate::script::{self, Answer, CallError, Guarded, UserScript};
+use crate::script::{self, Answer, CallError, Guarded};
 use crate::shared::check_keep;
 
 pub use value::Value;
 
-/// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone; make it once, as its hash is computed once.
+/// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone.
 ///
-/// It is the text of a function with the parameters `KEYS` and `ARGV`. It can do what a script of `EVAL` can, except that
-/// it has no `...`.
+/// It has `KEYS` and `ARGV`, and can do what a script of `EVAL` can. The server compiles it for each write, which is
+/// sent with its text: keep it short.
 ///
 /// # Examples
 ///
@@ -35,37 +34,31 @@ pub use value::Value;
 /// # Ok::<(), redisson_lock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Script(Arc<UserScript>);
+pub struct Script(Arc<str>);
 
 impl Script {
-    /// A script with this text. Whether it is correct Lua the server says when it is first used.
+    /// A script with this text. Whether it is correct Lua the server says at each write: [`Error::ScriptFailed`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if the text begins with `#!` (its flags would be about the whole call, which looks at
-    /// the lock too), or is not whole: a block, a text or a comment has no end, or it closes a block that it has not
-    /// opened.
+    /// [`Error::InvalidConfig`] if the text begins with `#!`: its flags would be about the whole call, which looks at
+    /// the lock too.
     ///
     /// # Examples
     ///
     /// ```
     /// use redisson_lock::Script;
     /// assert!(Script::new("#!lua flags=no-writes\nreturn 1").is_err());
-    /// assert!(Script::new("return 1 end redis.call('set', 'a', 1) do").is_err());
     /// ```
-    pub fn new(source: impl Into<String>) -> Result<Self, Error> {
+    pub fn new(source: impl Into<Arc<str>>) -> Result<Self, Error> {
         let source = source.into();
-        let invalid = |problem| Error::InvalidConfig {
-            what: "script",
-            problem,
-        };
         if source.starts_with("#!") {
-            let problem = "it begins with #!: leave that line out".to_owned();
-            return Err(invalid(problem));
+            return Err(Error::InvalidConfig {
+                what: "script",
+                problem: "it begins with #!: leave that line out".to_owned(),
+            });
         }
-        blocks::check(&source)
-            .map_err(|found| invalid(format!("line {}: {}", found.line, found.what)))?;
-        Ok(Self(Arc::new(UserScript::new(source))))
+        Ok(Self(source))
     }
 
     /// The text.
@@ -79,7 +72,7 @@ impl Script {
     /// # Ok(()) }
     /// ```
     pub fn source(&self) -> &str {
-        self.0.source()
+        &self.0
     }
 }
 
@@ -315,13 +308,7 @@ impl GuardedWrite {
                 maybe_executed,
             }) => match self.held_as() {
                 None if !maybe_executed && copies == 0 => Err(self.ended()),
-                _ => Err(match error {
-                    // Its text is no Lua. A call knows the key of the lock and not its name.
-                    Error::ScriptFailed { source, .. } => {
-                        Error::script_failed(entry.name.given(), source)
-                    }
-                    error => error,
-                }),
+                _ => Err(error),
             },
         }
     }
@@ -335,13 +322,7 @@ impl GuardedWrite {
             Guarded::RanBefore => Ok(None),
             Guarded::Failed(text) => Err(Error::script_failed(entry.name.given(), text)),
             Guarded::Lost { reason, ran_before } => {
-                let owner = owner.id();
-                entry.step(|core, now, out| {
-                    // It may have ended meanwhile, and its owner may have begun another one.
-                    if core.snapshot(now, owner, *id).is_some() {
-                        core.lose_owner(now, owner, None, reason, out);
-                    }
-                });
+                entry.lose(owner.id(), *id, reason);
                 match ran_before && copies > 1 {
                     true => Ok(None),
                     false => Err(Error::lost(entry.name.given(), reason)),

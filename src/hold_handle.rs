@@ -15,6 +15,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time, Token};
 use crate::entry::Entry;
+use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::owner::Owner;
 use crate::shared::HoldStatus;
@@ -97,6 +98,14 @@ impl Hold {
     /// ```
     pub fn is_lost(&self) -> bool {
         matches!(self.state(), HoldState::Lost(_))
+    }
+
+    /// An error if it was lost.
+    pub(crate) fn not_lost(&self) -> Result<(), Error> {
+        match self.state() {
+            HoldState::Lost(reason) => Err(Error::lost(self.name(), reason)),
+            _ => Ok(()),
+        }
     }
 
     /// The instant up to which the hold is guaranteed without another renewal; always before the
@@ -249,7 +258,7 @@ impl<K> HoldHandle<K> {
     /// ```
     pub fn lost(&self) -> Lost {
         Lost {
-            watch: Watch::new(&self.hold.status),
+            ending: Watch::new(&self.hold.status),
         }
     }
 
@@ -274,7 +283,7 @@ impl<K> HoldHandle<K> {
     /// ```
     pub fn ended(&self) -> Ended {
         Ended {
-            watch: Watch::new(&self.hold.status),
+            ending: Watch::new(&self.hold.status),
         }
     }
 }
@@ -325,15 +334,16 @@ pub enum HoldState {
 /// # }
 /// ```
 #[must_use = "a future does nothing unless it is awaited"]
+#[derive(Debug)]
 pub struct Lost {
-    watch: Watch,
+    ending: Watch,
 }
 
 impl Future for Lost {
     type Output = LossReason;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
-        match self.watch.poll_ended(context) {
+        match self.ending.poll_ended(context) {
             Poll::Ready(Ending::Lost(reason)) => Poll::Ready(reason),
             // Released: nothing is left to lose.
             Poll::Ready(Ending::Released) | Poll::Pending => Poll::Pending,
@@ -351,40 +361,31 @@ impl Future for Lost {
 /// # }
 /// ```
 #[must_use = "a future does nothing unless it is awaited"]
+#[derive(Debug)]
 pub struct Ended {
-    watch: Watch,
+    ending: Watch,
 }
 
 impl Future for Ended {
     type Output = Option<LossReason>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LossReason>> {
-        self.watch.poll_ended(context).map(|ending| match ending {
+        self.ending.poll_ended(context).map(|ending| match ending {
             Ending::Lost(reason) => Some(reason),
             Ending::Released => None,
         })
     }
 }
 
-impl fmt::Debug for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lost")
-            .field("ending", &self.watch.status.ending())
-            .finish()
-    }
-}
-
-impl fmt::Debug for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ended")
-            .field("ending", &self.watch.status.ending())
-            .finish()
-    }
-}
-
 struct Watch {
     status: Arc<HoldStatus>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.status.ending().fmt(f)
+    }
 }
 
 impl Watch {

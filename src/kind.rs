@@ -1,4 +1,5 @@
-//! The kinds of locks, as data: what each does differently is read here.
+//! The kinds of locks, as data: a row for each. Besides, its scripts are listed in `script.rs`, their channel in
+//! `script/args.rs`, and its commands in `redis/permissions.rs`. Its name is read in `error/`, which lies above.
 
 use std::fmt;
 
@@ -36,45 +37,67 @@ pub enum LockKind {
     String,
 }
 
+/// What a kind does differently from others.
+struct Row {
+    name: &'static str,
+    announces: bool,
+    is_reentrant: bool,
+    has_token: bool,
+    has_value_per_hold: bool,
+}
+
 impl LockKind {
-    pub(crate) const ALL: [(Self, &str); 4] = [
-        (Self::Plain, "plain"),
-        (Self::Spin, "spin"),
-        (Self::Fenced, "fenced"),
-        (Self::String, "string"),
-    ];
+    pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Spin, Self::Fenced, Self::String];
+
+    const fn row(self) -> Row {
+        let (name, announces, is_reentrant, has_token, has_value_per_hold) = match self {
+            Self::Plain => ("plain", true, true, false, false),
+            Self::Spin => ("spin", false, true, false, false),
+            Self::Fenced => ("fenced", true, true, true, false),
+            Self::String => ("string", false, false, false, true),
+        };
+        Row {
+            name,
+            announces,
+            is_reentrant,
+            has_token,
+            has_value_per_hold,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.row().name
+    }
 
     /// As a field of a span: nothing for a plain lock, which has no need to say so.
     pub(crate) fn unless_plain(self) -> Option<&'static str> {
-        let named = Self::ALL.iter().find(|(kind, _)| *kind == self);
-        named.map(|(_, name)| *name).filter(|_| self != Self::Plain)
+        (self != Self::Plain).then(|| self.name())
     }
 
     /// Whether a release is announced on a channel, to which callers that wait subscribe. Otherwise they pause.
     pub(crate) const fn announces(self) -> bool {
-        matches!(self, Self::Plain | Self::Fenced)
+        self.row().announces
     }
 
     /// Whether an owner may hold it several times.
     pub(crate) const fn is_reentrant(self) -> bool {
-        !matches!(self, Self::String)
+        self.row().is_reentrant
     }
 
     /// Whether a holder has a token.
     pub(crate) const fn has_token(self) -> bool {
-        matches!(self, Self::Fenced)
+        self.row().has_token
     }
 
     /// Whether each acquisition has a value of its own in Redis, and not that of its owner.
     pub(crate) const fn has_value_per_hold(self) -> bool {
-        matches!(self, Self::String)
+        self.row().has_value_per_hold
     }
 }
 
 impl fmt::Display for LockKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = Self::ALL.iter().find(|(kind, _)| kind == self);
-        f.write_str(named.map_or("", |(_, name)| name))
+        f.write_str(self.name())
     }
 }
 
@@ -85,3 +108,29 @@ pub enum Unfenced {}
 /// The marker of locks whose holders have a token: see [`FencedLock`](crate::FencedLock).
 #[derive(Debug)]
 pub enum Fenced {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The derived code knows every variant, also one that `ALL` lacks.
+    #[cfg(feature = "serde")]
+    #[test]
+    fn every_kind_is_listed_with_the_name_that_a_configuration_has() {
+        use serde::Deserialize;
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, StrDeserializer};
+
+        let wrong: StrDeserializer<'_, Error> = "?".into_deserializer();
+        let error = LockKind::deserialize(wrong).expect_err("no kind");
+        let names = LockKind::ALL.map(|kind| format!("`{}`", kind.name()));
+        let wanted = format!("unknown variant `?`, expected one of {}", names.join(", "));
+        assert_eq!(error.to_string(), wanted);
+    }
+
+    #[test]
+    fn no_two_kinds_have_one_name() {
+        let names: std::collections::BTreeSet<_> = LockKind::ALL.map(LockKind::name).into();
+        assert_eq!(names.len(), LockKind::ALL.len());
+    }
+}

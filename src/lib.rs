@@ -26,11 +26,11 @@
 //! *Exactly-once holds*: a lost reply, a retry or a reconnect never leaves a hold count too high or
 //! too low. *Dropping a future is safe* at any await point. *Loss is reported* no later than a
 //! local deadline, which always precedes the server-side expiry. *No polling*: waiting costs one
-//! subscription.
+//! subscription, except for spin and string locks, whose waiters poll.
 //!
-//! Not promised: exclusion across the failover of an unreplicated server, or across jumps of the
-//! server's clock; fencing of a resource; the release of a forgotten guard. [`guide::guarantees`]
-//! has both lists with their tests.
+//! Not promised: exclusion across the failover of a primary whose replicas lack the lock, or across jumps of the
+//! server's clock; fencing of a resource that does not compare [tokens](FencedLock); the release of a
+//! forgotten guard. [`guide::guarantees`] has both lists with their tests.
 //!
 //! # Features
 //!

@@ -32,7 +32,7 @@ pub use guard::{FencedGuard, LockGuard};
 pub use inspect::Holder;
 pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
-pub(crate) use waiter::{Wait, sleep_until};
+pub(crate) use waiter::Wait;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -40,9 +40,9 @@ pub(crate) use waiter::{Wait, sleep_until};
 /// timeout and is renewed at every third of it, until the hold is released. The lock is reentrant
 /// by [`Owner`].
 ///
-/// Not for mutual exclusion that must survive the failover of an unreplicated server, or for a
-/// resource that cannot tolerate two writers even briefly; see the
-/// [guarantees](crate#what-is-promised-and-what-is-not).
+/// Not for mutual exclusion that must survive the failover of a primary whose replicas lack the lock (see
+/// [`sync_replicas`](Self::sync_replicas)), or for a resource that cannot tolerate two writers even briefly; see
+/// the [guarantees](crate#what-is-promised-and-what-is-not).
 ///
 /// # Examples
 ///
@@ -59,13 +59,14 @@ pub struct Lock<K = Unfenced> {
     client: Arc<ClientHandle>,
     kind: LockKind,
     given: Arc<str>,
-    /// `None`: the name is not a valid one, which the verbs say.
+    /// `None`: the name is invalid, and the methods that use it fail.
     name: Option<Arc<LockName>>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     retry_for: Option<Duration>,
     replicas: Option<SyncReplicas>,
+    /// `false`: an owner holds it once at a time, because of its kind or of [`non_reentrant`](Self::non_reentrant).
     reentrant: bool,
     class: Class,
     marker: PhantomData<fn() -> K>,
@@ -73,8 +74,8 @@ pub struct Lock<K = Unfenced> {
 
 /// A [`Lock`] whose holders have a [token](crate::HoldHandle::token), as Redisson's `RFencedLock`.
 ///
-/// An owner has the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or Java.
-/// A resource that stores the largest token which it has seen, *and its owner*, can refuse a holder that lost the
+/// An owner has the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or
+/// Java. A resource that stores the largest token which it has seen, *and its owner*, can refuse a holder that lost the
 /// lock without knowing it: it accepts a larger token, or the same one from the same owner.
 ///
 /// The owner matters because Redis may lose writes: after a failover without replication, or a flush, two holders
@@ -169,7 +170,7 @@ impl<K> Lock<K> {
         &self.given
     }
 
-    /// The same lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
+    /// Returns this lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
     /// The hold ends with the lease, however long the section takes; the lock is then released and
     /// the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first
@@ -191,7 +192,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock with a limit on each hold, counted from its acquisition: 10 milliseconds to
+    /// Returns this lock with a limit on each hold, counted from its acquisition: 10 milliseconds to
     /// ten years; default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
     /// The watchdog renews up to the limit, at which the hold is lost with
@@ -214,7 +215,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock for a given owner, whichever task calls it.
+    /// Returns this lock for a given owner, whichever task calls it.
     ///
     /// # Examples
     ///
@@ -232,12 +233,13 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock for calls that do not nest: such a call fails with [`Error::AlreadyHeld`] while its owner holds
-    /// the lock, and so does each call of the owner while it has a hold that was acquired in this way. Nothing
-    /// is sent then.
+    /// Returns this lock for calls that do not nest: such a call fails with [`Error::AlreadyHeld`] while its owner
+    /// holds the lock, and so does each call of the owner while it has a hold that was acquired in this way. Nothing is
+    /// sent then.
     ///
-    /// So of the branches of one `join!`, which are one owner, the second fails instead of entering; give each an
-    /// owner of its own to have it wait. It is a matter of this client alone: in Redis the hold is an ordinary one, as that of Redisson's `getNonReentrantLock`.
+    /// So of the branches of one `join!`, which are one owner, the second fails instead of entering; give each an owner
+    /// of its own to have it wait. It is a matter of this client alone: in Redis the hold is an ordinary one, as that
+    /// of Redisson's `getNonReentrantLock`.
     ///
     /// # Examples
     ///
@@ -304,16 +306,18 @@ impl<K> Lock<K> {
 
     /// Acquires the lock, waiting while another owner holds it.
     ///
-    /// If this owner already holds it, one more hold is added at once. Waiting costs one
-    /// subscription for the whole process and no polling.
+    /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
+    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock and
+    /// do not poll, but for those of spin and string locks: they poll every 1 to 128 ms.
     ///
     /// # Errors
     ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the caller holds nothing),
-    /// [`Error::Refused`], [`Error::PermissionDenied`], [`Error::Auth`], [`Error::NotALock`];
+    /// Those of a failed attempt: [`Error::NoAnswer`] (the call added no hold), [`Error::Refused`],
+    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::Tls`], [`Error::NotALock`],
+    /// [`Error::UnexpectedReply`]; with [`sync_replicas`](Self::sync_replicas) [`Error::TooFewReplicas`].
     /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
-    /// [`Error::TooDeep`]; [`Error::InvalidName`], [`Error::InvalidDuration`],
-    /// [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
+    /// [`Error::AlreadyHeld`], [`Error::TooDeep`]; [`Error::OtherKind`]; [`Error::InvalidName`],
+    /// [`Error::InvalidDuration`], [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
@@ -321,10 +325,9 @@ impl<K> Lock<K> {
     /// undone as soon as the connection allows it; until then others find the lock taken, and this
     /// owner's next call waits for it. The place in the queue is lost.
     ///
-    /// Poll or drop a waiting future: one that is kept without being polled is waited for by the callers
-    /// of this process that come after it, each time it could go on, for up to the command timeout, and keeps
-    /// [`try_lock`](Self::try_lock) of other owners from attempting. Then it is passed over until it is polled, and has its
-    /// place in the queue back.
+    /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for it, each
+    /// time it could go on, for up to the command timeout, and [`try_lock`](Self::try_lock) of other owners does not
+    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue.
     ///
     /// # Examples
     ///
@@ -366,7 +369,7 @@ impl<K> Lock<K> {
         self.acquire(Wait::Never).await
     }
 
-    /// The same as [`try_lock`](Self::try_lock), with who holds the lock if it is held. If callers of this client
+    /// Acquires like [`try_lock`](Self::try_lock), and names the holder if the lock is held. If callers of this client
     /// queue for it, it is only looked at.
     ///
     /// # Errors
@@ -403,8 +406,9 @@ impl<K> Lock<K> {
     ///
     /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
     ///
-    /// A wait of zero makes one attempt; one of more than ten years ends after ten. A reply in flight at the deadline is still awaited, at most for the
-    /// command timeout; a lock that is being handed over at that moment goes to the next in the queue.
+    /// A wait of zero makes one attempt; one of more than ten years ends after ten. A reply in flight at the deadline
+    /// is still awaited, at most for the command timeout; a lock that is being handed over at that moment goes to the
+    /// next in the queue.
     ///
     /// # Errors
     ///
@@ -428,7 +432,7 @@ impl<K> Lock<K> {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
     ///
     /// # Errors
     ///

@@ -16,10 +16,10 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lock::{Lock, Wait, sleep_until};
+use crate::lock::{Lock, Wait};
 use crate::owner::Owner;
-use crate::run::at_risk;
-use crate::runtime::{in_span, span};
+use crate::run::{at_risk, settled};
+use crate::runtime::{in_span, sleep_until, span, until};
 
 pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 
@@ -100,8 +100,8 @@ impl MultiLock {
         })
     }
 
-    /// The same locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are taken,
-    /// the earlier ones are extended to end with the last.
+    /// Returns these locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are
+    /// taken, the earlier ones are extended to end with the last.
     ///
     /// # Examples
     ///
@@ -119,7 +119,7 @@ impl MultiLock {
         }
     }
 
-    /// The same locks for a given owner, whichever task calls them: those of the owner's client. Locks of
+    /// Returns these locks for a given owner, whichever task calls them: those of the owner's client. Locks of
     /// other clients keep their owners; if none is of that client, each call fails with [`Error::Misuse`].
     ///
     /// # Examples
@@ -215,7 +215,7 @@ impl MultiLock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
     ///
     /// # Errors
     ///
@@ -326,19 +326,12 @@ impl MultiLock {
     {
         loop {
             let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
-            let ended = {
-                let handles = guard.members().iter().map(|hold| hold.handle());
-                let at_risk = select_all(handles.map(|handle| Box::pin(at_risk(handle))));
-                let leading = pin!(async { body(guard.hold()).await });
-                tokio::select! {
-                    biased;
-                    _ = at_risk => None,
-                    ended = leading => Some(ended),
-                }
-            };
+            let handles = guard.members().iter().map(|hold| hold.handle());
+            let at_risk = select_all(handles.map(|handle| Box::pin(at_risk(handle))));
+            let ended = until(at_risk, None, || body(guard.hold())).await;
             // Answered, or left to the background: the next acquire of this owner waits for that.
             let _ = guard.unlock().await;
-            if let Some(ended) = ended {
+            if let Ok(ended) = ended {
                 return ended;
             }
         }
@@ -382,14 +375,16 @@ impl MultiLock {
         members[0].on_runtime(asking).await
     }
 
-    fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
-        self.with_members(self.members.iter().map(change))
+    /// The same locks with the owners that they were given, or else the calling thread's.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_this_thread(&self) -> Self {
+        self.with(Lock::of_this_thread)
     }
 
-    /// The same locks with other settings.
-    pub(crate) fn with_members(&self, members: impl Iterator<Item = Lock>) -> Self {
+    /// Returns these locks with other settings.
+    fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         Self {
-            members: members.collect(),
+            members: self.members.iter().map(change).collect(),
             lease: self.lease,
             checked: Arc::clone(&self.checked),
         }
@@ -411,26 +406,15 @@ where
     F: FnOnce(MultiHold) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let lost = |loss: MemberLoss| E::from(Error::lost(&loss.lock, loss.reason));
-    let ended = {
-        // A body whose locks are lost already does not begin.
-        let running = pin!(async { body(guard.hold()).await });
-        tokio::select! {
-            biased;
-            loss = guard.lost() => return Err(lost(loss)),
-            ended = running => ended,
-        }
+    // A body whose locks are lost already does not begin.
+    guard.not_lost()?;
+    let ended = until(guard.lost(), None, || body(guard.hold())).await;
+    let ended = ended.map_err(|loss| loss.error())?;
+    let released = match guard.not_lost() {
+        Ok(()) => guard.unlock().await,
+        lost => lost,
     };
-    let released = match guard.loss() {
-        Some(loss) => Err(Error::lost(&loss.lock, loss.reason)),
-        None => guard.unlock().await,
-    };
-    // Why the body failed says more than what became of its locks.
-    let value = ended?;
-    match released {
-        Err(error @ Error::Lost { .. }) => Err(error.into()),
-        Ok(()) | Err(_) => Ok(value),
-    }
+    settled(ended, released)
 }
 
 /// Asks the servers whether two locks of several clients are the same.

@@ -1,4 +1,4 @@
-//! One lock at several independent servers, held by the caller that has most of them.
+//! One lock across several independent servers, held by the caller that has most of them.
 
 mod ballot;
 mod guard;
@@ -15,19 +15,19 @@ use futures_util::future::join;
 use tokio::time::Instant;
 
 use crate::error::{Error, Operation};
-use crate::hold_handle::HoldState;
 use crate::kind::LockKind;
-use crate::lock::{Lock, Wait, sleep_until};
+use crate::lock::{Lock, Wait};
 use crate::owner::Owner;
-use crate::runtime::{in_span, span};
+use crate::run::{settled, until_at_risk};
+use crate::runtime::{in_span, sleep_until, span, until};
 use crate::shared::LEASE_MAX;
 
 use ballot::{Found, Round};
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Checked, Queue, Turn};
 
-/// One lock at several independent servers: it is held while a quorum of them (more than half) has it. Cheap to clone, and stores no
-/// hold.
+/// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
+/// clone, and stores no hold.
 ///
 /// # What it does not promise
 ///
@@ -55,6 +55,9 @@ use queue::{Checked, Queue, Turn};
 /// While a quorum holds, members that answer late, were busy or were lost are taken again, never for longer than the first
 /// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers of one process that use
 /// the same clients and names queue, so that they do not split the votes.
+///
+/// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
+/// at a server of its own: two clients of one server would then be two votes.
 ///
 /// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
 /// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
@@ -129,7 +132,7 @@ impl RedLock {
         })
     }
 
-    /// The same lock with a fixed lease instead of the watchdogs of its clients: 10 milliseconds to ten years.
+    /// Returns this lock with a fixed lease instead of the watchdogs of its clients: 10 milliseconds to ten years.
     ///
     /// # Examples
     ///
@@ -148,10 +151,10 @@ impl RedLock {
         }
     }
 
-    /// The same lock with another limit for the answers of the servers to one round, an `extend`, or an unlock. Default:
-    /// a tenth of the lease, and at most the command timeout of the first client; at least a millisecond. That is what an acquisition
-    /// costs at most while a minority of the servers does not answer and no other process wants the lock: a round waits for
-    /// them only if the others do not have a quorum.
+    /// Returns this lock with another limit for the servers' answers to one round, an `extend`, or an unlock. Default:
+    /// a tenth of the lease, and at most the command timeout of the first client; at least a millisecond. An
+    /// acquisition takes no longer while a minority of the servers does not answer and no other process wants the
+    /// lock: a round waits for them only if the others do not have a quorum.
     ///
     /// # Examples
     ///
@@ -169,8 +172,8 @@ impl RedLock {
         }
     }
 
-    /// The same lock for a given owner of any of its clients, whichever task calls it. At the servers each round has owners
-    /// of its own.
+    /// Returns this lock for a given owner of any of its clients, whichever task calls it. On the servers each round
+    /// has its own owners.
     ///
     /// # Examples
     ///
@@ -263,7 +266,7 @@ impl RedLock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// The same as [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
     ///
     /// # Errors
     ///
@@ -374,20 +377,22 @@ impl RedLock {
     {
         loop {
             let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
-            let ended = {
-                let at_risk = pin!(self.at_risk(guard.hold()));
-                let leading = pin!(async { body(guard.hold()).await });
-                tokio::select! {
-                    biased;
-                    () = at_risk => None,
-                    ended = leading => Some(ended),
-                }
-            };
+            let at_risk = self.at_risk(guard.hold());
+            let ended = until(at_risk, None, || body(guard.hold())).await;
             // Answered, or left to the background: the next round has other owners.
             let _ = guard.unlock().await;
-            if let Some(ended) = ended {
+            if let Ok(ended) = ended {
                 return ended;
             }
+        }
+    }
+
+    /// The same lock, which the calling thread calls unless an owner was given.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_this_thread(&self) -> Self {
+        Self {
+            members: self.members.iter().map(Lock::of_this_thread).collect(),
+            ..self.clone()
         }
     }
 
@@ -478,20 +483,12 @@ impl RedLock {
 
     /// Resolves when the quorum is not sure any more.
     async fn at_risk(&self, hold: RedHold) {
-        let watching = async {
-            let mut lost = pin!(hold.lost());
-            while hold.state() == HoldState::Held {
-                // Each renewal moves it. Those of members that are at risk already have passed.
-                let overdue = hold.overdue_at();
-                let soon = Instant::now() + LOOK_AGAIN;
-                tokio::select! {
-                    biased;
-                    _ = &mut lost => break,
-                    () = sleep_until(overdue.map(|at| at.max(soon))) => {}
-                }
-            }
-            Ok(())
+        let look = || {
+            // Those of members that are at risk already have passed.
+            let soon = Instant::now() + LOOK_AGAIN;
+            (hold.state(), hold.overdue_at().map(|at| at.max(soon)))
         };
+        let watching = until_at_risk(hold.lost(), look);
         // When the client's runtime has ended, nothing renews the hold either.
         let _ = self.home().on_runtime(watching).await;
     }
@@ -503,24 +500,11 @@ impl RedLock {
         F: FnOnce(RedHold) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let lost = |reason| E::from(Error::lost(self.home().name(), reason));
         // A body whose quorum is lost already does not begin.
         guard.not_lost()?;
-        let ended = {
-            let running = pin!(async { body(guard.hold()).await });
-            tokio::select! {
-                biased;
-                reason = guard.lost() => return Err(lost(reason)),
-                ended = running => ended,
-            }
-        };
-        let released = guard.unlock().await;
-        // Why the body failed says more than what became of its lock.
-        let value = ended?;
-        match released {
-            Err(error @ Error::Lost { .. }) => Err(error.into()),
-            Ok(()) | Err(_) => Ok(value),
-        }
+        let ended = until(guard.lost(), None, || body(guard.hold())).await;
+        let ended = ended.map_err(|reason| Error::lost(self.home().name(), reason))?;
+        settled(ended, guard.unlock().await)
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) mod transport;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use futures_util::future::try_join_all;
 #[cfg(feature = "test-util")]
 use tokio::sync::Notify;
 use tokio::sync::OwnedSemaphorePermit;
@@ -48,7 +49,7 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use call::{Args, Call, MadeScript, Script, ScriptRef};
+pub(crate) use call::{Args, Call, Script};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 pub use fence::ConnectionFence;
 pub(crate) use identity::Location;
@@ -62,17 +63,16 @@ pub use settings::Tls;
 pub(crate) use settings::{Credentials, Settings};
 pub(crate) use transport::{Arg, Reply};
 
-use lane::ConnectionContext;
+use lane::{ConnectionContext, Lane};
 pub(crate) use link::{Limit, SendError};
-use topology::Topology;
+use map::Map;
+use settings::Kind;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
-    topology: Topology,
-    around: ConnectionContext,
-    /// Whether pauses are scattered.
-    scattered: bool,
-    connections: usize,
+    map: Arc<Map>,
+    announce: Announce,
+    is_cluster: bool,
 }
 
 impl Redis {
@@ -86,31 +86,22 @@ impl Redis {
         let around = ConnectionContext::new(runtime);
         // Cancel safety: dropping this future stops what was opened so far.
         let stop_on_drop = StopOnDrop(Some(around.clone()));
-        let topology = Topology::open(settings, connections, &around).await?;
+        let (map, announce) = topology::open(settings, connections, &around).await?;
         stop_on_drop.keep();
         Ok(Self {
-            topology,
-            around,
-            scattered: settings.is_scattered(),
-            connections,
+            map,
+            announce,
+            is_cluster: matches!(settings.kind, Kind::Cluster(_)),
         })
     }
 
     /// Opens what serves these channels.
-    pub(crate) async fn subscribe_with(
-        &self,
-        settings: &Arc<Settings>,
-        channels: &Channels,
-    ) -> Result<(), Error> {
-        let source = match self.topology.map() {
-            None => subscriber::Source::One(Arc::clone(settings)),
-            Some(map) => subscriber::Source::Several(Arc::clone(map)),
-        };
+    pub(crate) async fn subscribe_with(&self, channels: &Channels) -> Result<(), Error> {
         if let Some(classic) = &channels.classic {
-            subscriber::open(source, settings, Arc::clone(classic), &self.around).await?;
+            subscriber::open(&self.map, Arc::clone(classic)).await?;
         }
-        if let (Some(sharded), Some(map)) = (&channels.sharded, self.topology.map()) {
-            shards::open(map, Arc::clone(sharded));
+        if let Some(sharded) = &channels.sharded {
+            shards::open(&self.map, Arc::clone(sharded));
         }
         Ok(())
     }
@@ -118,38 +109,32 @@ impl Redis {
     /// From now on `in_use` says whether the client holds a lock or waits for one.
     pub(crate) fn set_in_use(&self, in_use: impl Fn() -> bool + Send + Sync + 'static) {
         // It is set once.
-        let _ = self.around.in_use.set(Box::new(in_use));
+        let _ = self.map.around.in_use.set(Box::new(in_use));
     }
 
     /// How releases are announced.
     pub(crate) fn announce(&self) -> Announce {
-        match &self.topology {
-            Topology::Cluster(_, announce) => *announce,
-            Topology::One(_) | Topology::Sentinel(_) => Announce::Classic,
-        }
+        self.announce
     }
 
     /// Notified when the subscriber's connection leads to the wrong server.
     #[cfg(feature = "test-util")]
     pub(crate) fn moved(&self) -> &Notify {
-        &self.around.moved
+        &self.map.around.moved
     }
 
     /// The way of every command of this key.
     pub(crate) fn route(&self, key: &str) -> Route<'_> {
-        let by_hash = || {
+        let connections = self.map.connections;
+        let (group, lane) = if self.is_cluster {
+            // What goes to one slot can go in one call, so it takes one connection.
+            let slot = slot_of(key);
+            (slot, usize::from(slot) % connections)
+        } else {
             let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             });
-            (hash % self.connections as u64) as usize
-        };
-        let (group, lane) = match &self.topology {
-            Topology::One(_) | Topology::Sentinel(_) => (0, by_hash()),
-            Topology::Cluster(..) => {
-                // What goes to one slot can go in one call, so it takes one connection.
-                let slot = slot_of(key);
-                (slot, usize::from(slot) % self.connections)
-            }
+            (0, (hash % connections as u64) as usize)
         };
         Route {
             redis: self,
@@ -160,59 +145,58 @@ impl Redis {
 
     /// Whether the keys of a call have to be in one slot, and a lock's channel in the slot of its key.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.topology, Topology::Cluster(..))
+        self.is_cluster
     }
 
-    /// Routes that have got another server; `None`: they never do.
-    pub(crate) fn switches(&self) -> Option<Arc<Switches>> {
-        self.topology.map().map(|map| Arc::clone(&map.switches))
+    /// Routes that have got another server.
+    pub(crate) fn switches(&self) -> Arc<Switches> {
+        Arc::clone(&self.map.switches)
     }
 
     /// The servers that commands go to, and how often that has changed.
     pub(crate) fn nodes(&self) -> Nodes {
-        match self.topology.map() {
-            None => Nodes::one(),
-            Some(map) => map.figures(),
-        }
+        self.map.figures()
     }
 
     /// How many times command connections were replaced.
     pub(crate) fn reconnects(&self) -> u64 {
         let mut reconnects = 0;
-        self.topology
-            .each_lane(|lane| reconnects += lane.reconnects());
+        self.map.each_lane(|lane| reconnects += lane.reconnects());
         reconnects
     }
 
     /// The pauses of a caller that tries again.
     pub(crate) fn backoff(&self) -> Backoff {
-        Backoff::new(self.scattered)
+        Backoff::new(self.map.settings.is_scattered())
     }
 
     /// The pauses of a caller that is not woken by a message.
     pub(crate) fn pauses(&self) -> Backoff {
-        Backoff::between_attempts(self.scattered)
+        Backoff::between_attempts(self.map.settings.is_scattered())
     }
 
     /// Those of one that has waited for long.
     pub(crate) fn short_pauses(&self) -> Backoff {
-        Backoff::short(self.scattered)
+        Backoff::short(self.map.settings.is_scattered())
     }
 
     /// Whether every server has the connections that are used.
     pub(crate) fn is_connected(&self) -> bool {
-        self.topology.is_connected()
+        let nodes = self.map.nodes();
+        nodes.iter().flat_map(|node| node.lanes()).all(Lane::is_up)
     }
 
-    /// Asks every server on every lane for an answer, one after the other.
+    /// Asks every server on every lane for an answer, all servers at the same time.
     pub(crate) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
-        self.topology.ping(&self.around, limit).await
+        let nodes = self.map.nodes();
+        let pings = nodes.iter().map(|node| node.ping(&self.map.around, limit));
+        try_join_all(pings).await.map(|_| ())
     }
 
     /// The weakest fence of the servers in use.
     pub(crate) fn connection_fence(&self) -> ConnectionFence {
         let mut weakest = ConnectionFence::Active;
-        self.topology.each_lane(|lane| {
+        self.map.each_lane(|lane| {
             if lane.is_wanted() {
                 weakest = weakest.max(lane.fence());
             }
@@ -222,8 +206,8 @@ impl Redis {
 
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
-        self.around.end();
-        self.around.tasks.ended().await;
+        self.map.around.end();
+        self.map.around.tasks.ended().await;
     }
 }
 
@@ -239,7 +223,7 @@ pub(crate) struct Route<'a> {
 impl<'a> Route<'a> {
     /// What can be sent together has the same number.
     pub(crate) fn number(self) -> usize {
-        usize::from(self.group) * self.redis.connections + self.lane
+        usize::from(self.group) * self.redis.map.connections + self.lane
     }
 
     /// The slot in a cluster, and 0 elsewhere.
@@ -263,24 +247,24 @@ impl<'a> Route<'a> {
 
     /// Those of the server that has the lock now.
     fn settings(self) -> Option<Arc<Settings>> {
-        match &self.redis.topology {
-            Topology::One(node) => Some(node.settings()),
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                Some(map.owner(self.group)?.1.settings())
-            }
-        }
+        Some(self.redis.map.owner(self.group)?.1.settings())
+    }
+
+    /// The same for an operation that needs them.
+    fn settings_for(self, doing: Operation) -> Result<Arc<Settings>, Error> {
+        let settings = self.settings();
+        settings.ok_or_else(|| self.no_answer(doing, map::NOWHERE))
     }
 
     /// Waits until `limit` for a connection that may carry scripts.
     pub(crate) async fn ready(self, limit: Instant) -> Result<RoutedLink, SendError> {
-        match &self.redis.topology {
-            Topology::One(node) => {
-                let lane = node.lane(self.lane, &self.redis.around);
+        let map = &self.redis.map;
+        match map.only.get() {
+            Some(node) => {
+                let lane = node.lane(self.lane, &map.around);
                 lane.ready(limit).await.map(RoutedLink::only)
             }
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                Box::pin(map.ready(self.group, self.lane, limit)).await
-            }
+            None => Box::pin(map.ready(self.group, self.lane, limit)).await,
         }
     }
 
@@ -295,11 +279,10 @@ impl<'a> Route<'a> {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<Received, SendError> {
-        match &self.redis.topology {
-            Topology::One(_) => self.run_there(way, call, limit, sent).await,
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await
-            }
+        let map = &self.redis.map;
+        match map.only.get() {
+            Some(_) => self.run_there(way, call, limit, sent).await,
+            None => Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await,
         }
     }
 
@@ -311,8 +294,9 @@ impl<'a> Route<'a> {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<Received, SendError> {
-        match &self.redis.topology {
-            Topology::One(_) => {
+        let map = &self.redis.map;
+        match map.only.get() {
+            Some(_) => {
                 let (reply, sent_at) = way.link.run(call, limit, sent).await?;
                 Ok(Received {
                     reply,
@@ -320,20 +304,17 @@ impl<'a> Route<'a> {
                     way,
                 })
             }
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await
-            }
+            None => Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await,
         }
     }
 
     /// Where calls wait for this number of replicas.
     pub(crate) fn waiting_for(self, replicas: u32) -> ReplicaRoute<'a> {
         ReplicaRoute {
-            topology: &self.redis.topology,
-            around: &self.redis.around,
+            map: &self.redis.map,
             group: self.group,
             // Behind those for commands.
-            lane: self.redis.connections + replicas as usize - 1,
+            lane: self.redis.map.connections + replicas as usize - 1,
             replicas,
         }
     }
@@ -341,26 +322,21 @@ impl<'a> Route<'a> {
     /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
     /// answered late; their timeouts then make more of them.
     pub(crate) async fn bulk(self, kind: BackgroundClass) -> Option<OwnedSemaphorePermit> {
-        match &self.redis.topology {
-            Topology::One(node) => Some(node.bulk(self.lane, kind).await),
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                // Without a server nothing is sent.
-                let (_, node) = map.owner(self.group)?;
-                Some(node.bulk(self.lane, kind).await)
-            }
-        }
+        // Without a server nothing is sent.
+        let (_, node) = self.redis.map.owner(self.group)?;
+        Some(node.bulk(self.lane, kind).await)
     }
 
     /// Whether no send of this client comes later than a connection's replacement, now and so far. Without
     /// that a pass is not safe: a late copy of it takes the lock from a later hold. A command of a key may have gone
     /// over any lane where slots move, so it is asked of all.
     pub(crate) fn is_fenced(self) -> bool {
-        self.redis.around.fences.are_active()
+        self.redis.map.around.fences.are_active()
     }
 
     /// How many times a connection of this client was replaced without a fence.
     pub(crate) fn unfenced(self) -> u64 {
-        self.redis.around.fences.replaced_without()
+        self.redis.map.around.fences.replaced_without()
     }
 }
 

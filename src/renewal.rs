@@ -9,7 +9,6 @@
 mod batch;
 mod extend;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
@@ -20,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::entry::{Entry, Locks};
 use crate::error::{Error, Operation, RefusalKind};
-use crate::redis::{BackgroundClass, ReplicaProbe, Switches};
+use crate::redis::{BackgroundClass, ReplicaProbe};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::Shared;
@@ -94,7 +93,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     jobs.into_iter().for_each(|job| driven.spawn(job));
                     Vec::new()
                 }
-                routes = next_switch(switches.as_deref()) => match locks.upgrade() {
+                routes = switches.next() => match locks.upgrade() {
                     Some(locks) => {
                         recheck.begin(&locks, &routes);
                         Vec::new()
@@ -130,14 +129,6 @@ async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<E
         }
     }))
     .await
-}
-
-/// Waits until other servers have taken some routes over.
-async fn next_switch(switches: Option<&Switches>) -> BTreeSet<u16> {
-    match switches {
-        Some(switches) => switches.next().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// What is due of the fired timers, in batches that each go over one connection.

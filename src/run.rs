@@ -1,4 +1,4 @@
-//! Code that runs with a lock or with a client, and what is released behind it.
+//! Code that runs with a lock or with a client, and what is released after it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,12 +6,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState};
-use crate::lock::{Lock, LockGuard, Wait, sleep_until};
-use crate::runtime::{in_span, span};
+use crate::lock::{Lock, LockGuard, Wait};
+use crate::runtime::{sleep_until, span, until};
 
 impl<K> Lock<K> {
     /// Runs `body` with the lock held, and drops it if the lock is lost.
@@ -154,18 +156,11 @@ impl<K> Lock<K> {
         loop {
             let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
             let span = span!("lead", lock = %guard.name(), owner = %guard.owner(), kind = guard.kind().unless_plain());
-            let ended = {
-                let at_risk = at_risk(guard.handle());
-                let leading = pin!(async { body(guard.handle()).await });
-                tokio::select! {
-                    biased;
-                    () = at_risk => None,
-                    ended = in_span(span.as_deref(), leading) => Some(ended),
-                }
-            };
+            let (at_risk, leading) = (at_risk(guard.handle()), || body(guard.handle()));
+            let ended = until(at_risk, span.as_deref(), leading).await;
             // Answered, or left to the background: the next acquire of this owner waits for that.
             let _ = guard.unlock().await;
-            if let Some(ended) = ended {
+            if let Ok(ended) = ended {
                 return ended;
             }
         }
@@ -174,25 +169,38 @@ impl<K> Lock<K> {
 
 /// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
 pub(crate) async fn at_risk<K>(handle: HoldHandle<K>) {
-    let watching = async {
-        let mut lost = pin!(handle.lost());
-        while handle.state() == HoldState::Held {
-            // Each renewal moves it.
-            let overdue = handle.overdue_at();
-            tokio::select! {
-                biased;
-                _ = &mut lost => break,
-                () = sleep_until(overdue) => {}
-            }
-        }
-        Ok(())
-    };
+    let look = || (handle.state(), handle.overdue_at());
+    let watching = pin!(until_at_risk(handle.lost(), look));
     // When the client's runtime has ended, nothing renews the hold either.
-    let _ = handle
-        .entry
-        .shared()
-        .on_client_runtime(pin!(watching))
-        .await;
+    let _ = handle.entry.shared().on_client_runtime(watching).await;
+}
+
+/// The same, by how the hold stands: its state, and when its renewal is overdue, which each renewal moves.
+pub(crate) async fn until_at_risk(
+    lost: impl Future,
+    look: impl Fn() -> (HoldState, Option<Instant>),
+) -> Result<(), Error> {
+    let mut lost = pin!(lost);
+    while let (HoldState::Held, overdue) = look() {
+        tokio::select! {
+            biased;
+            _ = &mut lost => break,
+            () = sleep_until(overdue) => {}
+        }
+    }
+    Ok(())
+}
+
+/// What becomes of the value of a body when its lock is released: a loss discards it.
+pub(crate) fn settled<T, E: From<Error>>(
+    ended: Result<T, E>,
+    released: Result<(), Error>,
+) -> Result<T, E> {
+    match released {
+        // Why the body failed says more than what became of its lock.
+        Err(error @ Error::Lost { .. }) if ended.is_ok() => Err(error.into()),
+        Ok(()) | Err(_) => ended,
+    }
 }
 
 /// Runs the body with the hold, and releases it.
@@ -203,18 +211,13 @@ where
     Fut: Future<Output = Result<T, E>>,
 {
     let (ended, released) = guard.run(body).await?;
-    // Why the body failed says more than what became of its lock.
-    let value = ended?;
-    match released {
-        Err(error @ Error::Lost { .. }) => Err(error.into()),
-        Ok(()) | Err(_) => Ok(value),
-    }
+    settled(ended, released)
 }
 
 impl LockClient {
     /// Runs `body` with the lock of this name held: [`lock(name).run(body)`](Lock::run), in one line.
     ///
-    /// Of all processes that call this with one name, one at a time runs its body.
+    /// Only one process at a time runs the body for a given name.
     ///
     /// # Errors
     ///
@@ -241,12 +244,12 @@ impl LockClient {
         self.lock(name).run(|_held| body()).await
     }
 
-    /// Connects, runs `body` with the client, and closes the client behind it: when this future is
+    /// Connects, runs `body` with the client, and closes the client afterwards: when this future is
     /// ready, what the body has locked is released.
     ///
     /// The end of a runtime cannot release anything: a guard that is dropped at the end of `main`
     /// leaves its lock for its whole lease. Here the client is closed while the runtime still runs,
-    /// also behind a `?` or a panic of the body. For a client with other settings there is
+    /// also after a `?` or a panic of the body. For a client with other settings there is
     /// [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
     ///
     /// Tasks that the body has spawned have the command timeout to release what they hold, or the
@@ -288,7 +291,7 @@ impl LockClient {
         Self::builder().scope(url, body).await
     }
 
-    /// Runs `body`, and closes the client behind it whichever way it ends.
+    /// Runs `body`, and closes the client afterwards, whichever way the body ends.
     async fn run_and_close<Fut: Future>(
         self,
         body: impl FnOnce(Self) -> Fut,
@@ -350,7 +353,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// Connects, runs `body` with the client, and closes the client behind it: see
+    /// Connects, runs `body` with the client, and closes the client afterwards: see
     /// [`LockClient::scope`].
     ///
     /// # Errors

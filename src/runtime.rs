@@ -181,6 +181,14 @@ impl Clock {
     }
 }
 
+/// Sleeps until then, or for ever.
+pub(crate) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Whether this runtime has timers, which tokio only shows by a panic when one is created.
 pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
@@ -224,6 +232,26 @@ impl Drop for InSpan<'_> {
         if let Some(entered) = self.0.take() {
             isolated(|| drop(entered));
         }
+    }
+}
+
+/// Runs `body` until it ends, or until `stopped` does, which drops it. If `stopped` has ended already, `body` does not
+/// begin.
+pub(crate) async fn until<S, F, Fut>(
+    stopped: S,
+    span: Option<&Span>,
+    body: F,
+) -> Result<Fut::Output, S::Output>
+where
+    S: Future,
+    F: FnOnce() -> Fut,
+    Fut: Future,
+{
+    let running = pin!(async { body().await });
+    tokio::select! {
+        biased;
+        why = stopped => Err(why),
+        ended = in_span(span, running) => Ok(ended),
     }
 }
 

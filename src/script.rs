@@ -1,9 +1,10 @@
-//! The files in `lua/` as typed calls: one function per file, with the header's replies as its
-//! result.
+//! The files in `lua/` as typed calls: one function per purpose, with the replies in the header as its result. The lock's
+//! kind chooses the file.
 //!
-//! Only this module knows the meaning of KEYS, ARGV and raw replies. A call is plain data until
-//! [`call`] sends it; `call` is also the only place where a script is resent. Milliseconds exist
-//! only in this module and on the wire.
+//! Only this module knows what KEYS, ARGV and replies mean, but for the reply of `touch.lua`, which
+//! `redis/replicas.rs` reads on its way to `WAIT`. A call is plain data until [`call`] sends it; `call` is
+//! also the only place where a script is resent. Callers give and get durations; this module converts them
+//! from and to the milliseconds of the scripts.
 
 mod args;
 mod call;
@@ -25,7 +26,7 @@ use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
-pub(crate) use guarded::{Guarded, UserScript, guarded};
+pub(crate) use guarded::{Guarded, guarded};
 #[cfg(test)]
 pub(crate) use refused::commands;
 
@@ -59,71 +60,92 @@ scripts! {
     STRING_FORCE_UNLOCK = "string/force_unlock";
     STRING_INSPECT = "string/inspect";
     STRING_TOUCH = "string/touch";
-    LOOK = "look";
-    FENCED_LOOK = "fenced/look";
-    STRING_LOOK = "string/look";
-    GUARDED = "guarded";
 }
 
-/// The scripts of a kind. Those for one purpose take the same KEYS and ARGV, and return the same, so each function
-/// below serves every kind.
+/// A guarded write: whether the lock is held, by the `look.lua` of its kind, and what then is done.
+macro_rules! guarded {
+    ($($const:ident = $look:literal;)*) => {
+        $(static $const: Script = Script {
+            name: "guarded",
+            source: concat!(
+                "local look = function() ",
+                include_str!(concat!("../lua/", $look, ".lua")),
+                "end\n",
+                include_str!("../lua/guarded.lua"),
+            ),
+            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
+        };)*
+    };
+}
+
+guarded! {
+    GUARDED = "look";
+    FENCED_GUARDED = "fenced/look";
+    STRING_GUARDED = "string/look";
+}
+
+/// The scripts of a kind. Those for one purpose are called in the same way, so each function below serves every kind:
+/// the ARGV that some have in addition come last, and only a kind with tokens has the key of the token as its last
+/// KEYS, and a token in place of the reply 1.
 struct Scripts {
     acquire: &'static Script,
     release: &'static Script,
     pass: &'static Script,
     renew: &'static Script,
     force_unlock: &'static Script,
+    /// Of one key, so that it also works while a slot migrates.
     inspect: &'static Script,
+    /// Of two keys, for a kind that has a token.
+    inspect_with_token: Option<&'static Script>,
     touch: &'static Script,
-    /// Part of a guarded write.
-    look: &'static Script,
+    guarded: &'static Script,
 }
 
-static OF_HASHES: Scripts = Scripts {
+static PLAIN: Scripts = Scripts {
     acquire: &ACQUIRE,
     release: &RELEASE,
     pass: &PASS,
     renew: &RENEW,
     force_unlock: &FORCE_UNLOCK,
     inspect: &INSPECT,
+    inspect_with_token: None,
     touch: &TOUCH,
-    look: &LOOK,
+    guarded: &GUARDED,
 };
 
-static OF_FENCED_HASHES: Scripts = Scripts {
+static FENCED: Scripts = Scripts {
     acquire: &FENCED_ACQUIRE,
-    release: &RELEASE,
     pass: &FENCED_PASS,
-    renew: &RENEW,
-    force_unlock: &FORCE_UNLOCK,
-    inspect: &INSPECT,
-    touch: &TOUCH,
-    look: &FENCED_LOOK,
+    inspect_with_token: Some(&FENCED_INSPECT),
+    guarded: &FENCED_GUARDED,
+    ..PLAIN
 };
 
-static OF_STRINGS: Scripts = Scripts {
+static STRING: Scripts = Scripts {
     acquire: &STRING_ACQUIRE,
     release: &STRING_RELEASE,
     pass: &STRING_PASS,
     renew: &STRING_RENEW,
     force_unlock: &STRING_FORCE_UNLOCK,
     inspect: &STRING_INSPECT,
+    inspect_with_token: None,
     touch: &STRING_TOUCH,
-    look: &STRING_LOOK,
+    guarded: &STRING_GUARDED,
 };
 
 impl Scripts {
     fn of(kind: LockKind) -> &'static Self {
         match kind {
-            LockKind::Plain | LockKind::Spin => &OF_HASHES,
-            LockKind::Fenced => &OF_FENCED_HASHES,
-            LockKind::String => &OF_STRINGS,
+            LockKind::Plain | LockKind::Spin => &PLAIN,
+            LockKind::Fenced => &FENCED,
+            LockKind::String => &STRING,
         }
     }
 }
 
+/// Every script that calls about a lock of this kind run.
 #[cfg(test)]
-pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 8] {
+pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
     let Scripts {
         acquire,
         release,
@@ -131,10 +153,11 @@ pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 8] {
         renew,
         force_unlock,
         inspect,
+        inspect_with_token,
         touch,
-        look,
+        guarded,
     } = Scripts::of(kind);
-    [
+    let always: [&'static Script; 8] = [
         acquire,
         release,
         pass,
@@ -142,8 +165,9 @@ pub(crate) fn of_kind(kind: LockKind) -> [&'static Script; 8] {
         force_unlock,
         inspect,
         touch,
-        look,
-    ]
+        guarded,
+    ];
+    always.into_iter().chain(*inspect_with_token).collect()
 }
 
 /// What tells apart which locks can be renewed in one call.
@@ -182,7 +206,7 @@ pub(crate) fn acquire(
     lease: Duration,
 ) -> Call<Acquired> {
     Call {
-        script: Scripts::of(name.kind()).acquire.into(),
+        script: Scripts::of(name.kind()).acquire,
         keys: keys(name),
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
@@ -209,7 +233,7 @@ fn acquired(reply: &Reply) -> Option<Acquired> {
             [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
             [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
             [Reply::Number(left), holder] => {
-                let holder = String::from_utf8_lossy(&holder.bytes()?).into_owned();
+                let holder = shown(&holder.bytes()?);
                 Some(Acquired::Busy {
                     left: duration(*left),
                     holder,
@@ -219,6 +243,13 @@ fn acquired(reply: &Reply) -> Option<Acquired> {
         },
         _ => None,
     }
+}
+
+/// Who holds a lock. What another program has written need not be UTF-8: then all of it is escaped, so that no two of
+/// them look alike.
+pub(crate) fn shown(holder: &[u8]) -> String {
+    let text = std::str::from_utf8(holder).map(str::to_owned);
+    text.unwrap_or_else(|_| holder.escape_ascii().to_string())
 }
 
 /// What `release.lua` and `pass.lua` return.
@@ -249,7 +280,7 @@ pub(crate) fn release(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: Scripts::of(name.kind()).release.into(),
+        script: Scripts::of(name.kind()).release,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             name,
@@ -273,7 +304,7 @@ pub(crate) fn pass(
     announce: Announce,
 ) -> Call<Released> {
     Call {
-        script: Scripts::of(name.kind()).pass.into(),
+        script: Scripts::of(name.kind()).pass,
         keys: keys(name),
         args: announced_by(
             name,
@@ -337,7 +368,7 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
         [text(&renewal.field), lease]
     };
     Call {
-        script: Scripts::of(kind_of(batch)).renew.into(),
+        script: Scripts::of(kind_of(batch)).renew,
         keys: batch
             .iter()
             .map(|renewal| Arc::clone(&renewal.key))
@@ -378,7 +409,7 @@ pub(crate) fn force_unlock(
     announce: Announce,
 ) -> Call<Forced> {
     Call {
-        script: Scripts::of(name.kind()).force_unlock.into(),
+        script: Scripts::of(name.kind()).force_unlock,
         keys: smallvec![Arc::clone(name.key())],
         args: announced_by(
             name,
@@ -419,7 +450,7 @@ pub(crate) enum Inspected {
 /// Reads the holder, and the server's clock too if it is wanted.
 pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
-        script: Scripts::of(name.kind()).inspect.into(),
+        script: Scripts::of(name.kind()).inspect,
         keys: smallvec![Arc::clone(name.key())],
         args: with_clock
             .then_some(Arg::Fixed("time"))
@@ -437,8 +468,9 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
 ///
 /// Of two keys: refused while a slot migrates that has one of them at each side.
 pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
-    name.kind().has_token().then(|| Call {
-        script: (&FENCED_INSPECT).into(),
+    let script = Scripts::of(name.kind()).inspect_with_token?;
+    Some(Call {
+        script,
         keys: keys(name),
         args: SmallVec::new(),
         announced: None,
@@ -493,7 +525,7 @@ pub(crate) fn touch<'a>(
         .map(|(key, field)| (Arc::clone(key), text(field)))
         .unzip();
     Call {
-        script: Scripts::of(kind).touch.into(),
+        script: Scripts::of(kind).touch,
         keys,
         args,
         announced: None,

@@ -95,7 +95,7 @@ impl Shared {
         .await
     }
 
-    /// The name of a lock in its three forms.
+    /// The name of a lock, if it is a good one here.
     pub(crate) fn lock_name(&self, kind: LockKind, given: &str) -> Result<LockName, Error> {
         let name = LockName::new(kind, &self.config.key_prefix, given)?;
         let beside = [

@@ -21,7 +21,7 @@ use crate::hold_handle::Hold;
 use crate::kind::LockKind;
 use crate::lock::Holder;
 use crate::owner::Owner;
-use crate::redis::{Call, ScriptRef};
+use crate::redis::Call;
 use crate::script::{self, RenewalKey};
 use crate::wire::{Announce, LockName};
 
@@ -33,6 +33,30 @@ pub use crate::redis::transport::{
     Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Role, Transport,
     TransportConnection,
 };
+
+/// What a kind of lock does differently from others, for the explorer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Traits {
+    /// A release is announced to those who wait. Otherwise they pause.
+    pub announces: bool,
+    /// An owner may hold it several times.
+    pub is_reentrant: bool,
+    /// A holder has a token.
+    pub has_token: bool,
+    /// Each acquisition has a value of its own.
+    pub has_value_per_hold: bool,
+}
+
+impl From<LockKind> for Traits {
+    fn from(kind: LockKind) -> Self {
+        Self {
+            announces: kind.announces(),
+            is_reentrant: kind.is_reentrant(),
+            has_token: kind.has_token(),
+            has_value_per_hold: kind.has_value_per_hold(),
+        }
+    }
+}
 
 impl LockClientBuilder {
     /// Changes the bounds of a row of hand-offs.
@@ -228,10 +252,7 @@ pub struct ScriptCall {
 impl<T> From<Call<T>> for ScriptCall {
     fn from(call: Call<T>) -> Self {
         Self {
-            source: match call.script {
-                ScriptRef::Fixed(script) => script.source,
-                ScriptRef::Made(_) => unreachable!("none of these has a text of the user's"),
-            },
+            source: call.script.source,
             keys: call.keys.into_vec(),
             args: call.args.into_vec(),
         }

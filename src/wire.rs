@@ -1,25 +1,26 @@
-//! Every string that Redisson also writes: keys, channels, messages, hash fields.
+//! The names that Redisson also writes: keys, channels and hash fields; and the key of a guarded write's id,
+//! which only this crate writes.
 //!
-//! Values only, no I/O. No name that a JVM peer reads is spelled outside this file and `lua/`. The
-//! names are those of Redisson 3.5.5 to 4.7.0 (see `docs/protocol.md`).
+//! Values only, no I/O. No other file of this crate builds such a name. The names are those of Redisson 3.5.5
+//! to 4.7.0 (see `docs/protocol.md`). The unlock message, `0`, is in `lua/` and `redis/link.rs`.
 
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::kind::LockKind;
 
-/// A lock's name in its three forms.
+/// A lock's name: as the user gave it, and as Redis has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockName {
     given: Arc<str>,
     key: Arc<str>,
     channel: Arc<str>,
     /// `None`: a plain lock. Apart, so that those need no room for it.
-    other_kind: Option<Box<OtherKind>>,
+    not_plain: Option<Box<NotPlain>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct OtherKind {
+struct NotPlain {
     kind: LockKind,
     /// The key of the token, if the kind has one.
     token: Option<Arc<str>>,
@@ -45,10 +46,10 @@ impl LockName {
         }
         let given: Arc<str> = given.into();
         let channel = channel(&key).into();
-        let other_kind = (kind != LockKind::Plain).then(|| {
+        let not_plain = (kind != LockKind::Plain).then(|| {
             let token = || braced("redisson_lock_token", &key).into();
             let token = kind.has_token().then(token);
-            Box::new(OtherKind { kind, token })
+            Box::new(NotPlain { kind, token })
         });
         let key = if prefix.is_empty() {
             Arc::clone(&given)
@@ -59,13 +60,13 @@ impl LockName {
             given,
             key,
             channel,
-            other_kind,
+            not_plain,
         })
     }
 
     pub(crate) fn kind(&self) -> LockKind {
-        let other = self.other_kind.as_deref();
-        other.map_or(LockKind::Plain, |other| other.kind)
+        let not_plain = self.not_plain.as_deref();
+        not_plain.map_or(LockKind::Plain, |not_plain| not_plain.kind)
     }
 
     /// The name as the user gave it.
@@ -73,17 +74,17 @@ impl LockName {
         &self.given
     }
 
-    /// The key of the lock hash.
+    /// The key of the lock: a hash, or the string of a string lock.
     pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<str>> {
-        self.other_kind.as_deref()?.token.as_ref()
+        self.not_plain.as_deref()?.token.as_ref()
     }
 
-    /// The key of the id of a guarded write: no other lock and id have the same. So the id has no colon there, and a
-    /// key without further braces ends with one.
+    /// The key of a guarded write's id. No other lock and id have the same key, because the id has no colon in it, and
+    /// a lock's key to which no braces are added is followed by two.
     pub(crate) fn once(&self, id: &str) -> String {
         let id = id.replace('%', "%25").replace(':', "%3A");
         let more = if self.key.contains('{') { ":" } else { "" };
@@ -96,11 +97,11 @@ impl LockName {
     }
 }
 
-/// How the clients of a cluster tell each other that a lock is free. Outside a cluster it is always
+/// On which channels the clients of a cluster publish that a lock is free. Outside a cluster it is always
 /// [`Classic`](Self::Classic).
 ///
 /// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones,
-/// whose messages stay at the primary that has the lock and its replicas. Redisson uses sharded ones since
+/// whose messages stay on the primary that has the lock and its replicas. Redisson uses sharded ones since
 /// 3.24 or so if the server has them, and classic ones before.
 ///
 /// # Examples
@@ -117,8 +118,8 @@ impl LockName {
 )]
 #[non_exhaustive]
 pub enum Announce {
-    /// Sharded, and classic too if a client listens to the classic channel at the primary that has the lock;
-    /// listens to both. For fleets with Redisson 3.20 or newer; older ones listen elsewhere and need
+    /// Sharded, and also classic if a client is subscribed to the classic channel on the primary that has the
+    /// lock. Subscribes to both. For fleets with Redisson 3.20 or newer; older ones subscribe on other nodes and need
     /// [`Both`](Self::Both). Classic if the servers have no sharded channels, which came with Redis 7.0.
     #[default]
     Auto,
@@ -126,24 +127,24 @@ pub enum Announce {
     Sharded,
     /// Classic only: for old servers, and Redissons with `shardedSubscriptionMode=OFF`.
     Classic,
-    /// Both, always: for Redissons older than 3.20, or that listen at replicas (`subscriptionMode=SLAVE`). It
+    /// Both, always: for Redissons older than 3.20, or that subscribe on replicas (`subscriptionMode=SLAVE`). It
     /// costs the cluster most.
     Both,
 }
 
 impl Announce {
-    /// Whether messages of classic channels are listened for.
+    /// Whether the client subscribes to classic channels.
     pub(crate) fn hears_classic(self) -> bool {
         self != Self::Sharded
     }
 
-    /// Whether messages of sharded channels are listened for.
+    /// Whether the client subscribes to sharded channels.
     pub(crate) fn hears_sharded(self) -> bool {
         self != Self::Classic
     }
 }
 
-/// The hash field of an owner: `clientId:threadId`.
+/// What Redis has for an owner: the field of a lock hash, or the value of a string lock. `clientId:threadId`.
 pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
     format!("{client_id}:{thread_id}").into()
 }

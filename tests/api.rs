@@ -123,7 +123,8 @@ fn variants(source: &str) -> Vec<String> {
     let (mut name, mut variant) = (None, String::new());
     for line in source.lines() {
         if let Some(of) = line.strip_prefix("pub enum ") {
-            name = Some(of.trim_end_matches(" {").to_owned());
+            let of = of.strip_suffix(" {");
+            name = of.map(str::to_owned);
         } else if line == "}" {
             name = None;
         } else if let (Some(name), Some(code)) = (&name, line.strip_prefix("    "))
@@ -484,7 +485,7 @@ fn the_first_program_of_the_documentation_closes_its_client() {
 /// features bring too, one for the parameters of addresses, four for what errors
 /// say about servers, and the rest for several servers: the map, who tells it, and what
 /// that asks of connections and settings. Twelve for the kinds of locks, six for several
-/// locks as one, five for one lock at several servers, one for what an attempt answers,
+/// locks as one, five for one lock across several servers, one for what an attempt answers,
 /// eight for guarded writes.
 const PACKAGE_FILES_MAX: usize = 138;
 

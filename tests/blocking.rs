@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::LockClientBuilder;
 use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock, RedLock};
-use redisson_lock::{Error, HoldState, LossReason, TryLock};
+use redisson_lock::{Error, HoldState, LockKind, LossReason, TryLock};
+use test_support::kinds::KINDS;
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -261,6 +262,67 @@ fn the_watchdog_renews_while_the_thread_is_busy() {
 }
 
 #[test]
+fn the_token_of_a_fenced_lock_grows_from_thread_to_thread() {
+    let server = Server::start();
+    let client = client(&server);
+    let fenced = client.fenced_lock("a");
+    assert_eq!(fenced.kind(), LockKind::Fenced);
+    let outer = fenced.lock().expect("free");
+    let inner = fenced.try_lock().expect("answered").expect("nested");
+    assert_eq!(inner.token(), outer.token(), "of one thread");
+    let first = outer.token();
+    let elsewhere = fenced.clone();
+    let waiter = std::thread::spawn(move || elsewhere.lock().expect("its turn").token());
+    until("it waits", || client.stats().waiting == 1);
+    inner.unlock().expect("held");
+    outer.unlock().expect("held");
+    let second = bounded(move || waiter.join().expect("no panic"));
+    assert!(second > first, "{first} {second}");
+    let third = fenced.run(|held| Ok::<_, Error>(held.token()));
+    assert!(third.expect("it ran") > second);
+}
+
+#[test]
+fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
+    let server = Server::start();
+    let mut control = server.control();
+    let client = client(&server);
+    let [plain, spin, fenced, string] = KINDS.map(|kind| client.lock_of(kind, kind.to_string()));
+    assert_eq!(string.kind(), LockKind::String);
+    let once = [
+        plain.non_reentrant(),
+        spin.non_reentrant(),
+        fenced.non_reentrant(),
+        client.string_lock("string"),
+    ];
+    let nests = [plain, client.spin_lock("spin"), fenced];
+    for (lock, nests) in nests
+        .into_iter()
+        .map(|lock| (lock, true))
+        .chain(once.into_iter().map(|lock| (lock, false)))
+    {
+        let (name, kind) = (lock.name().to_owned(), lock.kind());
+        let guard = lock.lock().expect("free");
+        let before = control.calls("evalsha");
+        match lock.try_lock() {
+            Ok(Some(nested)) if nests => nested.unlock().expect("held"),
+            Err(Error::AlreadyHeld { .. }) if !nests => {
+                assert_eq!(control.calls("evalsha"), before, "nothing was sent");
+            }
+            again => panic!("{kind}: {again:?}"),
+        }
+        let elsewhere = lock.clone();
+        let busy = bounded(move || elsewhere.try_lock().expect("answered").is_none());
+        assert!(busy, "{kind}");
+        let waiter = std::thread::spawn(move || lock.lock()?.unlock());
+        until("it waits", || client.stats().waiting == 1);
+        guard.unlock().expect("held");
+        bounded(move || waiter.join().expect("no panic").expect("its turn"));
+        assert_eq!(control.number(&["EXISTS", &name]), 0, "{kind}");
+    }
+}
+
+#[test]
 fn several_locks_of_several_clients_are_one_for_a_thread() {
     let (server, second) = (Server::start(), Server::start());
     let (one, two) = (client(&server), client(&second));
@@ -390,7 +452,9 @@ fn run_returns_the_value_reports_a_loss_and_releases_when_the_body_panics() {
         .owned_by(&client.owner())
         .lock()
         .expect("free");
-    let body = |_| -> Result<(), Error> { panic!("it runs beside its holder") };
+    let body = |_: &redisson_lock::blocking::LockGuard| -> Result<(), Error> {
+        panic!("it runs beside its holder")
+    };
     assert!(matches!(client.lock("b").try_run(body), Ok(None)));
     assert!(matches!(
         client.lock("b").try_run_for(ms(50), body),

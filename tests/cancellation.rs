@@ -2,74 +2,13 @@
 //! next gets it.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient};
 use test_support::{
-    ACQUIRE, Control, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms, stalls, tokio,
+    ACQUIRE, Control, ProxiedPair, RELEASE, Steps, TestServer, eventually, is_script, ms, stalls,
+    tokio,
 };
-
-/// Polls a future `polls` times, each time after it asked to be polled; then it is the caller's to
-/// drop.
-struct Steps<T> {
-    future: Pin<Box<dyn Future<Output = T> + Send>>,
-    woken: Arc<Flag>,
-}
-
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-impl<T> Steps<T> {
-    fn of(future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self {
-            future: Box::pin(future),
-            woken: Arc::new(Flag(AtomicBool::new(true))),
-        }
-    }
-
-    fn poll(&mut self) -> Poll<T> {
-        self.woken.0.store(false, Ordering::SeqCst);
-        let waker = Arc::clone(&self.woken).into();
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
-    }
-
-    /// `Some` if the future completed within this many polls.
-    async fn times(&mut self, polls: usize) -> Option<T> {
-        for _ in 0..polls {
-            if let Poll::Ready(value) = self.poll() {
-                return Some(value);
-            }
-            let limit = Instant::now() + ms(30);
-            while !self.woken.0.load(Ordering::SeqCst) && Instant::now() < limit {
-                tokio::time::sleep(ms(1)).await;
-            }
-        }
-        None
-    }
-
-    /// Polls whenever it asks for it, until the fact holds.
-    async fn until(&mut self, what: &str, mut fact: impl FnMut() -> bool) {
-        let limit = Instant::now() + ms(3000);
-        while !fact() {
-            assert!(Instant::now() < limit, "stage not reached: {what}");
-            if self.woken.0.load(Ordering::SeqCst) {
-                assert!(
-                    self.poll().is_pending(),
-                    "completed before the stage: {what}"
-                );
-            }
-            tokio::time::sleep(ms(1)).await;
-        }
-    }
-}
 
 /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
 async fn free_for_the_next(pair: &ProxiedPair, what: &str) {
@@ -212,17 +151,14 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
                         - before
                 };
                 steps.until("tried again", || attempts() == 2).await;
-                let woken = Arc::clone(&steps.woken);
-                steps
-                    .until("asleep", || !woken.0.load(Ordering::SeqCst))
-                    .await;
+                let woken = steps.woken();
+                steps.until("asleep", || !woken()).await;
             }
         }
         let mut held = Some(held);
         if stage == "notified" {
             held.take().expect("held").unlock().await.expect("held");
-            let woken = Arc::clone(&steps.woken);
-            eventually("notified", ms(2000), || woken.0.load(Ordering::SeqCst)).await;
+            eventually("notified", ms(2000), steps.woken()).await;
         }
         drop(steps);
         pair.proxy.hold_replies(false);
@@ -323,10 +259,7 @@ async fn five_verbs_dropped_after_each_number_of_polls_on_a_lock_that_is_free_an
                     true => Some(pair.theirs.lock("a").lock().await.expect("free")),
                     false => None,
                 };
-                let mut steps = Steps {
-                    future: verb(&pair.ours),
-                    woken: Arc::new(Flag(AtomicBool::new(true))),
-                };
+                let mut steps = Steps::of(verb(&pair.ours));
                 // Released when the waiter is asleep, so that the wake-up and what follows is cut
                 // as well.
                 let before = if is_held { polls.min(6) } else { polls };

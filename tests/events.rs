@@ -92,6 +92,17 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
     assert!(events.has(Level::WARN, "holder=\"java:1\""));
 
+    // Held without a lease, which a string lock's peer may do; named once, although it looks again and again.
+    control.run(&["SET", "endless", "a peer"]);
+    let waiting = client.string_lock("endless");
+    let waited = waiting.try_lock_for(ms(300)).await;
+    assert!(waited.expect("answered").is_none());
+    let endless = "waiting for a lock whose key has no expiry lock=endless";
+    events.comes(Level::WARN, endless).await;
+    assert!(events.has(Level::WARN, "holder=\"a peer\""));
+    assert_eq!(events.count(Level::WARN, endless), 1);
+    control.run(&["DEL", "endless"]);
+
     // Lost, with the reason.
     let guard = client.lock("lost").lock().await.expect("free");
     control.run(&["DEL", "lost"]);

@@ -10,17 +10,10 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation,
     RefusedKind, Script, Value,
 };
-use test_support::kinds::rob;
+use test_support::kinds::{KINDS, holder, rob};
 use test_support::{
     Cluster, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio, within,
 };
-
-const KINDS: [LockKind; 4] = [
-    LockKind::Plain,
-    LockKind::Spin,
-    LockKind::Fenced,
-    LockKind::String,
-];
 
 const NO_ARGS: [&str; 0] = [];
 const MINUTE: Duration = Duration::from_secs(60);
@@ -261,15 +254,13 @@ async fn a_write_is_one_script_call_of_these_words() {
             .expect("free");
         let script = counting();
         guard.eval(&script, &["n"], &["x"]).await.expect("held");
-        let owner = match kind {
-            LockKind::String => control.run(&["GET", &name]),
-            _ => control.run(&["HKEYS", &name]),
-        };
+        let owner = holder(&mut control, &name).expect("held");
         let (token_key, token) = match kind {
             LockKind::Fenced => (format!(" \"redisson_lock_token:{{{name}}}\""), "1"),
             _ => (String::new(), ""),
         };
         let own = 1 + usize::from(kind == LockKind::Fenced);
+        let text = script.source();
         let monitor = Monitor::start(server.port);
         guard.eval(&script, &["n"], &["x"]).await.expect("held");
         let once = guard.eval(&script, &["n"], &["x"]).once("7", MINUTE);
@@ -283,7 +274,7 @@ async fn a_write_is_one_script_call_of_these_words() {
             panic!("{lines:#?}")
         };
         let words = |keys: usize, id: &str, keep: u32, own: usize| {
-            format!("{keys} \"{name}\"{token_key}{id} \"n\" \"{owner}\" \"{keep}\" \"{own}\" \"{token}\" \"x\"")
+            format!("{keys} \"{name}\"{token_key}{id} \"n\" \"{owner}\" \"{keep}\" \"{own}\" \"{text}\" \"{token}\" \"x\"")
                 .replacen(&keys.to_string(), &format!("\"{keys}\""), 1)
         };
         assert!(plain.ends_with(&words(own + 1, "", 0, own)), "{plain}");
@@ -500,34 +491,45 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
             control.run(&["DEL", "n"]);
         }
     }
-    // No Lua, which only the server finds. The line is that of the user's text.
-    let write = guard
-        .eval(&script("local a = 1\nreturn a +"), &["n"], &NO_ARGS)
-        .await;
-    let Err(error @ Error::ScriptFailed { .. }) = write else {
-        panic!("{write:?}")
-    };
-    let source = std::error::Error::source(&error).expect("a message");
-    assert!(source.to_string().contains("user_script:3"), "{source}");
+    // No Lua: the server finds it before any of it runs. The line is that of the user's text.
+    for (text, line) in [
+        ("local a = 1\nreturn a +", "user_script:2"),
+        ("return 1 end redis.call('incr', 'n') do", "user_script:1"),
+        (
+            "return 1\nend\nredis.call('incr', 'n')\nlocal look = function()",
+            "user_script:2",
+        ),
+        ("if a then return 1", "user_script:1"),
+        ("return 'a", "user_script:1"),
+        ("redis.call('incr', 'n') --[[", "user_script:1"),
+        ("\u{1b}Lua", "user_script:1"),
+    ] {
+        let write = guard.eval(&script(text), &["n"], &NO_ARGS);
+        let once = guard
+            .eval(&script(text), &["n"], &NO_ARGS)
+            .once("1", MINUTE);
+        for write in [write.await.map(|_| ()), once.await.map(|_| ())] {
+            let Err(error @ Error::ScriptFailed { .. }) = write else {
+                panic!("{text}: {write:?}")
+            };
+            let source = std::error::Error::source(&error).expect("a message");
+            assert!(source.to_string().contains(line), "{text}: {source}");
+            assert_eq!(error.lock(), Some("a"));
+            assert_eq!(control.run(&["EXISTS", "n"]), "0", "{text}");
+            assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{text}");
+        }
+    }
     guard.unlock().await.expect("held");
     finish(server, [client]).await;
 }
 
 #[test]
-fn a_text_that_would_leave_its_function_makes_no_script() {
-    for source in [
-        "#!lua\nreturn 1",
-        "return 1 end redis.call('incr', 'n') do",
-        "if a then return 1",
-        "return 'a",
-        "--[[",
-    ] {
-        let made = Script::new(source);
-        assert!(
-            matches!(made, Err(Error::InvalidConfig { what: "script", .. })),
-            "{made:?}"
-        );
-    }
+fn a_text_with_flags_makes_no_script() {
+    let made = Script::new("#!lua\nreturn 1");
+    assert!(
+        matches!(made, Err(Error::InvalidConfig { what: "script", .. })),
+        "{made:?}"
+    );
 }
 
 #[tokio::test]
@@ -990,8 +992,9 @@ async fn a_missing_right_is_the_scripts_or_changes_nothing() {
     let mut control = server.control();
     for kind in KINDS {
         let look = match kind {
+            LockKind::Plain | LockKind::Spin | LockKind::Fenced => "+hexists",
             LockKind::String => "+get",
-            _ => "+hexists",
+            _ => unreachable!("a kind without a look: {kind}"),
         };
         for (missing, once, denied) in [
             (&["~*", "-incr"][..], false, None),
@@ -1175,4 +1178,23 @@ fn blocking_guards_write_too() {
         Some(LossReason::Gone)
     );
     assert_eq!(server.control().run(&["GET", "n"]), "2");
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn the_body_of_a_blocking_run_writes_and_has_its_token() {
+    let server = test_support::Server::start();
+    let client = redisson_lock::blocking::LockClient::connect(&server.url()).expect("it answers");
+    let lock = client.fenced_lock("a");
+    let wrote = lock.run(|held| {
+        let value = held.eval(&counting(), &["n"], &NO_ARGS)?;
+        Ok::<_, Error>((held.token(), value.as_int()))
+    });
+    assert_eq!(wrote.expect("held"), (1, Some(1)));
+    let lost = lock.try_run(|held| {
+        server.control().run(&["DEL", "a"]);
+        held.eval(&counting(), &["n"], &NO_ARGS)
+    });
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    assert_eq!(server.control().run(&["GET", "n"]), "1");
 }

@@ -27,8 +27,9 @@ async fn pair_as(user: &str) -> ProxiedPair {
 /// The counts between which this kind goes.
 fn steps(kind: LockKind) -> &'static [(u32, u32)] {
     match kind {
+        LockKind::Plain | LockKind::Spin | LockKind::Fenced => &[(0, 1), (1, 2), (2, 1), (1, 0)],
         LockKind::String => &[(0, 1), (1, 0)],
-        _ => &[(0, 1), (1, 2), (2, 1), (1, 0)],
+        _ => unreachable!("a kind without its steps: {kind}"),
     }
 }
 

@@ -2,14 +2,9 @@
 //! sent twice and with another party between the copies, and every right that a script needs taken away. And of every
 //! kind: random calls, once against twice.
 
-use test_support::kinds::{KINDS, token_key};
-use test_support::{Control, Server, test};
-
 use redisson_lock::LockKind;
-
-const ACQUIRE: &str = include_str!("../lua/string/acquire.lua");
-const RELEASE: &str = include_str!("../lua/string/release.lua");
-const PASS: &str = include_str!("../lua/string/pass.lua");
+use test_support::kinds::{KINDS, STRING, Scripts, scripts, token_key};
+use test_support::{Control, Server, test};
 
 /// What stands under the key before a script runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,9 +16,17 @@ enum State {
     Theirs,
     /// Another value, and no expiry.
     Endless,
+    /// A lock of another kind with 20 s left.
+    Hash,
 }
 
-const STATES: [State; 4] = [State::Absent, State::Ours, State::Theirs, State::Endless];
+const STATES: [State; 5] = [
+    State::Absent,
+    State::Ours,
+    State::Theirs,
+    State::Endless,
+    State::Hash,
+];
 
 impl State {
     fn set(self, control: &mut Control) {
@@ -33,17 +36,25 @@ impl State {
             Self::Ours => control.run(&["SET", "k", "me:1", "PX", "20000"]),
             Self::Theirs => control.run(&["SET", "k", "you:1", "PX", "20000"]),
             Self::Endless => control.run(&["SET", "k", "you:1"]),
+            Self::Hash => {
+                control.run(&["HSET", "k", "me:1", "1"]);
+                control.run(&["PEXPIRE", "k", "20000"])
+            }
         };
     }
 }
 
-/// The value, and the lease rounded to seconds; "" if there is no key.
+/// The value or another type, and the lease rounded to seconds; "" if there is no key.
 fn seen(control: &mut Control) -> String {
-    match control.try_run(&["GET", "k"]).as_deref() {
-        Ok("(nil)") | Err(_) => String::new(),
-        Ok(value) => format!("{value} {}", (control.pttl("k") + 999) / 1000),
+    let seconds = (control.pttl("k") + 999) / 1000;
+    match control.run(&["TYPE", "k"]).as_str() {
+        "none" => String::new(),
+        "string" => format!("{} {seconds}", control.run(&["GET", "k"])),
+        other => format!("{other} {seconds}"),
     }
 }
+
+const WRONG_TYPE: &str = "WRONGTYPE";
 
 /// A script, and its ARGV.
 struct Call(&'static str, Vec<&'static str>);
@@ -51,8 +62,11 @@ struct Call(&'static str, Vec<&'static str>);
 fn run(control: &mut Control, call: &Call) -> String {
     let words = ["EVAL", call.0, "1", "k"].into_iter();
     let words: Vec<&str> = words.chain(call.1.iter().copied()).collect();
-    let answer = control.try_run(&words);
-    let answer = answer.unwrap_or_else(|error| format!("error: {error}"));
+    let answer = match control.try_run(&words).map_err(|error| error.to_string()) {
+        Ok(answer) => answer,
+        Err(error) if error.contains(WRONG_TYPE) => WRONG_TYPE.to_owned(),
+        Err(error) => format!("error: {error}"),
+    };
     match answer.split_once(' ') {
         // Milliseconds that are left, after some have passed.
         Some((left, holder)) if left.starts_with("19") => format!("20000 {holder}"),
@@ -61,9 +75,10 @@ fn run(control: &mut Control, call: &Call) -> String {
 }
 
 /// Runs a call in each state, twice: state, first answer, second answer, state after both.
-fn rows(call: &Call, table: [(State, &str, &str, &str); 4]) {
+fn rows(call: &Call, table: [(State, &str, &str, &str); 5]) {
     let server = Server::start();
     let control = &mut server.control();
+    assert_eq!(table.map(|row| row.0), STATES);
     for (state, first, second, after) in table {
         state.set(control);
         assert_eq!(run(control, call), first, "{state:?}");
@@ -76,62 +91,242 @@ fn rows(call: &Call, table: [(State, &str, &str, &str); 4]) {
 
 #[test]
 fn acquire_of_a_string_takes_a_free_key_and_raises_its_own_lease() {
-    use State::{Absent, Endless, Ours, Theirs};
+    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(ACQUIRE, vec!["me:1", "1", "5000"]),
+        &Call(STRING.acquire, vec!["me:1", "1", "5000"]),
         [
             (Absent, "1", "1", "me:1 5"),
             (Ours, "1", "1", "me:1 20"),
             (Theirs, "20000 you:1", "20000 you:1", "you:1 20"),
             (Endless, "-1 you:1", "-1 you:1", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
         ],
     );
     rows(
-        &Call(ACQUIRE, vec!["me:1", "2", "30000"]),
+        &Call(STRING.acquire, vec!["me:1", "2", "30000"]),
         [
             (Absent, "0", "0", ""),
             (Ours, "1", "1", "me:1 30"),
             (Theirs, "0", "0", "you:1 20"),
             (Endless, "0", "0", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
         ],
     );
 }
 
 #[test]
 fn release_of_a_string_deletes_its_own_value_alone() {
-    use State::{Absent, Endless, Ours, Theirs};
+    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(RELEASE, vec!["me:1", "0", "1000"]),
+        &Call(STRING.release, vec!["me:1", "0", "1000"]),
         [
             (Absent, "0", "0", ""),
             (Ours, "1", "0", ""),
             (Theirs, "-1", "-1", "you:1 20"),
             (Endless, "-1", "-1", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
         ],
     );
     rows(
-        &Call(RELEASE, vec!["me:1", "1", "30000"]),
+        &Call(STRING.release, vec!["me:1", "1", "30000"]),
         [
             (Absent, "0", "0", ""),
             (Ours, "1", "1", "me:1 30"),
             (Theirs, "-1", "-1", "you:1 20"),
             (Endless, "-1", "-1", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
         ],
     );
 }
 
 #[test]
 fn pass_of_a_string_replaces_its_own_value_alone() {
-    use State::{Absent, Endless, Ours, Theirs};
+    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(PASS, vec!["me:1", "me:2", "5000"]),
+        &Call(STRING.pass, vec!["me:1", "me:2", "5000"]),
         [
             (Absent, "0", "0", ""),
             (Ours, "1", "1", "me:2 5"),
             (Theirs, "-1", "-1", "you:1 20"),
             (Endless, "-1", "-1", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
         ],
     );
+}
+
+#[test]
+fn renew_of_a_string_extends_its_own_value_and_says_what_became_of_it() {
+    use State::{Absent, Endless, Hash, Ours, Theirs};
+    for (lease, seconds) in [("30000", 30), ("5000", 20), ("0", 20)] {
+        rows(
+            &Call(STRING.renew, vec!["me:1", lease]),
+            [
+                (Absent, "0", "0", ""),
+                (Ours, "1", "1", &format!("me:1 {seconds}")),
+                (Theirs, "-1", "-1", "you:1 20"),
+                (Endless, "-1", "-1", "you:1 0"),
+                (Hash, "-2", "-2", "hash 20"),
+            ],
+        );
+    }
+}
+
+/// What stands under these keys: ours, theirs, a hash, and nothing.
+fn four_keys(control: &mut Control) {
+    control.run(&["SET", "ours", "me:1", "PX", "20000"]);
+    control.run(&["SET", "theirs", "you:1", "PX", "20000"]);
+    control.run(&["HSET", "hash", "me:1", "1"]);
+    control.run(&["PEXPIRE", "hash", "20000"]);
+}
+
+#[test]
+fn renew_of_strings_goes_through_all_of_them_whatever_stands_before() {
+    let server = Server::start();
+    let control = &mut server.control();
+    four_keys(control);
+    let keys = ["EVAL", STRING.renew, "4", "hash", "none", "theirs", "ours"];
+    let words = [&keys[..], &["me:1", "30000"].repeat(4)].concat();
+    for copy in 1..=2 {
+        assert_eq!(control.run(&words), "-2 0 -1 1", "copy {copy}");
+        let extended = ["hash", "theirs", "ours"].map(|key| control.pttl(key) > 20_000);
+        assert_eq!(extended, [false, false, true], "copy {copy}");
+        assert_eq!(control.run(&["EXISTS", "none"]), "0", "copy {copy}");
+    }
+}
+
+#[test]
+fn force_unlock_of_a_string_deletes_the_named_value_until_its_limit() {
+    use State::{Absent, Endless, Hash, Ours, Theirs};
+    for limit in ["0", "99999999999999"] {
+        rows(
+            &Call(STRING.force_unlock, vec!["you:1", limit]),
+            [
+                (Absent, "0", "0", ""),
+                (Ours, "0", "0", "me:1 20"),
+                (Theirs, "1", "0", ""),
+                (Endless, "1", "0", ""),
+                (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
+            ],
+        );
+    }
+    rows(
+        &Call(STRING.force_unlock, vec!["you:1", "1"]),
+        [
+            (Absent, "-1", "-1", ""),
+            (Ours, "-1", "-1", "me:1 20"),
+            (Theirs, "-1", "-1", "you:1 20"),
+            (Endless, "-1", "-1", "you:1 0"),
+            (Hash, "-1", "-1", "hash 20"),
+        ],
+    );
+}
+
+#[test]
+fn inspect_of_a_string_shows_its_value() {
+    use State::{Absent, Endless, Hash, Ours, Theirs};
+    rows(
+        &Call(STRING.inspect, vec![]),
+        [
+            (Absent, "(nil)", "(nil)", ""),
+            (Ours, "20000 me:1 1 -1", "20000 me:1 1 -1", "me:1 20"),
+            (Theirs, "20000 you:1 1 -1", "20000 you:1 1 -1", "you:1 20"),
+            (Endless, "-1 you:1 1 -1", "-1 you:1 1 -1", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
+        ],
+    );
+    let server = Server::start();
+    let control = &mut server.control();
+    State::Ours.set(control);
+    let seconds = |control: &mut Control| {
+        let time = control.run(&["TIME"]);
+        let seconds = time.split(' ').next().expect("two numbers");
+        seconds.parse::<u64>().expect("a number")
+    };
+    let call = Call(STRING.inspect, vec!["time"]);
+    let before = seconds(control);
+    let shown = run(control, &call);
+    let after = seconds(control);
+    let clock = shown.strip_prefix("20000 me:1 1 ").expect("held");
+    let clock: u64 = clock.parse().expect("milliseconds");
+    assert!((before..=after).contains(&(clock / 1000)), "{clock}");
+    // It is no right that a look needs.
+    control.run(&["ACL", "SETUSER", "default", "-time"]);
+    assert_eq!(run(control, &call), "20000 me:1 1 -1");
+}
+
+/// An empty value, and one that is too long to be shown, with bytes that no text has.
+#[test]
+fn a_value_of_any_bytes_is_compared_as_a_whole_and_shown_in_part() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let long = [&b"\xff\0\r\n"[..], &[b'x'; 300]].concat();
+    for value in [&b""[..], &long] {
+        let mut call = |script: &str, args: &[&[u8]]| {
+            let mut command = redis::cmd("EVAL");
+            command.arg(script).arg(1).arg("k").arg(args);
+            let answer = command.query::<redis::Value>(&mut control.connection);
+            answer.expect("answered")
+        };
+        let bytes = |bytes: &[u8]| redis::Value::BulkString(bytes.to_vec());
+        call("return redis.call('set', KEYS[1], ARGV[1])", &[value]);
+        let second = |answer: redis::Value| match answer {
+            redis::Value::Array(items) => items[1].clone(),
+            other => panic!("{other:?}"),
+        };
+        let busy = call(STRING.acquire, &[b"me:1", b"1", b"5000"]);
+        assert_eq!(second(busy), bytes(&value[..value.len().min(200)]));
+        let inspected = call(STRING.inspect, &[]);
+        assert_eq!(second(inspected), bytes(value));
+        for other in [
+            &[value, b"x"].concat()[..],
+            &value[..value.len() / 2],
+            b"\xff",
+        ] {
+            if other != value {
+                let forced = call(STRING.force_unlock, &[other, b"0"]);
+                assert_eq!(forced, redis::Value::Int(0), "{other:?}");
+            }
+        }
+        let forced = call(STRING.force_unlock, &[value, b"0"]);
+        assert_eq!(forced, redis::Value::Int(1));
+    }
+}
+
+/// Each of these leaves all as it was; only one of ours is written.
+#[test]
+fn touch_of_a_string_writes_its_own_value_as_it_is() {
+    use State::{Absent, Endless, Hash, Ours, Theirs};
+    rows(
+        &Call(STRING.touch, vec!["me:1"]),
+        [
+            (Absent, "0", "0", ""),
+            (Ours, "1", "1", "me:1 20"),
+            (Theirs, "0", "0", "you:1 20"),
+            (Endless, "0", "0", "you:1 0"),
+            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
+        ],
+    );
+    let server = Server::start();
+    let control = &mut server.control();
+    four_keys(control);
+    for (keys, answer) in [
+        (["none", "theirs"], "0"),
+        (["theirs", "ours"], "1"),
+        (["ours", "none"], "1"),
+    ] {
+        let before = control.calls("set");
+        let words = [
+            &["EVAL", STRING.touch, "2"][..],
+            &keys[..],
+            &["me:1", "me:1"],
+        ]
+        .concat();
+        assert_eq!(control.run(&words), answer, "{keys:?}");
+        let written = control.calls("set") - before;
+        assert_eq!(written.to_string(), answer, "{keys:?}");
+        assert_eq!(control.run(&["GET", "ours"]), "me:1");
+        assert!((1..=20_000).contains(&control.pttl("ours")));
+    }
 }
 
 #[test]
@@ -139,12 +334,17 @@ fn each_refused_right_leaves_a_string_as_it_was_or_complete() {
     let server = Server::start();
     let control = &mut server.control();
     let calls = [
-        Call(ACQUIRE, vec!["me:1", "1", "30000"]),
-        Call(RELEASE, vec!["me:1", "0", "1000"]),
-        Call(RELEASE, vec!["me:1", "1", "30000"]),
-        Call(PASS, vec!["me:1", "me:2", "5000"]),
+        Call(STRING.acquire, vec!["me:1", "1", "30000"]),
+        Call(STRING.release, vec!["me:1", "0", "1000"]),
+        Call(STRING.release, vec!["me:1", "1", "30000"]),
+        Call(STRING.pass, vec!["me:1", "me:2", "5000"]),
+        Call(STRING.renew, vec!["me:1", "30000"]),
+        Call(STRING.force_unlock, vec!["me:1", "0"]),
+        Call(STRING.force_unlock, vec!["me:1", "99999999999999"]),
+        Call(STRING.touch, vec!["me:1"]),
     ];
-    for right in ["get", "set", "pttl", "pexpire", "del"] {
+    for right in ["get", "set", "pttl", "pexpire", "del", "time"] {
+        let mut refused = 0;
         for state in STATES {
             for call in &calls {
                 state.set(control);
@@ -156,16 +356,20 @@ fn each_refused_right_leaves_a_string_as_it_was_or_complete() {
                     after
                 };
                 control.run(&["ACL", "SETUSER", "default", &format!("-{right}")]);
-                run(control, call);
+                let answer = run(control, call);
                 control.run(&["ACL", "SETUSER", "default", &format!("+{right}")]);
                 let after = seen(control);
+                let failed = answer.starts_with("error");
+                refused += usize::from(failed);
+                let what = format!("-{right} {state:?} {}", call.0);
                 assert!(
                     after == before || after == complete,
-                    "{right} {state:?} {}: {before} -> {after}",
-                    call.0
+                    "{what}: {before} -> {after}"
                 );
+                assert!(failed || after == complete, "{what}: a false yes, {after}");
             }
         }
+        assert!(refused > 0, "-{right}: nothing was refused");
     }
 }
 
@@ -173,10 +377,12 @@ fn each_refused_right_leaves_a_string_as_it_was_or_complete() {
 #[test]
 fn another_party_between_two_copies_keeps_what_it_has() {
     use State::{Absent, Ours, Theirs};
-    let acquire = Call(ACQUIRE, vec!["me:1", "1", "5000"]);
-    let release = Call(RELEASE, vec!["me:1", "0", "1000"]);
-    let stays = Call(RELEASE, vec!["me:1", "1", "30000"]);
-    let pass = Call(PASS, vec!["me:1", "me:2", "5000"]);
+    let acquire = Call(STRING.acquire, vec!["me:1", "1", "5000"]);
+    let release = Call(STRING.release, vec!["me:1", "0", "1000"]);
+    let stays = Call(STRING.release, vec!["me:1", "1", "30000"]);
+    let pass = Call(STRING.pass, vec!["me:1", "me:2", "5000"]);
+    let renew = Call(STRING.renew, vec!["me:1", "30000"]);
+    let force = Call(STRING.force_unlock, vec!["me:1", "0"]);
     // call, state, first answer, what stands there when the copy comes, second answer, state after both
     let table = [
         (&acquire, Absent, "1", Theirs, "20000 you:1", "you:1 20"),
@@ -189,6 +395,11 @@ fn another_party_between_two_copies_keeps_what_it_has() {
         (&pass, Ours, "1", Theirs, "-1", "you:1 20"),
         (&pass, Ours, "1", Absent, "0", ""),
         (&pass, Theirs, "-1", Absent, "0", ""),
+        (&renew, Ours, "1", Theirs, "-1", "you:1 20"),
+        (&renew, Ours, "1", Absent, "0", ""),
+        (&renew, Theirs, "-1", Absent, "0", ""),
+        (&force, Ours, "1", Theirs, "0", "you:1 20"),
+        (&force, Theirs, "0", Absent, "0", ""),
     ];
     let server = Server::start();
     let control = &mut server.control();
@@ -199,33 +410,6 @@ fn another_party_between_two_copies_keeps_what_it_has() {
         between.set(control);
         assert_eq!(run(control, call), second, "{what}");
         assert_eq!(seen(control), after, "{what}");
-    }
-}
-
-/// The scripts of a kind, by what they do: acquire, release, pass, renew, force_unlock.
-fn scripts(kind: LockKind) -> [&'static str; 5] {
-    let plain = [
-        test_support::ACQUIRE,
-        test_support::RELEASE,
-        test_support::PASS,
-        test_support::RENEW,
-        test_support::FORCE_UNLOCK,
-    ];
-    match kind {
-        LockKind::Fenced => {
-            let [_, release, _, renew, force] = plain;
-            let acquire = include_str!("../lua/fenced/acquire.lua");
-            let pass = include_str!("../lua/fenced/pass.lua");
-            [acquire, release, pass, renew, force]
-        }
-        LockKind::String => [
-            ACQUIRE,
-            RELEASE,
-            PASS,
-            include_str!("../lua/string/renew.lua"),
-            include_str!("../lua/string/force_unlock.lua"),
-        ],
-        _ => plain,
     }
 }
 
@@ -251,18 +435,29 @@ impl Rolls {
     }
 }
 
+const COUNTS: [&str; 4] = ["0", "1", "2", "3"];
+
 /// A random call: its script, and whether it names the token's key; or no script, for a lease that ends.
 fn roll(rolls: &mut Rolls, kind: LockKind) -> (Option<&'static str>, bool, Vec<&'static str>) {
-    let [acquire, release, pass, renew, force] = scripts(kind);
+    let Scripts {
+        acquire,
+        release,
+        pass,
+        renew,
+        force_unlock: force,
+        ..
+    } = scripts(kind);
     let owner = rolls.of(&["me:1", "me:2", "you:1"]);
     // Far apart from each other: the moments between two calls do not matter.
     let lease = rolls.of(&["100000", "200000", "300000", "400000"]);
-    let targets: &[&str] = match kind {
-        LockKind::String => &["0", "1"],
-        _ => &["0", "1", "2", "3"],
+    let (counts, channel, has_token) = match kind {
+        LockKind::Plain => (4, "c", false),
+        LockKind::Spin => (4, "", false),
+        LockKind::Fenced => (4, "c", true),
+        LockKind::String => (2, "c", false),
+        _ => unreachable!("a kind without random calls: {kind}"),
     };
-    let channel = if kind == LockKind::Spin { "" } else { "c" };
-    let has_token = kind == LockKind::Fenced;
+    let targets = &COUNTS[..counts];
     match rolls.below(12) {
         0..=3 => {
             let target = rolls.of(&targets[1..]);

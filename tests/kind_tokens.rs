@@ -1,40 +1,15 @@
 //! The tokens of a fenced lock between processes, and a resource that checks them.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, FencedGuard, LockClient};
-use test_support::{Control, TestServer, may_take, ms, stalls, tokio};
-
-/// A resource that stores the token and its owner with each write, and accepts a larger token, or an equal one from the
-/// same owner. It is in the server of the locks and knows nothing of them.
-///
-/// KEYS: the resource, the list of what it has accepted. ARGV: token, owner. Returns 1 if it accepts the write, 2 if it
-/// is the first of a holder.
-const WRITE: &str = "\
-local function is_larger(a, b) return #a > #b or #a == #b and a > b end
-local last, by = unpack(redis.call('hmget', KEYS[1], 'token', 'owner'))
-if last and last == ARGV[1] and by == ARGV[2] then return 1 end
-if last and not is_larger(ARGV[1], last) then
-  redis.call('hincrby', KEYS[1], 'refused', 1)
-  return 0
-end
-redis.call('hset', KEYS[1], 'token', ARGV[1], 'owner', ARGV[2])
-redis.call('rpush', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])
-return 2";
+use test_support::{Control, TestServer, may_take, ms, resource, stalls, tokio};
 
 /// Writes as this holder, whether it still is one or not.
 fn write(control: &mut Control, token: u64, owner: &str) -> i64 {
-    let words = [
-        "EVAL",
-        WRITE,
-        "2",
-        "resource",
-        "writes",
-        &token.to_string(),
-        owner,
-    ];
-    control.number(&words)
+    resource::write(control, ["resource", "writes"], token, owner)
 }
 
 const PROCESSES: usize = 4;
@@ -59,19 +34,12 @@ async fn five_thousand_holders_of_four_processes_have_tokens_that_grow_and_no_st
     for worker in &mut workers {
         assert!(worker.0.wait().expect("it ends").success());
     }
-    let writes = control.run(&["LRANGE", "writes", "0", "-1"]);
-    let words: Vec<&str> = writes.split(' ').collect();
-    let tokens: Vec<u64> = words
-        .chunks(2)
-        .map(|pair| pair[0].parse().expect("a number"))
-        .collect();
+    let writes = resource::accepted(&mut control, "writes");
+    let tokens: Vec<u64> = writes.iter().map(|(token, _)| *token).collect();
     assert!(tokens.len() >= TOKENS, "{}", tokens.len());
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
-    let clients: std::collections::BTreeSet<&str> = words
-        .chunks(2)
-        .filter_map(|pair| pair[1].split_once(':'))
-        .map(|(client, _)| client)
-        .collect();
+    let owners = writes.iter().map(|(_, owner)| owner.split_once(':'));
+    let clients: BTreeSet<&str> = owners.map(|owner| owner.expect("a field").0).collect();
     assert_eq!(clients.len(), PROCESSES, "all of them have written");
     let late = control.number(&["GET", "late"]);
     let refused = control.number(&["HGET", "resource", "refused"]);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason, Script};
 use test_support::kinds::{KINDS, NESTED, count, endless, holder, is_token, rob, token_key};
 use test_support::{Cluster, Sentinels, Server, eventually, ms, slot, tokio, within};
 
@@ -272,13 +272,18 @@ async fn a_failover_of_a_cluster_loses_no_hold_of_any_kind() {
     cluster.fail_over_to(3).await;
     let switched = || client.stats().failovers_total == 1 && other.stats().failovers_total == 1;
     eventually("it is noticed", ms(7_000), switched).await;
-    for (kind, guard) in KINDS.into_iter().zip(guards) {
+    let written = format!("{{{tag}}}:n");
+    let script = Script::new("return redis.call('incr', KEYS[1])").expect("it is whole");
+    for (nth, (kind, guard)) in (1..).zip(KINDS.into_iter().zip(guards)) {
         assert!(is_busy(&lock(&other, kind)).await, "{kind}");
         assert_eq!(guard.state(), HoldState::Held, "{kind}");
+        let write = guard.eval(&script, &[&written], &[""; 0]).await;
+        assert_eq!(write.expect("held").as_int(), Some(nth), "{kind}");
         guard.unlock().await.expect("held");
         let next = lock(&other, kind).lock().await.expect("free");
         next.unlock().await.expect("held");
     }
+    cluster.control(3).run(&["DEL", &written]);
     let after = token(&cluster, 3, &format!("{{{tag}}}:fenced"));
     assert_eq!(after, before + 1);
     assert_eq!(endless(&mut cluster.control(3)), [""; 0]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockKind, LossReason, MultiGuard, MultiLock,
 };
-use test_support::{Monitor, TestServer, eventually, ms, stalls, tokio, within};
+use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
 /// Two servers with a client each, and another client of both.
 struct Servers {
@@ -140,7 +140,14 @@ async fn if_one_is_busy_none_is_kept() {
             server.control().run(&["KEYS", "*"]).is_empty()
         })
         .await;
+        let start = Instant::now();
+        let found = multi.try_lock_until(start + ms(200)).await.expect("asked");
+        let took = start.elapsed();
+        assert!(found.is_none() && took >= ms(200), "{took:?}: {found:?}");
         theirs.unlock().await.expect("held");
+        let found = multi.try_lock_until(Instant::now() + ms(10_000)).await;
+        let guard = found.expect("asked").expect("free");
+        guard.unlock().await.expect("held");
     }
     servers.finish().await;
 }
@@ -252,6 +259,20 @@ async fn the_same_lock_twice_is_refused() {
         );
         assert_eq!(servers.keys().0, "", "nothing was taken");
     }
+    // A user that may not ask is not told: the call waits for itself, until its deadline, and nothing is kept.
+    let info = |way: &str| {
+        let words = ["ACL", "SETUSER", "default", way];
+        _ = servers.one.control().run(&words);
+    };
+    info("-info");
+    let multi = MultiLock::new([one.lock("a"), same.lock("a")]).expect("two locks");
+    assert!(multi.try_lock().await.expect("asked").is_none());
+    let start = Instant::now();
+    let found = multi.try_lock_until(start + ms(300)).await.expect("asked");
+    let took = start.elapsed();
+    assert!(found.is_none() && took >= ms(300), "{took:?}: {found:?}");
+    eventually("nothing is kept", ms(5_000), || servers.keys().0.is_empty()).await;
+    info("+info");
     // The same name at another server, in another database, or under a prefix is another lock.
     let url = format!("{}/1", servers.one.url());
     let elsewhere = LockClient::connect(&url).await.expect("connected");
@@ -518,6 +539,7 @@ async fn it_does_not_starve_beside_crowds_that_always_queue() {
 #[tokio::test]
 async fn twenty_tasks_over_five_names_in_any_order_neither_block_nor_starve() {
     let secs = std::env::var("MULTI_STORM_SECS").map_or(10, |secs| secs.parse().expect("seconds"));
+    may_take(Duration::from_secs(secs + 60));
     let servers = Servers::new().await;
     let end = Instant::now() + Duration::from_secs(secs);
     let inside: Arc<[AtomicUsize; 5]> = Arc::default();

@@ -1,4 +1,4 @@
-//! One lock at several servers: with a quorum and never without, whatever stops, comes back or answers late.
+//! One lock across several servers: with a quorum and never without, whatever stops, comes back or answers late.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,6 +62,16 @@ impl Servers {
         self.servers.iter().map(exists).sum()
     }
 
+    /// Waits until no server has anything of an earlier call, or is asked by one.
+    async fn settled(&self) {
+        let clients = || self.ours.iter().chain(&self.theirs);
+        eventually("no client has anything to do", ms(10_000), || {
+            clients().all(|client| client.is_connected() && client.stats().entries == 0)
+        })
+        .await;
+        eventually("nothing is left", ms(10_000), || self.keys() == 0).await;
+    }
+
     async fn finish(mut self) {
         eventually("nothing is left", ms(10_000), || self.keys() == 0).await;
         let last = self.servers.pop().expect("servers");
@@ -80,6 +90,19 @@ async fn it_is_taken_with_a_quorum_and_never_without() {
         let servers = Servers::new(count).await;
         let (lock, other) = (servers.lock(), servers.other());
         let quorum = count / 2 + 1;
+        // Each alone is stopped.
+        for nth in 0..count {
+            servers.servers[nth].pause();
+            let start = Instant::now();
+            let guard = taken(&lock).await;
+            let took = start.elapsed();
+            let limit = MEMBER + ms(100) + stalls(start);
+            assert!(took < limit, "without {nth} of {count}: {took:?}");
+            assert!(other.try_lock().await.expect("asked").is_none());
+            guard.unlock().await.expect("a quorum confirms");
+            servers.servers[nth].resume();
+            servers.settled().await;
+        }
         // None is stopped, then one, and so on.
         for stopped in 0..=count {
             if stopped > 0 {
@@ -139,13 +162,15 @@ async fn whichever_server_is_killed_the_lock_is_held_by_the_others() {
             assert!(other.try_lock().await.expect("a quorum answers").is_none());
             assert_eq!(guard.state(), HoldState::Held);
             guard.unlock().await.expect("a quorum confirms");
+            let start = Instant::now();
             let theirs = within(ms(10_000), other.lock()).await.expect("in time");
-            theirs
-                .expect("a quorum answers")
-                .unlock()
-                .await
-                .expect("held");
+            let took = start.elapsed();
+            let limit = MEMBER + ms(100) + stalls(start);
+            assert!(took < limit, "without {nth} of {count}: {took:?}");
+            let theirs = theirs.expect("a quorum answers");
+            theirs.unlock().await.expect("held");
             servers.servers[nth].start_again();
+            servers.settled().await;
         }
         servers.finish().await;
     }
@@ -374,11 +399,10 @@ async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
     servers.finish().await;
 }
 
-#[tokio::test]
-async fn callers_of_two_processes_are_never_inside_together() {
-    let servers = Servers::new(3).await;
+/// Four callers take turns for this long, two of each process.
+async fn are_never_inside_together(locks: [RedLock; 2], time: Duration) {
     let inside = Arc::new(AtomicUsize::new(0));
-    let end = Instant::now() + ms(5_000);
+    let end = Instant::now() + time;
     let task = |lock: RedLock| {
         let inside = Arc::clone(&inside);
         tokio::spawn(async move {
@@ -394,19 +418,117 @@ async fn callers_of_two_processes_are_never_inside_together() {
             turns
         })
     };
-    let locks = [
-        servers.lock(),
-        servers.other(),
-        servers.lock(),
-        servers.other(),
-    ];
-    let tasks: Vec<_> = locks.into_iter().map(task).collect();
+    let tasks: Vec<_> = (0..4).map(|nth| task(locks[nth % 2].clone())).collect();
     let mut turns = Vec::new();
     for task in tasks {
         turns.push(task.await.expect("no panic"));
     }
     println!("turns {turns:?}");
     assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
+}
+
+#[tokio::test]
+async fn callers_of_two_processes_are_never_inside_together() {
+    let servers = Servers::new(3).await;
+    are_never_inside_together([servers.lock(), servers.other()], ms(5_000)).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn callers_of_two_processes_with_string_locks_are_never_inside_together() {
+    let servers = Servers::new(3).await;
+    let strings = [&servers.ours, &servers.theirs].map(|clients| {
+        let members = clients.iter().map(|client| client.string_lock("red"));
+        RedLock::new(members).expect("servers of their own")
+    });
+    are_never_inside_together(strings, ms(3_000)).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn it_is_waited_for_until_a_deadline() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let theirs = taken(&servers.other()).await;
+    let start = Instant::now();
+    let found = lock.try_lock_until(start + ms(200)).await.expect("asked");
+    let took = start.elapsed();
+    assert!(found.is_none() && took >= ms(200), "{took:?}: {found:?}");
+    assert!(took < ms(300) + MEMBER + stalls(start), "{took:?}");
+    theirs.unlock().await.expect("held");
+    let found = lock.try_lock_until(Instant::now() + ms(10_000)).await;
+    let guard = found.expect("asked").expect("free");
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+/// A client whose user may not ask is taken to be at a server of its own.
+#[tokio::test]
+async fn servers_that_may_not_be_asked_who_they_are_are_counted_by_their_answers() {
+    let servers = Servers::new(3).await;
+    for server in &servers.servers {
+        server
+            .control()
+            .run(&["ACL", "SETUSER", "default", "-info"]);
+    }
+    let guard = taken(&servers.lock()).await;
+    eventually("all have it", ms(5_000), || guard.servers() == 3).await;
+    guard.unlock().await.expect("held");
+    servers.settled().await;
+    // Two of these are at one server, which grants it to one of the two.
+    let members = [&servers.ours[0], &servers.theirs[0], &servers.ours[1]];
+    let lock = RedLock::new(members.map(|client| client.lock("red"))).expect("three clients");
+    let guard = taken(&lock.member_timeout(MEMBER)).await;
+    assert_eq!(guard.servers(), 2);
+    guard.unlock().await.expect("both confirm");
+    servers.settled().await;
+    for server in &servers.servers {
+        server
+            .control()
+            .run(&["ACL", "SETUSER", "default", "+info"]);
+    }
+    servers.finish().await;
+}
+
+/// The owners in the acquisitions that a server has executed.
+fn acquiring_owners(lines: &[String]) -> Vec<String> {
+    let acquires = lines
+        .iter()
+        .filter(|line| line.contains("\"EVALSHA\"") && !line.contains("redisson_lock__channel"));
+    // The words in quotes: EVALSHA, its hash, the number of keys, the key, the owner.
+    let owner = |line: &String| line.split('"').nth(9).expect("an owner").to_owned();
+    acquires.map(owner).collect()
+}
+
+/// A slow server executes the question of an earlier round after that round was given back.
+#[tokio::test]
+async fn what_a_slow_server_grants_to_an_earlier_round_is_not_joined() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock().member_timeout(ms(200));
+    taken(&lock).await.unlock().await.expect("held");
+    servers.settled().await;
+    let rival = servers.theirs[1].lock("red").lock().await.expect("free");
+    let mut control = servers.servers[2].control();
+    let monitor = Monitor::start(servers.servers[2].port);
+    servers.servers[2].pause();
+    let first = lock.try_lock().await.expect("two have answered");
+    assert!(first.is_none(), "{first:?}");
+    rival.unlock().await.expect("held");
+    eventually("it is given back", ms(5_000), || {
+        let two = &servers.ours[..2];
+        two.iter().all(|ours| ours.stats().entries == 0)
+    })
+    .await;
+    let guard = taken(&lock).await;
+    assert_eq!(guard.servers(), 2);
+    servers.servers[2].resume();
+    eventually("it joins", ms(5_000), || guard.servers() == 3).await;
+    // The first one is that of the earlier round.
+    let owners = acquiring_owners(&monitor.take(&mut control));
+    let joined = control.run(&["HKEYS", "red"]);
+    assert!(owners.contains(&joined), "{joined} of {owners:?}");
+    assert_ne!(owners[0], joined, "of {owners:?}");
+    guard.unlock().await.expect("held");
     servers.finish().await;
 }
 
@@ -613,18 +735,21 @@ async fn the_next_caller_has_its_turn_when_the_quorum_is_lost() {
 async fn what_is_lost_during_the_first_check_is_not_returned() {
     let servers = Servers::new(3).await;
     servers.servers[2].pause();
-    let lock = servers.lock().lease(ms(100));
-    for _ in 0..2 {
-        if let Some(guard) = lock.try_lock().await.expect("a quorum answers") {
-            assert_eq!(guard.state(), HoldState::Held);
-        }
-    }
-    // A body whose quorum is lost before it begins.
-    let began = lock.run(|held| async move { Ok::<_, Error>(held.state()) });
-    match began.await {
-        Ok(state) => assert_eq!(state, HoldState::Held),
-        Err(error) => assert!(matches!(error, Error::Lost { .. }), "{error}"),
-    }
+    let (start, lease) = (Instant::now(), ms(600));
+    let found = servers.lock().lease(lease).try_lock().await;
+    assert!(start.elapsed() > lease, "it has not waited for the check");
+    let found = found.expect("a quorum answers");
+    assert!(found.is_none(), "its lease was over: {found:?}");
+    // A call that waits makes another round, after the check.
+    let (start, began) = (Instant::now(), AtomicUsize::new(0));
+    let lock = servers.lock().lease(lease);
+    let ran = lock.run(async |held| {
+        began.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Error>(held.valid_until())
+    });
+    let valid_until = ran.await.expect("the second round has a quorum");
+    assert_eq!(began.load(Ordering::SeqCst), 1);
+    assert!(valid_until > start + MEMBER, "the lease of the first round");
     servers.servers[2].resume();
     servers.finish().await;
 }
@@ -720,13 +845,24 @@ async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
 #[tokio::test]
 async fn durations_without_sense_are_refused_or_cut() {
     let servers = Servers::new(3).await;
-    for member_timeout in [Duration::ZERO, Duration::MAX] {
-        let lock = servers.lock().member_timeout(member_timeout);
-        let tried = lock.try_lock().await;
-        if let Some(guard) = tried.unwrap_or_default() {
-            guard.unlock().await.unwrap_or_default();
-        }
+    // Cut to a millisecond, in which a quorum may answer or not.
+    let hasty = servers.lock().member_timeout(Duration::ZERO);
+    let in_time = |ended: &Result<(), Error>| {
+        assert!(
+            matches!(ended, Ok(()) | Err(Error::NoAnswer { .. })),
+            "{ended:?}"
+        );
+    };
+    match within(ms(5_000), hasty.try_lock()).await.expect("cut") {
+        Ok(Some(guard)) => in_time(&guard.unlock().await),
+        tried => in_time(&tried.map(drop)),
     }
+    servers.settled().await;
+    // Cut to what a clock can count.
+    let patient = servers.lock().member_timeout(Duration::MAX);
+    let guard = taken(&patient).await;
+    guard.unlock().await.expect("a quorum confirms");
+    servers.settled().await;
     for lease in [Duration::ZERO, Duration::MAX] {
         let lock = servers.lock().lease(lease);
         let found = within(ms(5_000), lock.try_lock_for(ms(20_000))).await;
@@ -827,5 +963,33 @@ async fn a_hold_that_has_ended_keeps_no_client() {
     eventually("it has ended", ms(5_000), || connections() < before).await;
     assert_eq!(held.state(), HoldState::Released);
     drop(held);
+    servers.finish().await;
+}
+
+/// A server that is away makes each round that splits the votes wait for its limit, those of rivals as well: so that
+/// they do not go on in step, each pauses for 16 ms at least, after the first such round already.
+#[tokio::test]
+async fn after_a_round_that_has_split_the_votes_it_pauses() {
+    const ROUND: Duration = ms(20);
+    const CALL: Duration = ms(140);
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    taken(&lock).await.unlock().await.expect("held");
+    eventually("free", ms(5_000), || servers.keys() == 0).await;
+    let rival = servers.theirs[1].lock("red").lock().await.expect("free");
+    servers.servers[2].pause();
+    let mut control = servers.servers[0].control();
+    let monitor = Monitor::start(servers.servers[0].port);
+    let split = lock.member_timeout(ROUND).try_lock_for(CALL).await;
+    assert!(split.expect("two have answered").is_none());
+    servers.servers[2].resume();
+    let lines = monitor.take(&mut control);
+    let is_acquire =
+        |line: &&String| line.contains("EVALSHA") && !line.contains("redisson_lock__channel");
+    let rounds = lines.iter().filter(is_acquire).count();
+    // One begins at the deadline.
+    let most = CALL.as_millis().div_ceil((ROUND + ms(16)).as_millis()) + 1;
+    assert!((2..=most as usize).contains(&rounds), "{rounds} of {most}");
+    rival.unlock().await.expect("held");
     servers.finish().await;
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient, LockKind, LossReason};
+use redisson_lock::{Error, LockClient, LossReason};
+use test_support::kinds::KINDS;
 use test_support::{Server, TestServer, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -194,7 +195,7 @@ fn no_call_on_another_runtime_panics_when_the_clients_ends() {
 /// It waits when the client closes, and is not polled before the client's runtime has ended.
 #[test]
 fn a_call_that_is_polled_after_close_and_after_the_end_of_the_runtime_fails_without_a_panic() {
-    for kind in [LockKind::Plain, LockKind::Spin] {
+    for kind in KINDS {
         let home = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -3,7 +3,7 @@
 -- KEYS[1]  lock   hash: owner -> hold count
 -- KEYS[2]  token  integer, without an expiry: how often the lock was taken
 -- ARGV[1]  owner  "clientId:threadId"
--- ARGV[4]  token  of the hold
+-- ARGV[5]  token  of the hold
 --
 -- Returns
 --    1  held
@@ -11,7 +11,7 @@
 --   -1  taken: another owner holds the lock, or has held it since
 --   -2  changed: the key is of another type, or that of the token has no number
 
-local lock, token_key, owner, token = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
+local lock, token_key, owner, token = KEYS[1], KEYS[2], ARGV[1], ARGV[5]
 
 -- pcall, as in look.lua.
 local held = redis.pcall('hexists', lock, owner)

@@ -8,6 +8,7 @@
 --    1  freed
 --    0  the key has another value, or none; nothing changed
 --   -1  too late: the limit has passed; nothing changed
+-- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
 local lock, value, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 

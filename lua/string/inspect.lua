@@ -7,6 +7,7 @@
 --   nil                         free
 --   {left, value, count, time}  held: milliseconds left (-1: no expiry), the value, '1', and the server's clock in
 --                               milliseconds (-1: not asked for, or not permitted)
+-- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
 local lock = KEYS[1]
 

@@ -9,6 +9,7 @@
 --    1  released: the key is gone; or it stays, for at least the lease
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: the key has another value; nothing changed
+-- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
 local lock, value, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 

@@ -13,7 +13,7 @@
 local answers = {}
 for n, lock in ipairs(KEYS) do
   local value, lease_ms = ARGV[2 * n - 1], ARGV[2 * n]
-  -- pcall here and only here: a key of another type must not cost its neighbours their leases.
+  -- pcall, because a key of another type must not cost its neighbours their leases.
   local holder = redis.pcall('get', lock)
   if type(holder) == 'table' then
     if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end

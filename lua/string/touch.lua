@@ -6,6 +6,7 @@
 -- Returns
 --    1  written: value and lease are what they were
 --    0  none of these keys has its value; nothing changed
+-- A key of another type is refused with WRONGTYPE.
 
 for n, lock in ipairs(KEYS) do
   local value = ARGV[n]

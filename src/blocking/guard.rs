@@ -119,7 +119,7 @@ impl<K> LockGuard<K> {
         self.running.wait(write.into_future())
     }
 
-    /// The same, at most once under an id; see the async [`once`](crate::GuardedWrite::once).
+    /// Runs it at most once under an id; see the async [`once`](crate::GuardedWrite::once).
     pub fn eval_once(
         &self,
         script: &Script,

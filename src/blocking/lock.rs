@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::guard::LockGuard;
 use super::own_runtime::Running;
 use crate::error::Error;
-use crate::hold_handle::{Hold, HoldState};
 use crate::kind::{LockKind, Unfenced};
 use crate::lock::{Holder, Lock as AsyncLock};
 use crate::owner::Owner;
@@ -32,17 +31,14 @@ use crate::try_lock::TryLock;
 /// # }
 /// ```
 pub struct Lock<K = Unfenced> {
-    lock: AsyncLock<K>,
-    /// Whether an owner was given; otherwise it is the calling thread's.
-    has_owner: bool,
-    running: Arc<Running>,
+    pub(super) lock: AsyncLock<K>,
+    pub(super) running: Arc<Running>,
 }
 
 impl<K> Clone for Lock<K> {
     fn clone(&self) -> Self {
         Self {
             lock: self.lock.clone(),
-            has_owner: self.has_owner,
             running: Arc::clone(&self.running),
         }
     }
@@ -50,11 +46,7 @@ impl<K> Clone for Lock<K> {
 
 impl<K> Lock<K> {
     pub(super) fn new(lock: AsyncLock<K>, running: Arc<Running>) -> Self {
-        Self {
-            lock,
-            has_owner: false,
-            running,
-        }
+        Self { lock, running }
     }
 
     /// The kind of this lock; see the async [`kind`](crate::Lock::kind).
@@ -67,7 +59,7 @@ impl<K> Lock<K> {
         self.lock.name()
     }
 
-    /// The same lock with a fixed lease; see the async [`lease`](crate::Lock::lease).
+    /// Returns this lock with a fixed lease; see the async [`lease`](crate::Lock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
         Self {
@@ -76,7 +68,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock with a limit on each hold; see the async [`max_hold`](crate::Lock::max_hold).
+    /// Returns this lock with a limit on each hold; see the async [`max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub fn max_hold(&self, limit: Duration) -> Self {
         Self {
@@ -85,7 +77,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock for calls that do not nest; see the async [`non_reentrant`](crate::Lock::non_reentrant).
+    /// Returns this lock for calls that do not nest; see the async [`non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub fn non_reentrant(&self) -> Self {
         Self {
@@ -94,17 +86,17 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock for a given owner, whichever thread calls it; see the async [`owned_by`](crate::Lock::owned_by).
+    /// Returns this lock for a given owner, whichever thread calls it; see the async
+    /// [`owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
         Self {
             lock: self.lock.owned_by(owner),
-            has_owner: true,
-            running: Arc::clone(&self.running),
+            ..self.clone()
         }
     }
 
-    /// The same lock with a retry limit; see the async [`retry_for`](crate::Lock::retry_for).
+    /// Returns this lock with a retry limit; see the async [`retry_for`](crate::Lock::retry_for).
     #[must_use]
     pub fn retry_for(&self, retry_for: Duration) -> Self {
         Self {
@@ -113,7 +105,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock, counted as one of this class; see the async [`class`](crate::Lock::class).
+    /// Returns this lock, counted under this class; see the async [`class`](crate::Lock::class).
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn class(&self, class: &'static str) -> Self {
@@ -154,7 +146,8 @@ impl<K> Lock<K> {
     ///
     /// A loss does not stop the body: a thread cannot be stopped from outside, and an async body,
     /// which would be dropped, this is not. A body that must not act after a loss checks
-    /// [`Hold::is_lost`] before each step. It always runs to its end; if the lock was lost by
+    /// [`is_lost`](crate::Hold::is_lost) before each step, or writes with [`eval`](LockGuard::eval). If the lock
+    /// is lost before the body begins, it does not begin. Otherwise it runs to its end; if the lock was lost by
     /// then, its value is discarded for [`Error::Lost`].
     ///
     /// The body's value is returned if the lock was still held at its end: a failed unlock does not
@@ -179,7 +172,7 @@ impl<K> Lock<K> {
     pub fn run<T, E, F>(&self, body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Hold) -> Result<T, E>,
+        F: FnOnce(&LockGuard<K>) -> Result<T, E>,
     {
         section(self.lock()?, body)
     }
@@ -188,17 +181,18 @@ impl<K> Lock<K> {
     pub fn try_run<T, E, F>(&self, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(Hold) -> Result<T, E>,
+        F: FnOnce(&LockGuard<K>) -> Result<T, E>,
     {
         let guard = self.try_lock()?;
         guard.map(|guard| section(guard, body)).transpose()
     }
 
-    /// Runs `body` when the lock is free, waiting at most `wait`; see [`run`](Self::run) and the async [`try_run_for`](crate::Lock::try_run_for).
+    /// Runs `body` when the lock is free, waiting at most `wait`; see [`run`](Self::run) and the async
+    /// [`try_run_for`](crate::Lock::try_run_for).
     pub fn try_run_for<T, E, F>(&self, wait: Duration, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(Hold) -> Result<T, E>,
+        F: FnOnce(&LockGuard<K>) -> Result<T, E>,
     {
         let guard = self.try_lock_for(wait)?;
         guard.map(|guard| section(guard, body)).transpose()
@@ -224,7 +218,8 @@ impl<K> Lock<K> {
         self.wait(self.of_caller().is_held())
     }
 
-    /// The hold count of this thread, or of the lock's given owner; see the async [`hold_count`](crate::Lock::hold_count).
+    /// The hold count of this thread, or of the lock's given owner; see the async
+    /// [`hold_count`](crate::Lock::hold_count).
     pub fn hold_count(&self) -> Result<u32, Error> {
         self.wait(self.of_caller().hold_count())
     }
@@ -244,29 +239,16 @@ impl<K> Lock<K> {
         self.wait(self.of_caller().inspect())
     }
 
-    /// The same as [`try_lock`](Self::try_lock), with who holds the lock; see the async
+    /// Acquires like [`try_lock`](Self::try_lock), and names the holder; see the async
     /// [`try_lock_or_holder`](crate::Lock::try_lock_or_holder).
     pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         let taken = self.wait(self.of_caller().try_lock_or_holder())?;
         Ok(taken.map(|guard| self.guard(guard)))
     }
 
-    pub(super) fn running(&self) -> &Arc<Running> {
-        &self.running
-    }
-
-    /// Whether its client made this owner.
-    pub(super) fn knows(&self, owner: &Owner) -> bool {
-        self.lock.knows(owner)
-    }
-
     /// The lock with the owner of this call.
-    pub(super) fn of_caller(&self) -> AsyncLock<K> {
-        if self.has_owner {
-            return self.lock.clone();
-        }
-        let owner = Owner::of_thread(self.running.client.id());
-        self.lock.owned_by(&owner)
+    fn of_caller(&self) -> AsyncLock<K> {
+        self.lock.of_this_thread()
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -287,18 +269,12 @@ impl<K> fmt::Debug for Lock<K> {
 /// Runs the body with the hold, and releases it.
 fn section<K, T, E: From<Error>>(
     guard: LockGuard<K>,
-    body: impl FnOnce(Hold) -> Result<T, E>,
+    body: impl FnOnce(&LockGuard<K>) -> Result<T, E>,
 ) -> Result<T, E> {
     let span = span!("run", lock = %guard.name(), owner = %guard.owner(), kind = guard.kind().unless_plain());
-    let value = {
+    let body = |guard: &LockGuard<K>| {
         let _inside = InSpan::enter(span.as_deref());
-        body(guard.again())?
+        body(guard)
     };
-    if let HoldState::Lost(reason) = guard.state() {
-        return Err(Error::lost(guard.name(), reason).into());
-    }
-    match guard.unlock() {
-        Err(error @ Error::Lost { .. }) => Err(error.into()),
-        Ok(()) | Err(_) => Ok(value),
-    }
+    super::section(guard, |guard| guard.not_lost(), LockGuard::unlock, body)
 }

@@ -26,69 +26,59 @@ use crate::owner::Owner;
 #[derive(Clone)]
 pub struct MultiLock {
     lock: AsyncMultiLock,
-    /// Each has its client, and says whether an owner was given.
-    members: Vec<Lock>,
+    running: Vec<Arc<Running>>,
 }
 
 impl MultiLock {
     /// These locks as one; see the async [`new`](crate::MultiLock::new).
     pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
-        let members: Vec<Lock> = members.into_iter().collect();
-        let lock = AsyncMultiLock::new(members.iter().map(Lock::of_caller))?;
-        Ok(Self { lock, members })
+        let members = members
+            .into_iter()
+            .map(|member| (member.lock, member.running));
+        let (locks, running): (Vec<_>, Vec<_>) = members.unzip();
+        let lock = AsyncMultiLock::new(locks)?;
+        Ok(Self { lock, running })
     }
 
-    /// The same locks with a fixed lease; see the async [`lease`](crate::MultiLock::lease).
+    /// Returns these locks with a fixed lease; see the async [`lease`](crate::MultiLock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
         Self {
             lock: self.lock.lease(lease),
-            members: self.members.iter().map(|lock| lock.lease(lease)).collect(),
+            running: self.running.clone(),
         }
     }
 
-    /// The same locks for a given owner; see the async [`owned_by`](crate::MultiLock::owned_by).
+    /// Returns these locks for a given owner; see the async [`owned_by`](crate::MultiLock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
-        let known = self.members.iter().any(|lock| lock.knows(owner));
-        let members = self
-            .members
-            .iter()
-            .map(|lock| match lock.knows(owner) || !known {
-                true => lock.owned_by(owner),
-                false => lock.clone(),
-            });
         Self {
-            lock: self.lock.clone(),
-            members: members.collect(),
+            lock: self.lock.owned_by(owner),
+            running: self.running.clone(),
         }
     }
 
     /// Acquires all of them; see the async [`lock`](crate::MultiLock::lock).
     pub fn lock(&self) -> Result<MultiGuard, Error> {
-        let lock = self.of_caller();
-        let guard = self.running().wait(lock.lock())?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().lock())?;
         Ok(self.guard(guard))
     }
 
     /// Acquires all of them if they are free now; see the async [`try_lock`](crate::MultiLock::try_lock).
     pub fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        let lock = self.of_caller();
-        let guard = self.running().wait(lock.try_lock())?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires all of them, waiting at most this long; see the async [`try_lock_for`](crate::MultiLock::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        let lock = self.of_caller();
-        let guard = self.running().wait(lock.try_lock_for(wait))?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires all of them, waiting until `deadline`; see the async [`try_lock_until`](crate::MultiLock::try_lock_until).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>, Error> {
-        let lock = self.of_caller();
-        let guard = self.running().wait(lock.try_lock_until(deadline))?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock_until(deadline))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
@@ -97,7 +87,7 @@ impl MultiLock {
     pub fn run<T, E, F>(&self, body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(MultiHold) -> Result<T, E>,
+        F: FnOnce(&MultiGuard) -> Result<T, E>,
     {
         section(self.lock()?, body)
     }
@@ -106,28 +96,16 @@ impl MultiLock {
     pub fn try_run<T, E, F>(&self, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(MultiHold) -> Result<T, E>,
+        F: FnOnce(&MultiGuard) -> Result<T, E>,
     {
         let guard = self.try_lock()?;
         guard.map(|guard| section(guard, body)).transpose()
     }
 
-    /// The locks with the owners of this call.
-    fn of_caller(&self) -> AsyncMultiLock {
-        self.lock
-            .with_members(self.members.iter().map(Lock::of_caller))
-    }
-
-    /// Waits on this thread; each call of a member runs in the runtime of its own client.
-    fn running(&self) -> &Running {
-        self.members[0].running()
-    }
-
     fn guard(&self, guard: AsyncGuard) -> MultiGuard {
-        let running = self.members.iter().map(|lock| Arc::clone(lock.running()));
         MultiGuard {
             guard,
-            running: running.collect(),
+            running: self.running.clone(),
         }
     }
 }
@@ -193,14 +171,7 @@ impl fmt::Debug for MultiGuard {
 /// Runs the body with all holds, and releases them.
 fn section<T, E: From<Error>>(
     guard: MultiGuard,
-    body: impl FnOnce(MultiHold) -> Result<T, E>,
+    body: impl FnOnce(&MultiGuard) -> Result<T, E>,
 ) -> Result<T, E> {
-    let value = body((*guard).clone())?;
-    if let Some(loss) = guard.loss() {
-        return Err(Error::lost(&loss.lock, loss.reason).into());
-    }
-    match guard.unlock() {
-        Err(error @ Error::Lost { .. }) => Err(error.into()),
-        Ok(()) | Err(_) => Ok(value),
-    }
+    super::section(guard, |guard| guard.not_lost(), MultiGuard::unlock, body)
 }

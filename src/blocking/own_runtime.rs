@@ -96,8 +96,11 @@ impl OwnRuntime {
             });
         });
         drop(client);
-        if let Some(runtime) = self.runtime.take() {
-            end_threads(runtime);
+        // Inside of another runtime it ends in the background: its client has ended already.
+        if Handle::try_current().is_err()
+            && let Some(runtime) = self.runtime.take()
+        {
+            runtime.shutdown_timeout(THREADS_END);
         }
     }
 }
@@ -144,27 +147,6 @@ fn park_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => std::thread::park(),
         }
-    }
-}
-
-/// Ends the threads of a runtime. Inside of another one that has to be left to a thread.
-fn end_threads(runtime: Runtime) {
-    if Handle::try_current().is_err() {
-        return runtime.shutdown_timeout(THREADS_END);
-    }
-    let runtime = OwnRuntime {
-        handle: runtime.handle().clone(),
-        runtime: Some(runtime),
-    };
-    let end = move || {
-        let mut runtime = runtime;
-        if let Some(runtime) = runtime.runtime.take() {
-            runtime.shutdown_timeout(THREADS_END);
-        }
-    };
-    let thread = std::thread::Builder::new().name("redisson-lock-end".to_owned());
-    if let Ok(thread) = thread.spawn(end) {
-        let _ = thread.join();
     }
 }
 

@@ -1,4 +1,4 @@
-//! One lock at several servers, without a runtime.
+//! One lock across several servers, without a runtime.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::red::{RedGuard as AsyncGuard, RedHold, RedLock as AsyncRedLock};
 
-/// One lock at several independent servers; see the async [`RedLock`](crate::RedLock), which begins with what it does not
-/// promise.
+/// One lock across several independent servers; see the async [`RedLock`](crate::RedLock), which begins with what it
+/// does not promise.
 ///
 /// # Examples
 ///
@@ -28,26 +28,21 @@ use crate::red::{RedGuard as AsyncGuard, RedHold, RedLock as AsyncRedLock};
 #[derive(Clone)]
 pub struct RedLock {
     lock: AsyncRedLock,
-    /// Whether an owner was given; otherwise it is the calling thread's.
-    has_owner: bool,
     running: Vec<Arc<Running>>,
 }
 
 impl RedLock {
     /// These locks as one; see the async [`new`](crate::RedLock::new).
     pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
-        let members: Vec<Lock> = members.into_iter().collect();
-        Ok(Self {
-            lock: AsyncRedLock::new(members.iter().map(Lock::of_caller))?,
-            has_owner: false,
-            running: members
-                .iter()
-                .map(|lock| Arc::clone(lock.running()))
-                .collect(),
-        })
+        let members = members
+            .into_iter()
+            .map(|member| (member.lock, member.running));
+        let (locks, running): (Vec<_>, Vec<_>) = members.unzip();
+        let lock = AsyncRedLock::new(locks)?;
+        Ok(Self { lock, running })
     }
 
-    /// The same lock with a fixed lease; see the async [`lease`](crate::RedLock::lease).
+    /// Returns this lock with a fixed lease; see the async [`lease`](crate::RedLock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
         Self {
@@ -56,7 +51,8 @@ impl RedLock {
         }
     }
 
-    /// The same lock with another limit for the answers; see the async [`member_timeout`](crate::RedLock::member_timeout).
+    /// Returns this lock with another limit for the answers; see the async
+    /// [`member_timeout`](crate::RedLock::member_timeout).
     #[must_use]
     pub fn member_timeout(&self, member_timeout: Duration) -> Self {
         Self {
@@ -65,46 +61,45 @@ impl RedLock {
         }
     }
 
-    /// The same lock for a given owner; see the async [`owned_by`](crate::RedLock::owned_by).
+    /// Returns this lock for a given owner; see the async [`owned_by`](crate::RedLock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Self {
         Self {
             lock: self.lock.owned_by(owner),
-            has_owner: true,
             ..self.clone()
         }
     }
 
     /// Acquires the lock; see the async [`lock`](crate::RedLock::lock).
     pub fn lock(&self) -> Result<RedGuard, Error> {
-        let guard = self.running[0].wait(self.of_caller().lock())?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().lock())?;
         Ok(self.guard(guard))
     }
 
     /// Acquires the lock in one round; see the async [`try_lock`](crate::RedLock::try_lock).
     pub fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
-        let guard = self.running[0].wait(self.of_caller().try_lock())?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires the lock, waiting at most this long; see the async [`try_lock_for`](crate::RedLock::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
-        let guard = self.running[0].wait(self.of_caller().try_lock_for(wait))?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires the lock, waiting until `deadline`; see the async [`try_lock_until`](crate::RedLock::try_lock_until).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<RedGuard>, Error> {
-        let guard = self.running[0].wait(self.of_caller().try_lock_until(deadline))?;
+        let guard = self.running[0].wait(self.lock.of_this_thread().try_lock_until(deadline))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Runs `body` on this thread with the lock held; see the blocking [`Lock::run`], which says what a loss does, and the
-    /// async [`run`](crate::RedLock::run).
+    /// Runs `body` on this thread with the lock held; see the blocking [`Lock::run`], which says what a loss does, and
+    /// the async [`run`](crate::RedLock::run).
     pub fn run<T, E, F>(&self, body: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(RedHold) -> Result<T, E>,
+        F: FnOnce(&RedGuard) -> Result<T, E>,
     {
         section(self.lock()?, body)
     }
@@ -113,21 +108,10 @@ impl RedLock {
     pub fn try_run<T, E, F>(&self, body: F) -> Result<Option<T>, E>
     where
         E: From<Error>,
-        F: FnOnce(RedHold) -> Result<T, E>,
+        F: FnOnce(&RedGuard) -> Result<T, E>,
     {
         let guard = self.try_lock()?;
         guard.map(|guard| section(guard, body)).transpose()
-    }
-
-    /// The lock with the owner of this call.
-    fn of_caller(&self) -> AsyncRedLock {
-        if self.has_owner {
-            return self.lock.clone();
-        }
-        // Of one client, whatever the order of the members.
-        let clients = self.running.iter().map(|running| running.client.id());
-        let first = clients.min().unwrap_or_default();
-        self.lock.owned_by(&Owner::of_thread(first))
     }
 
     fn guard(&self, guard: AsyncGuard) -> RedGuard {
@@ -198,13 +182,12 @@ impl fmt::Debug for RedGuard {
 /// Runs the body with the lock, and releases it.
 fn section<T, E: From<Error>>(
     guard: RedGuard,
-    body: impl FnOnce(RedHold) -> Result<T, E>,
+    body: impl FnOnce(&RedGuard) -> Result<T, E>,
 ) -> Result<T, E> {
-    // A body whose quorum is lost already does not begin.
-    guard.guard.not_lost()?;
-    let value = body((*guard).clone())?;
-    match guard.unlock() {
-        Err(error @ Error::Lost { .. }) => Err(error.into()),
-        Ok(()) | Err(_) => Ok(value),
-    }
+    super::section(
+        guard,
+        |guard| guard.guard.not_lost(),
+        RedGuard::unlock,
+        body,
+    )
 }

@@ -9,10 +9,8 @@ use std::sync::Arc;
 use super::LockCore;
 use super::hold::local_deadline;
 #[cfg(feature = "test-util")]
-use super::op::UnderWay;
+use super::op::Op;
 use super::op::{Acquire, Attempt, Grant};
-#[cfg(feature = "test-util")]
-use super::owner_state::OwnerView;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
 use super::values::{
@@ -380,14 +378,14 @@ impl LockCore {
         }
     }
 
+    /// What is under way for an owner, in the words of the explorer, and whether it holds the lock.
     #[cfg(feature = "test-util")]
-    pub fn view(&self, owner: ThreadId) -> OwnerView {
-        let own = self.owners.get(owner);
-        OwnerView {
-            op: own.map_or(UnderWay::Nothing, |own| own.op.view()),
-            held: own.is_some_and(|own| own.tenure.is_held()),
-            lost: own.is_some_and(|own| own.tenure.lost().is_some()),
-        }
+    pub fn under_way(&self, owner: ThreadId) -> (&'static str, bool) {
+        let Some(own) = self.owners.get(owner) else {
+            return (Op::Idle.words(false, false), false);
+        };
+        let (held, lost) = (own.tenure.is_held(), own.tenure.lost().is_some());
+        (own.op.words(held, lost), held)
     }
 
     /// Whether a waiter queues. `None`: it has left.

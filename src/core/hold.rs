@@ -1,5 +1,5 @@
-//! One hold: how long it is promised, who will see to its end, and how it ended. And all of one owner
-//! that have not ended.
+//! One hold: its lease, who releases it, and how it ended; the open holds of one owner; and the margins
+//! between a lease and its local deadline.
 
 use std::time::Duration;
 

@@ -249,9 +249,20 @@ impl Op {
             Self::Acquire(acquire) => {
                 acquire.id.visit(visitor);
                 acquire.waiter.visit(visitor);
-                if let Some(Grant::Given { sent_at, until, .. }) = &mut acquire.grant {
-                    visitor.time(sent_at);
-                    visitor.time(until);
+                match &mut acquire.grant {
+                    Some(Grant::Given {
+                        sent_at,
+                        until,
+                        token,
+                    }) => {
+                        visitor.time(sent_at);
+                        visitor.time(until);
+                        token.iter_mut().for_each(|token| visitor.token(token));
+                    }
+                    Some(Grant::PickedUp { token }) => {
+                        token.iter_mut().for_each(|token| visitor.token(token));
+                    }
+                    Some(Grant::Awaited | Grant::Forced) | None => {}
                 }
             }
             Self::Release(release) => {
@@ -265,40 +276,15 @@ impl Op {
     }
 }
 
-/// What is under way for an owner, for the explorer: it counts which inputs come while what is.
-#[cfg(feature = "test-util")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnderWay {
-    Nothing,
-    Acquire {
-        order: Order,
-        target: u32,
-        then_release: bool,
-        /// It is another owner's pass: whether that was answered, and the lock picked up.
-        grant: Option<Granted>,
-    },
-    Release {
-        /// Nothing is left to be sent.
-        in_sync: bool,
-        passes: bool,
-    },
-}
-
-/// How far a pass to an owner has come.
-#[cfg(feature = "test-util")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Granted {
-    Awaited,
-    Given,
-    PickedUp,
-}
-
 #[cfg(feature = "test-util")]
 impl Op {
+    /// What is under way for an owner, in the words of the explorer: it counts which inputs come while what is.
     /// Every field is named: a new one is to be told apart too, or left out on purpose.
-    pub(super) fn view(&self) -> UnderWay {
+    pub(super) fn words(&self, held: bool, lost: bool) -> &'static str {
         match self {
-            Self::Idle => UnderWay::Nothing,
+            Self::Idle if held => "nothing, and it holds",
+            Self::Idle if lost => "nothing, and its hold was lost",
+            Self::Idle => "nothing, and it holds nothing",
             Self::Acquire(Acquire {
                 id: _,
                 waiter: _,
@@ -308,15 +294,21 @@ impl Op {
                 losses: _,
                 then_release,
                 grant,
-            }) => UnderWay::Acquire {
-                order: *order,
-                target: *target,
-                then_release: *then_release,
-                grant: grant.map(|grant| match grant {
-                    Grant::Awaited | Grant::Forced => Granted::Awaited,
-                    Grant::Given { .. } => Granted::Given,
-                    Grant::PickedUp { .. } => Granted::PickedUp,
-                }),
+            }) => match (grant, *target > 1, held, then_release, order) {
+                (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
+                (Some(Grant::Awaited | Grant::Forced), _, _, false, _) => {
+                    "a lock being handed to it"
+                }
+                (Some(Grant::Awaited | Grant::Forced), _, _, true, _) => {
+                    "the same, its call has left"
+                }
+                (_, false, _, _, Order::Queued) => "an acquire from the queue",
+                (_, false, _, _, Order::AtOnce) => "an attempt at once",
+                (_, true, true, true, _) => "a nested acquire, a release to follow",
+                (_, true, true, false, Order::Queued) => "a nested acquire",
+                (_, true, true, false, Order::AtOnce) => "a nested attempt at once",
+                (_, true, false, false, _) => "a nested acquire, nothing held any more",
+                (_, true, false, true, _) => "the same, a release to follow",
             },
             Self::Release(Release {
                 id: _,
@@ -326,9 +318,11 @@ impl Op {
                 maybe_freed: _,
                 may_pass: _,
                 pass,
-            }) => UnderWay::Release {
-                in_sync: *in_sync,
-                passes: pass.is_some(),
+            }) => match (pass, in_sync, held) {
+                (Some(_), ..) => "a release that hands the lock on",
+                (None, true, _) => "a release with nothing left to do",
+                (None, false, true) => "a release, others are held",
+                (None, false, false) => "a release, nothing held any more",
             },
         }
     }

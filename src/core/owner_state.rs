@@ -50,7 +50,7 @@ pub(super) struct OwnerStatus {
 
 /// By what an owner is found without looking through all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct OwnerIndex {
+pub(super) struct IndexEntry {
     /// When its next hold is over.
     pub(super) expires: Option<Time>,
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
@@ -86,8 +86,8 @@ impl OwnerState {
         }
     }
 
-    pub(super) fn marks(&self) -> OwnerIndex {
-        OwnerIndex {
+    pub(super) fn index_entry(&self) -> IndexEntry {
+        IndexEntry {
             expires: self.expires_at(),
             blocks: self.blocks(),
             acquires: self.acquires_since(),
@@ -333,6 +333,7 @@ impl OwnerState {
 #[cfg(feature = "test-util")]
 impl OwnerState {
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        visitor.field(&mut self.field);
         self.generation.visit(visitor);
         self.tenure.visit(visitor);
         self.op.visit(visitor);
@@ -350,16 +351,6 @@ impl OwnerState {
         visitor.time(&mut self.op_changed_at);
         self.timer.iter_mut().for_each(|at| visitor.time(at));
     }
-}
-
-/// One owner as the explorer tells them apart.
-#[cfg(feature = "test-util")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnerView {
-    pub op: super::op::UnderWay,
-    pub held: bool,
-    /// It has a guard whose hold was lost, and holds nothing.
-    pub lost: bool,
 }
 
 /// What is known of the count in Redis when an acquire is over.

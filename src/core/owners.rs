@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
-use super::owner_state::{OwnerIndex, OwnerState};
+use super::owner_state::{IndexEntry, OwnerState};
 use super::values::{ThreadId, Time};
 use crate::small_map::SmallMap;
 
@@ -13,35 +13,35 @@ use crate::small_map::SmallMap;
 pub(super) struct Owners {
     states: SmallMap<ThreadId, OwnerState>,
     /// While there is more than one, and until all are gone. A single one is looked at itself.
-    marked: Option<Box<IndexEntry>>,
+    index: Option<Box<OwnerIndex>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct IndexEntry {
+struct OwnerIndex {
     expires: BTreeSet<(Time, ThreadId)>,
     blocks: usize,
     acquires: BTreeSet<(Time, ThreadId)>,
 }
 
-impl IndexEntry {
+impl OwnerIndex {
     fn of(states: &SmallMap<ThreadId, OwnerState>) -> Self {
-        let mut marked = Self::default();
+        let mut index = Self::default();
         for (owner, state) in states.iter() {
-            marked.add(*owner, state.marks());
+            index.add(*owner, state.index_entry());
         }
-        marked
+        index
     }
 
-    fn add(&mut self, owner: ThreadId, marks: OwnerIndex) {
-        self.expires.extend(marks.expires.map(|at| (at, owner)));
-        self.blocks += usize::from(marks.blocks);
-        self.acquires.extend(marks.acquires.map(|at| (at, owner)));
+    fn add(&mut self, owner: ThreadId, entry: IndexEntry) {
+        self.expires.extend(entry.expires.map(|at| (at, owner)));
+        self.blocks += usize::from(entry.blocks);
+        self.acquires.extend(entry.acquires.map(|at| (at, owner)));
     }
 
-    fn remove(&mut self, owner: ThreadId, marks: OwnerIndex) {
-        marks.expires.map(|at| self.expires.remove(&(at, owner)));
-        self.blocks -= usize::from(marks.blocks);
-        marks.acquires.map(|at| self.acquires.remove(&(at, owner)));
+    fn remove(&mut self, owner: ThreadId, entry: IndexEntry) {
+        entry.expires.map(|at| self.expires.remove(&(at, owner)));
+        self.blocks -= usize::from(entry.blocks);
+        entry.acquires.map(|at| self.acquires.remove(&(at, owner)));
     }
 }
 
@@ -67,31 +67,31 @@ impl Owners {
     /// Puts an owner in, if it is not there.
     pub(super) fn ensure(&mut self, owner: ThreadId, make: impl FnOnce() -> OwnerState) {
         self.states.get_or_insert_with(owner, make);
-        if self.marked.is_none() && self.states.len() > 1 {
-            self.marked = Some(Box::new(IndexEntry::of(&self.states)));
+        if self.index.is_none() && self.states.len() > 1 {
+            self.index = Some(Box::new(OwnerIndex::of(&self.states)));
         }
     }
 
-    /// What [`changed`](Self::changed) will ask for. `None`: no owner is marked.
-    pub(super) fn marks(&self, owner: ThreadId) -> Option<OwnerIndex> {
-        self.marked.as_ref()?;
-        self.get(owner).map(OwnerState::marks)
+    /// What [`changed`](Self::changed) will ask for. `None`: there is no index.
+    pub(super) fn index_entry(&self, owner: ThreadId) -> Option<IndexEntry> {
+        self.index.as_ref()?;
+        self.get(owner).map(OwnerState::index_entry)
     }
 
-    /// An owner that had these marks may have others now, or there may be nothing left of it.
-    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<OwnerIndex>) {
+    /// An owner with this entry may have another one now, or there may be nothing left of it.
+    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<IndexEntry>) {
         let Some(state) = self.states.get(&owner) else {
             return;
         };
-        if let (Some(marked), Some(before)) = (&mut self.marked, before) {
-            marked.remove(owner, before);
-            marked.add(owner, state.marks());
+        if let (Some(index), Some(before)) = (&mut self.index, before) {
+            index.remove(owner, before);
+            index.add(owner, state.index_entry());
         }
         if state.is_spent() {
             self.states.remove(&owner);
         }
         if self.states.is_empty() {
-            self.marked = None;
+            self.index = None;
         }
     }
 
@@ -101,16 +101,16 @@ impl Owners {
 
     /// When the next of them has something that is over by the clock.
     pub(super) fn first_expiry(&self) -> Option<(Time, ThreadId)> {
-        match &self.marked {
-            Some(marked) => marked.expires.first().copied(),
+        match &self.index {
+            Some(index) => index.expires.first().copied(),
             None => self.single(OwnerState::expires_at),
         }
     }
 
     /// Whether any of them keeps the head of the queue from attempting.
     pub(super) fn block(&self) -> bool {
-        match &self.marked {
-            Some(marked) => marked.blocks > 0,
+        match &self.index {
+            Some(index) => index.blocks > 0,
             None => self
                 .states
                 .first_entry()
@@ -121,16 +121,16 @@ impl Owners {
     /// Whether another one than that does so.
     pub(super) fn others_block(&self, owner: ThreadId) -> bool {
         let own = self.get(owner).is_some_and(OwnerState::blocks);
-        match &self.marked {
-            Some(marked) => marked.blocks > usize::from(own),
+        match &self.index {
+            Some(index) => index.blocks > usize::from(own),
             None => self.block() && !own,
         }
     }
 
     /// Whose acquire has been under way for longest.
     pub(super) fn first_acquire(&self) -> Option<(Time, ThreadId)> {
-        match &self.marked {
-            Some(marked) => marked.acquires.first().copied(),
+        match &self.index {
+            Some(index) => index.acquires.first().copied(),
             None => self.single(OwnerState::acquires_since),
         }
     }
@@ -160,17 +160,17 @@ impl Hash for Owners {
 impl Owners {
     /// What is kept twice agrees.
     pub(super) fn check(&self) {
-        match &self.marked {
-            Some(marked) => assert_eq!(**marked, IndexEntry::of(&self.states)),
-            None => assert!(self.states.len() <= 1, "more than one is marked"),
+        match &self.index {
+            Some(index) => assert_eq!(**index, OwnerIndex::of(&self.states)),
+            None => assert!(self.states.len() <= 1, "more than one, and no index"),
         }
     }
 
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
         let states = self.states.values_mut();
         states.for_each(|state| state.visit(visitor));
-        if let Some(marked) = &mut self.marked {
-            **marked = IndexEntry::of(&self.states);
+        if let Some(index) = &mut self.index {
+            **index = OwnerIndex::of(&self.states);
         }
     }
 }

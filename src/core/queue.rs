@@ -303,6 +303,8 @@ impl Queue {
         self.waiters = waiters.map(|(id, waiter)| (visited(id), waiter)).collect();
         let waiters = self.waiters.values_mut();
         waiters.for_each(|waiter| {
+            let field = waiter.field.iter_mut();
+            field.for_each(|field| visitor.field(field));
             visitor.time(&mut waiter.since);
             let until = waiter.waits_until.iter_mut();
             until.for_each(|at| visitor.time(at));

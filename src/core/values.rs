@@ -63,6 +63,14 @@ impl FromStr for Token {
     }
 }
 
+/// For the explorer, whose server raises it.
+#[cfg(feature = "test-util")]
+impl From<NonZeroU64> for Token {
+    fn from(number: NonZeroU64) -> Self {
+        Self(number)
+    }
+}
+
 impl Ids {
     fn next(&mut self) -> u64 {
         self.last += 1;
@@ -86,8 +94,8 @@ impl Ids {
     }
 }
 
-/// An instant, as the time since the client was made, in nanoseconds: enough for five centuries. One
-/// more than that, so that an instant which may be missing takes no more room.
+/// An instant: the nanoseconds since the client was made, plus one. They last for five centuries, and because
+/// zero is left over, `Option<Time>` is no larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(NonZeroU64);
 
@@ -129,7 +137,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Goes through every number and every instant of a core, for the explorer: states that differ only
+/// Goes through every number, token, instant and field of a core, for the explorer: states that differ only
 /// in those are the same to it.
 #[cfg(feature = "test-util")]
 pub trait Visitor {
@@ -138,7 +146,11 @@ pub trait Visitor {
     /// The last number that was handed out.
     fn last_id(&mut self, id: &mut u64);
 
+    fn token(&mut self, token: &mut Token);
+
     fn time(&mut self, time: &mut Time);
+
+    fn field(&mut self, field: &mut Arc<str>);
 }
 
 #[cfg(feature = "test-util")]
@@ -351,8 +363,8 @@ impl fmt::Display for LossReason {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HeldBy {
-    /// The field of the holder, `clientId:threadId`, as written by Rust or Java. Bytes that are not
-    /// UTF-8 are shown as `\u{fffd}`.
+    /// The field of the holder, `clientId:threadId`, as written by Rust or Java; of a string lock the value. One that is
+    /// not UTF-8 is escaped: `\xac\xed`.
     pub owner: String,
     /// Time left on its lease; `None` if the key has no expiry.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]

@@ -9,12 +9,12 @@ impl FromStr for LockKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let named = Self::ALL.iter().find(|(_, name)| *name == text);
-        named.map(|(kind, _)| *kind).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
+        let named = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        named.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
             Error::InvalidConfig {
                 what: "lock kind",
-                problem: format!("`{text}` is none of {}", names.join(", ")),
+                problem: format!("`{text}` is none of {names}"),
             }
         })
     }

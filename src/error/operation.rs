@@ -31,7 +31,7 @@ pub enum Operation {
     Releasing,
     /// Asking who holds a lock, or what is permitted. Nothing was changed.
     Inspecting,
-    /// Forcing a lock open. Its holder may have lost it or not.
+    /// Force-unlocking. The holder may have lost the lock or not.
     Forcing,
     /// Running a [guarded write](crate::HoldHandle::eval). It ran, or it did not. The lock is held as before.
     Writing,
@@ -71,7 +71,7 @@ impl fmt::Display for Operation {
             Self::Unlocking => "unlocking",
             Self::Releasing => "releasing",
             Self::Inspecting => "inspecting",
-            Self::Forcing => "forcing it open",
+            Self::Forcing => "force-unlocking",
             Self::Writing => "running a guarded write",
             Self::Pinging => "pinging",
         })

@@ -26,7 +26,7 @@ use super::guard::LockGuard;
 use super::replicas::ReplicaCheck;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::{Subscribed, subscribe};
-use super::waiter::{Next, Retries, ServerSeen, Wait, Waiter, rejection};
+use super::waiter::{Next, Retries, Wait, Waiter, rejection};
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
@@ -50,7 +50,10 @@ impl<K> Lock<K> {
         let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
-            let (mut retries, mut context) = (None, AcquireContext::new(self.confirming()?));
+            let mut context = AcquireContext {
+                retries: None,
+                confirming: self.confirming()?,
+            };
             loop {
                 let failed = match acquire(&entry, &owner, &terms, wait, &mut context).await {
                     Ok(TryLock::Acquired(taken)) => {
@@ -68,10 +71,9 @@ impl<K> Lock<K> {
                     Ok(TryLock::Busy { holder }) => return Ok(TryLock::Busy { holder }),
                     Err(error) => error,
                 };
-                let retries = retries.get_or_insert_with(|| Retries::new(wait, self.retry_for));
-                let server = std::mem::take(&mut context.server);
-                let again = retries.again(self.client.shared(), failed, server);
-                Box::pin(again).await?;
+                let new = || Retries::new(wait, self.retry_for);
+                let retries = context.retries.get_or_insert_with(new);
+                Box::pin(retries.again(self.client.shared(), failed)).await?;
             }
         });
         measured.waits();
@@ -134,20 +136,13 @@ impl<K> Lock<K> {
 
 /// What is known of a call that takes a lock, from one attempt to the next.
 pub(crate) struct AcquireContext {
-    /// Of the server, since the last failure.
-    server: ServerSeen,
+    /// Of the attempts that have failed. Boxed: nearly no call needs it.
+    retries: Option<Box<Retries>>,
     /// Boxed: nearly no call asks.
     confirming: Option<Box<ReplicaCheck>>,
 }
 
 impl AcquireContext {
-    fn new(confirming: Option<Box<ReplicaCheck>>) -> Self {
-        Self {
-            server: ServerSeen::Nothing,
-            confirming,
-        }
-    }
-
     /// Before an attempt, and before a wait that may end with the lock.
     async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
         match &mut self.confirming {
@@ -208,7 +203,9 @@ pub(crate) async fn acquire(
                 return Ok(TryLock::Busy { holder });
             }
             Attempt::Busy(busy, on_the_way) => {
-                context.server = ServerSeen::Busy;
+                if let Some(retries) = &mut context.retries {
+                    retries.answered();
+                }
                 let left = busy.lease_left;
                 waiter.note_found(busy);
                 // What is published where a slot goes may not be heard.

@@ -12,11 +12,11 @@ use super::release::OpenHold;
 use crate::client_handle::ClientHandle;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::hold_handle::{Hold, HoldHandle, HoldState};
+use crate::hold_handle::{Hold, HoldHandle};
 use crate::kind::{Fenced, Unfenced};
 use crate::measure::{Class, Holding};
 use crate::owner::Owner;
-use crate::runtime::{in_span, span};
+use crate::runtime::{span, until};
 use crate::shared::Taken;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
@@ -123,8 +123,8 @@ impl<K> LockGuard<K> {
             .await
     }
 
-    /// Runs `body` until it ends or the hold is lost, which drops it and is an error. Then releases
-    /// the hold: with the body's value comes whether it was held until now.
+    /// Runs `body` until it ends or the hold is lost, which drops it and is an error; a body whose lock is lost
+    /// already does not begin. Then releases the hold: with the body's value comes whether it was held until now.
     pub(crate) async fn run<F, Fut>(
         self,
         body: F,
@@ -133,22 +133,13 @@ impl<K> LockGuard<K> {
         F: FnOnce(HoldHandle<K>) -> Fut,
         Fut: Future,
     {
-        let name = Arc::clone(self.entry.name.given());
-        let name = &name;
-        let span =
-            span!("run", lock = %name, owner = %self.owner(), kind = self.kind().unless_plain());
-        let value = {
-            // A body whose lock is lost already does not begin.
-            let running = pin!(async { body(self.handle()).await });
-            tokio::select! {
-                biased;
-                reason = self.lost() => return Err(Error::lost(name, reason)),
-                value = in_span(span.as_deref(), running) => value,
-            }
-        };
-        let released = match self.state() {
-            HoldState::Lost(reason) => Err(Error::lost(name, reason)),
-            _ => self.unlock().await,
+        self.not_lost()?;
+        let span = span!("run", lock = %self.name(), owner = %self.owner(), kind = self.kind().unless_plain());
+        let ended = until(self.lost(), span.as_deref(), || body(self.handle())).await;
+        let value = ended.map_err(|reason| Error::lost(self.name(), reason))?;
+        let released = match self.not_lost() {
+            Ok(()) => self.unlock().await,
+            lost => lost,
         };
         Ok((value, released))
     }

@@ -154,7 +154,7 @@ impl<K> Lock<K> {
                         token,
                         ..
                     } => Some(Holder {
-                        owner: String::from_utf8_lossy(&field).into_owned(),
+                        owner: script::shown(&field),
                         hold_count: count,
                         lease_left: left,
                         token: token.map(Token::number),
@@ -195,7 +195,7 @@ impl<K> Lock<K> {
             let script = script::inspect(&name, false).script;
             let (route, asks_replicas) = (self.route(&name), self.replicas.is_some());
             route
-                .missing_permissions(&script, &name, absent.field(), asks_replicas)
+                .missing_permissions(script, &name, absent.field(), asks_replicas)
                 .await
         };
         shared.on_client_runtime(pin!(checking)).await
@@ -256,8 +256,8 @@ impl<K> Lock<K> {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed. Bytes that
-    /// are not UTF-8 in another program's field are shown as `\u{fffd}`.
+    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed; of a string lock the value. One
+    /// that is not UTF-8 is escaped: `\xac\xed`.
     pub owner: String,
     /// Its hold count.
     pub hold_count: u32,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::waiter::{Retries, ServerSeen};
+use super::waiter::Retries;
 use super::{Lock, Wait};
 use crate::core::{Effects, LockCore, Order, WaiterId};
 use crate::entry::Entry;
@@ -18,10 +18,19 @@ use crate::renewal::extend;
 use crate::shared::Shared;
 
 impl<K> Lock<K> {
-    /// The same lock with the owner of this call, whatever polls it later.
+    /// Returns this lock with the owner of this call, whatever polls it later.
     pub(crate) fn of_this_call(&self) -> Result<Self, Error> {
         let owner = self.current_owner()?;
         Ok(self.owned_by(&owner))
+    }
+
+    /// The same lock with the owner that it was given, or else the calling thread's.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_this_thread(&self) -> Self {
+        match &self.owner {
+            Some(_) => self.clone(),
+            None => self.owned_by(&Owner::of_thread(self.client_id())),
+        }
     }
 
     pub(crate) fn given_name(&self) -> &Arc<str> {
@@ -62,7 +71,7 @@ impl<K> Lock<K> {
         self.client.shared().redis.pauses()
     }
 
-    /// The same lock for a new owner, with the lease as asked.
+    /// Returns this lock for a new owner, with the lease as asked.
     pub(crate) fn of_fresh_owner(&self) -> Self {
         self.owned_by(&Owner::fresh(&self.client.shared().client_id))
     }
@@ -72,7 +81,7 @@ impl<K> Lock<K> {
         self.terms().map(drop)
     }
 
-    /// The same lock for at most this long.
+    /// Returns this lock with holds of at most this long.
     pub(crate) fn at_most(&self, left: Duration) -> Self {
         match self.lease {
             Some(_) => self.lease(left),
@@ -100,7 +109,6 @@ impl<K> Lock<K> {
         Retry {
             shared: self.client.shared(),
             retries: Retries::new(wait, self.retry_for),
-            server: ServerSeen::Nothing,
         }
     }
 
@@ -162,19 +170,17 @@ impl Drop for Place {
 pub(crate) struct Retry<'a> {
     shared: &'a Shared,
     retries: Box<Retries>,
-    server: ServerSeen,
 }
 
 impl Retry<'_> {
-    /// The servers are there: a failure after this is the first of another outage.
+    /// See [`Retries::answered`].
     pub(crate) fn answered(&mut self) {
-        self.server = ServerSeen::Busy;
+        self.retries.answered();
     }
 
     /// Pauses; or hands the error back, if it does not pass or there is no time left.
     pub(crate) async fn failed(&mut self, error: Error) -> Result<(), Error> {
-        let server = std::mem::take(&mut self.server);
-        self.retries.again(self.shared, error, server).await
+        self.retries.again(self.shared, error).await
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use super::waiter::{Waiter, sleep_until};
+use super::waiter::Waiter;
 use crate::entry::Entry;
 use crate::error::{Cause, Error, Operation, pattern_of};
+use crate::runtime::sleep_until;
 use crate::wait::{Hears, Subscription, UNCONFIRMED};
 
 pub(super) enum Subscribed {

@@ -11,7 +11,7 @@ use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
 use crate::redis::Backoff;
-use crate::runtime::event;
+use crate::runtime::{event, sleep_until};
 use crate::shared::{LEASE_MAX, Shared};
 use crate::try_lock::TryLock;
 use crate::wait::Subscription;
@@ -97,6 +97,11 @@ impl Waiter {
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
+        let had_lease = |found: &HeldBy| found.lease_left.is_some();
+        if !had_lease(&busy) && self.found.as_deref().is_none_or(had_lease) {
+            let (lock, holder) = (self.entry.name.given(), &busy.owner);
+            event!(WARN, %lock, owner = %self.owner, holder, "waiting for a lock whose key has no expiry");
+        }
         self.found = Some(busy);
     }
 
@@ -220,14 +225,6 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
     }
 }
 
-/// Sleeps until then, or for ever.
-pub(crate) async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
@@ -263,15 +260,6 @@ impl Wait {
     }
 }
 
-/// What a call has heard of the server before it failed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ServerSeen {
-    #[default]
-    Nothing,
-    /// That another owner holds the lock.
-    Busy,
-}
-
 /// Whether a call whose attempt has failed makes another one.
 pub(crate) struct Retries {
     wait: Wait,
@@ -292,19 +280,14 @@ impl Retries {
         })
     }
 
-    /// Pauses; or hands the error back, if it does not pass or there is no time left. `server`: what was heard
-    /// of it before it failed.
-    pub(crate) async fn again(
-        &mut self,
-        shared: &Shared,
-        error: Error,
-        server: ServerSeen,
-    ) -> Result<(), Error> {
+    /// The server is there: a failure after this is the first of another outage.
+    pub(crate) fn answered(&mut self) {
+        (self.since, self.backoff) = (None, None);
+    }
+
+    /// Pauses; or hands the error back, if it does not pass or there is no time left.
+    pub(crate) async fn again(&mut self, shared: &Shared, error: Error) -> Result<(), Error> {
         let now = Instant::now();
-        if server == ServerSeen::Busy {
-            // It was there meanwhile: this failure is the first of another outage.
-            (self.since, self.backoff) = (None, None);
-        }
         let limit = match (self.wait, self.retry_for) {
             (Wait::Standby, _) => None,
             (Wait::Until(deadline), _) => Some(deadline),

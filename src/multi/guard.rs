@@ -81,8 +81,8 @@ impl MultiGuard {
         });
         let failed = join_all(unlocks).await.into_iter().filter_map(Result::err);
         let mut failed: Vec<Error> = failed.collect();
-        if let Some(MemberLoss { lock, reason }) = first {
-            return Err(Error::lost(&lock, reason));
+        if let Some(loss) = first {
+            return Err(loss.error());
         }
         let is_lost = |error: &Error| matches!(error, Error::Lost { .. });
         let worst = failed.iter().position(is_lost).unwrap_or(0);
@@ -226,6 +226,11 @@ impl MultiHold {
         })
     }
 
+    /// An error if one of them was lost.
+    pub(crate) fn not_lost(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(loss.error()))
+    }
+
     /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs.
     ///
     /// # Examples
@@ -298,6 +303,12 @@ pub struct MemberLoss {
     pub lock: String,
     /// What ended its hold.
     pub reason: LossReason,
+}
+
+impl MemberLoss {
+    pub(super) fn error(&self) -> Error {
+        Error::lost(&self.lock, self.reason)
+    }
 }
 
 impl fmt::Display for MemberLoss {

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::rule::{FIRST_FOR, Gather, Step};
 use crate::error::Error;
 use crate::hold_handle::HoldState;
-use crate::lock::{Lock, LockGuard, Place, Wait, sleep_until};
+use crate::lock::{Lock, LockGuard, Place, Wait};
+use crate::runtime::sleep_until;
 
 /// Takes all of them, or none; with a lease all end together. Returns them in their order. `None`: not in time.
 ///

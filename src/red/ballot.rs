@@ -17,7 +17,8 @@ use super::rule::{self, Verdict, Vote};
 use crate::core::LossReason;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState, Lost};
-use crate::lock::{Lock, LockGuard, Wait, sleep_until};
+use crate::lock::{Lock, LockGuard, Wait};
+use crate::runtime::sleep_until;
 
 pub(super) struct Ballot {
     pub(super) servers: usize,

@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Error;
-use crate::lock::{Lock, Wait, sleep_until};
+use crate::lock::{Lock, Wait};
 use crate::owner::Owner;
 use crate::redis::Location;
+use crate::runtime::sleep_until;
 
 /// Callers that want the same locks of the same clients, first come, first served.
 pub(super) struct Queue {

@@ -390,7 +390,10 @@ async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answ
         })
     };
     let asked = tokio::time::timeout(time_limit, asking).await;
-    (address, asked.unwrap_or_else(|_| Err(silent())))
+    (
+        address,
+        asked.unwrap_or_else(|_| Err(ConnectionError::silent())),
+    )
 }
 
 /// Asks a node again.
@@ -403,10 +406,6 @@ async fn ask_again(source: Source, time_limit: Duration) -> Answer<SlotReport> {
         source,
     });
     (address, report)
-}
-
-fn silent() -> ConnectionError {
-    ConnectionError::Timeout("no answer".to_owned())
 }
 
 /// What a node that sees its cluster working reports.

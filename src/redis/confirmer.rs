@@ -6,18 +6,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::lane::ConnectionContext;
 use super::link::{Link, SendError};
-use super::map::RoutedLink;
-use super::node::Node;
+use super::map::{Map, RoutedLink};
 use super::replicas::Replicas;
-use super::topology::Topology;
 
 /// Where a lock waits for this number of replicas.
 #[derive(Clone, Copy)]
 pub(crate) struct ReplicaRoute<'a> {
-    pub(super) topology: &'a Topology,
-    pub(super) around: &'a ConnectionContext,
+    pub(super) map: &'a Map,
     pub(super) group: u16,
     pub(super) lane: usize,
     pub(super) replicas: u32,
@@ -26,34 +22,17 @@ pub(crate) struct ReplicaRoute<'a> {
 impl ReplicaRoute<'_> {
     /// Waits until `limit` for the connection.
     pub(crate) async fn confirmer(self, limit: Instant) -> Result<ReplicaProbe, SendError> {
-        let way = match self.topology {
-            Topology::One(node) => {
-                let link = node.lane(self.lane, self.around).ready(limit).await?;
-                RoutedLink::only(link)
-            }
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                map.ready(self.group, self.lane, limit).await?
-            }
-        };
         Ok(ReplicaProbe {
-            way,
+            way: self.map.ready(self.group, self.lane, limit).await?,
             since: Instant::now(),
         })
     }
 
     /// The connection at the server that has the lock now, if it is the one with this number.
     fn at(self, number: u16) -> Option<(Arc<Link>, Arc<Replicas>)> {
-        let at = |node: &Node| {
-            let link = node.lane(self.lane, self.around).now()?;
-            Some((link, node.replicas(self.replicas)))
-        };
-        match self.topology {
-            Topology::One(node) => at(node),
-            Topology::Cluster(map, _) | Topology::Sentinel(map) => {
-                let (owner, node) = map.owner(self.group)?;
-                at(&node).filter(|_| owner == number)
-            }
-        }
+        let (owner, node) = self.map.owner(self.group)?;
+        let link = node.lane(self.lane, &self.map.around).now()?;
+        (owner == number).then(|| (link, node.replicas(self.replicas)))
     }
 }
 
@@ -73,10 +52,7 @@ impl ReplicaProbe {
 
     /// Waits until another server has the lock.
     pub(crate) async fn outdated(&self, site: ReplicaRoute<'_>) {
-        match site.topology.map() {
-            None => std::future::pending().await,
-            Some(map) => map.lost(site.group, &self.way).await,
-        }
+        site.map.lost(site.group, &self.way).await;
     }
 
     /// How many replicas have the locks that `touch` is about as they were sent then, after `until` at the
@@ -99,7 +75,7 @@ impl ReplicaProbe {
             return 0;
         }
         let question = (Arc::clone(&link), touch, until);
-        let acknowledged = replicas.acknowledged(site.around, site.replicas, question);
+        let acknowledged = replicas.acknowledged(&site.map.around, site.replicas, question);
         let acknowledged = acknowledged.await;
         match site.at(self.way.node) {
             Some((now, _)) if Arc::ptr_eq(&now, &link) => acknowledged,

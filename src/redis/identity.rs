@@ -26,16 +26,8 @@ impl Route<'_> {
     /// ask.
     pub(crate) async fn location(self) -> Result<Option<Location>, Error> {
         let doing = Operation::Acquiring;
-        let nowhere =
-            || self.no_answer(doing, "no server of the cluster has the slot of this lock");
-        let settings = self.settings().ok_or_else(nowhere)?;
-        let failed = |problem: ConnectionError| match problem {
-            ConnectionError::NoSockets => Error::NoRuntime,
-            problem => {
-                let cause = problem.into_cause(&settings.address);
-                Error::of_connection(doing, "+@connection", cause)
-            }
-        };
+        let settings = self.settings_for(doing)?;
+        let failed = |problem: ConnectionError| problem.into_error(doing, &settings.address);
         let opened = Connection::open(&settings.for_questions(), Role::Commands).await;
         let (connection, _task) = opened.map_err(failed)?;
         let asked = probe::run_id(&connection, settings.command_timeout).await;

@@ -8,21 +8,20 @@
 mod current;
 mod supervisor;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::connection::connect_error;
 use super::endpoint::Endpoint;
-use super::fence::{ConnectionFence, Fences};
+use super::fence::ConnectionFence;
 use super::link::{Link, SendError};
 use crate::error::{Cause, Error};
-use crate::runtime::{Runtime, Tasks};
 
+pub(super) use current::ConnectionContext;
 use current::{Current, GoneOnDrop, LaneStats, State};
 use supervisor::{Connected, Supervisor};
 
@@ -31,60 +30,6 @@ pub(super) struct Lane {
     current: Arc<Current>,
     figures: Arc<LaneStats>,
     wanted: watch::Sender<bool>,
-}
-
-/// Where the lanes of a client live, and whom they tell.
-#[derive(Clone)]
-pub(super) struct ConnectionContext {
-    pub(super) stop: CancellationToken,
-    pub(super) tasks: Tasks,
-    /// Notified when a connection led to the wrong server: the subscriber was connected to the same.
-    pub(super) moved: Arc<Notify>,
-    /// Notified when another server may have taken over: a connection is gone, or leads to the wrong one.
-    pub(super) outdated: Arc<Notify>,
-    /// Notified when a server does not answer in time: it may hang, and another one may take over from it.
-    pub(super) doubted: Arc<Notify>,
-    /// Whether the client holds a lock or waits for one, once it can have any.
-    pub(super) in_use: Arc<OnceLock<InUse>>,
-    pub(super) fences: Arc<Fences>,
-}
-
-pub(super) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
-
-impl ConnectionContext {
-    pub(super) fn new(runtime: &Runtime) -> Self {
-        Self {
-            stop: CancellationToken::new(),
-            tasks: Tasks::new(runtime.clone()),
-            moved: Arc::default(),
-            outdated: Arc::default(),
-            doubted: Arc::default(),
-            in_use: Arc::default(),
-            fences: Arc::default(),
-        }
-    }
-
-    pub(super) fn is_in_use(&self) -> bool {
-        self.in_use.get().is_some_and(|in_use| in_use())
-    }
-
-    /// Starts something that goes on until the end.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = work => {}
-            }
-        });
-    }
-
-    /// Ends every connection without waiting.
-    pub(super) fn end(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-    }
 }
 
 impl Lane {
@@ -116,12 +61,9 @@ impl Lane {
             endpoint: Arc::clone(endpoint),
             nth,
             figures: Arc::clone(&figures),
-            fences: Arc::clone(&around.fences),
+            around: around.clone(),
             predecessor: None,
             next_misfit: Instant::now(),
-            moved: Arc::clone(&around.moved),
-            outdated: Arc::clone(&around.outdated),
-            doubted: Arc::clone(&around.doubted),
             wanted: is_wanted,
         };
         let current = Arc::new(Current {
@@ -139,8 +81,7 @@ impl Lane {
 
     fn spawn(&self, supervisor: Supervisor, first: Option<Connected>, around: &ConnectionContext) {
         let current = GoneOnDrop(Arc::clone(&self.current));
-        let running = supervisor.run(first, current, around.stop.clone());
-        around.tasks.spawn(running);
+        around.tasks.spawn(supervisor.run(first, current));
     }
 
     /// Whether there is to be a connection. Without one the commands under way have no answer; the next

@@ -370,7 +370,7 @@ impl Link {
 fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
     let (decode, keys) = (call.decode, call.keys.len());
     Expected {
-        command: call.script.name(),
+        command: call.script.name,
         by_hash: matches!(words, Words::Name),
         fits: Box::new(move |reply| decode(reply, keys).is_some()),
     }

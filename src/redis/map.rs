@@ -1,6 +1,6 @@
 //! Which of several servers serves which lock, and what is done when that changes.
 //!
-//! A lock has a route: its slot in a cluster, and 0 behind Sentinel. A route leads to a server, which may
+//! A lock has a route: its slot in a cluster, and 0 elsewhere. A route leads to a server, which may
 //! change at any time, and the map learns of it late. Four rules follow. A refusal that says where a
 //! command belongs is followed, and does not count as a send: the command was not executed. An answer
 //! counts only if its server still has the route when the answer is read: a former primary may go on
@@ -14,7 +14,7 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,14 +24,14 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::endpoint::{Endpoint, Identified, ServerId};
-use super::lane::ConnectionContext;
+use super::lane::{ConnectionContext, Lane};
 use super::node::Node;
 use super::settings::{Expected, Settings};
 use super::slots::Named;
 use crate::runtime::{Throttle, event};
 
 use registry::{Outcome, Registry};
-pub(super) use values::Table;
+pub(super) use values::{NOWHERE, Table};
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.
@@ -39,8 +39,10 @@ pub(super) struct Map {
     pub(super) settings: Arc<Settings>,
     expected: Expected,
     /// Connections to each server.
-    connections: usize,
+    pub(super) connections: usize,
     pub(super) around: ConnectionContext,
+    /// The server of every route, if there is no other: commands to it look nothing up.
+    pub(super) only: OnceLock<Arc<Node>>,
     state: Mutex<State>,
     /// Notified when a route has got another server.
     changed: Notify,
@@ -106,6 +108,7 @@ impl Map {
             expected,
             connections,
             around,
+            only: OnceLock::new(),
             state: Mutex::new(state),
             changed: Notify::new(),
             switches: Arc::default(),
@@ -113,6 +116,16 @@ impl Map {
             failovers: AtomicU64::new(0),
             itself: Weak::clone(itself),
         })
+    }
+
+    /// From now on this is the only server, whatever is learned.
+    pub(super) fn fix(&self, node: Node) {
+        let mut state = self.state.lock();
+        let number = state.registry.add(node);
+        state.owners.fill(Some(number));
+        state.in_use.insert(number);
+        // It is set once.
+        let _ = self.only.set(Arc::clone(state.registry.node(number)));
     }
 
     /// The server of a route, with its number.
@@ -334,10 +347,11 @@ impl Map {
         self.changed.notified()
     }
 
-    /// Visits every server that was ever named.
-    pub(super) fn each_node(&self, mut visit: impl FnMut(&Arc<Node>)) {
+    /// Visits every lane that has been used, of every server that was ever named.
+    pub(super) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
         let state = self.state.lock();
-        state.registry.nodes().for_each(|(_, node)| visit(node));
+        let nodes = state.registry.nodes();
+        nodes.for_each(|(_, node)| node.lanes().for_each(&mut visit));
     }
 
     pub(super) fn figures(&self) -> Nodes {

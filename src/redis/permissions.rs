@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::Route;
-use super::call::ScriptRef;
+use super::call::Script;
 use super::connection::{Connection, Task};
 use super::fence;
-use super::settings::Settings;
-use super::topology::Topology;
+use super::settings::{Kind, Settings};
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
 use crate::error::{Denied, Error, Operation, RefusalKind, pattern_of};
 use crate::kind::LockKind;
@@ -40,15 +39,12 @@ impl Route<'_> {
     /// of no key, field or channel, and `script` one that changes nothing.
     pub(crate) async fn missing_permissions(
         self,
-        script: &ScriptRef,
+        script: &'static Script,
         lock: &LockName,
         absent: &Arc<str>,
         asks_replicas: bool,
     ) -> Result<Vec<String>, Error> {
-        let doing = Operation::Inspecting;
-        let nowhere =
-            || self.no_answer(doing, "no server of the cluster has the slot of this lock");
-        let settings = self.settings().ok_or_else(nowhere)?;
+        let settings = self.settings_for(Operation::Inspecting)?;
         let announce = Some(self.redis.announce()).filter(|_| lock.kind().announces());
         let classic = announce.is_some_and(Announce::hears_classic);
         let sharded = announce.is_some_and(Announce::hears_sharded);
@@ -114,10 +110,10 @@ impl Route<'_> {
             // None has to have anything.
             questions.push(needs("+wait", "WAIT", [Arg::Number(0), Arg::Number(0)]));
         }
-        match &self.redis.topology {
-            Topology::One(_) => {}
-            Topology::Sentinel(_) => questions.push(needs("+role", "ROLE", [])),
-            Topology::Cluster(..) => questions.extend([
+        match &self.redis.map.settings.kind {
+            Kind::Server => {}
+            Kind::Sentinel(..) => questions.push(needs("+role", "ROLE", [])),
+            Kind::Cluster(_) => questions.extend([
                 needs("+cluster|info", "CLUSTER", [Arg::Fixed("INFO")]),
                 needs("+cluster|slots", "CLUSTER", [Arg::Fixed("SLOTS")]),
                 needs("+cluster|myid", "CLUSTER", [Arg::Fixed("MYID")]),
@@ -130,17 +126,17 @@ impl Route<'_> {
 }
 
 /// What the scripts of the lock's kind call, what runs them, and what each connection sends.
-fn for_every_lock(script: &ScriptRef, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
     let number = || Arg::Fixed("x");
     // What is no number is refused after the permissions, and before anything changes.
-    let of_kind = match lock.kind() {
+    let by_kind = match lock.kind() {
         LockKind::String => vec![
             needs("+get", "GET", [key()]),
             needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
         ],
-        kind => {
+        LockKind::Plain | LockKind::Spin | LockKind::Fenced => {
             let mut needed = vec![
                 needs("+hget", "HGET", field()),
                 needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
@@ -149,7 +145,7 @@ fn for_every_lock(script: &ScriptRef, lock: &LockName, absent: &Arc<str>) -> Vec
                 needs("+hkeys", "HKEYS", [key()]),
                 needs("+hexists", "HEXISTS", field()),
             ];
-            if let Some(token) = lock.token().filter(|_| kind.has_token()) {
+            if let Some(token) = lock.token() {
                 needed.extend([
                     needs("+get", "GET", [text(token)]),
                     needs(
@@ -184,7 +180,7 @@ fn for_every_lock(script: &ScriptRef, lock: &LockName, absent: &Arc<str>) -> Vec
         needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
         needs("+info", "INFO", [Arg::Fixed("SERVER")]),
     ];
-    of_all.into_iter().chain(of_kind).collect()
+    of_all.into_iter().chain(by_kind).collect()
 }
 
 /// INCR in a form without an effect on a holder: on the lock while it is held, which is of another type. The number of
@@ -303,11 +299,7 @@ impl Asked<'_> {
     }
 
     fn failed(&self, problem: ConnectionError) -> Error {
-        if matches!(problem, ConnectionError::NoSockets) {
-            return Error::NoRuntime;
-        }
-        let cause = problem.into_cause(&self.settings.address);
-        Error::of_connection(Operation::Inspecting, "+@connection", cause)
+        problem.into_error(Operation::Inspecting, &self.settings.address)
     }
 
     fn missing(self) -> Vec<String> {
@@ -349,35 +341,38 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::script::{commands, of_kind};
+    use crate::script::{ALL, commands, of_kind};
 
     /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
     const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
 
+    /// Only guarded writes with an id need it.
+    const OF_IDS: (&str, &str) = ("guarded", "+set");
+
     #[test]
     fn every_command_of_every_script_is_asked_for() {
-        for kind in [
-            LockKind::Plain,
-            LockKind::Spin,
-            LockKind::Fenced,
-            LockKind::String,
-        ] {
+        let mut compared = BTreeSet::new();
+        for kind in LockKind::ALL {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
-            let questions = for_every_lock(&scripts[0].into(), &lock, &"absent".into());
-            let asked: BTreeSet<String> = questions
-                .iter()
-                .map(|question| question.permission.to_owned())
-                .collect();
+            let questions = for_every_lock(scripts[0], &lock, &"absent".into());
+            let asked = |command: &str| {
+                let mut questions = questions.iter();
+                questions.any(|question| question.permission == command)
+            };
             for script in scripts {
-                let called = commands(script.source);
-                let mut called = called.filter(|command| !BY_CHANNELS.contains(&command.as_str()));
-                assert!(
-                    called.all(|command| asked.contains(&command)),
-                    "{kind}: {}",
-                    script.name
-                );
+                for command in commands(script.source) {
+                    let command = command.as_str();
+                    let elsewhere =
+                        BY_CHANNELS.contains(&command) || (script.name, command) == OF_IDS;
+                    let name = script.name;
+                    assert!(elsewhere || asked(command), "{kind}: {command} of {name}");
+                }
+                compared.insert(script.name);
             }
         }
+        let all = ALL.iter().map(|script| script.name);
+        let all: BTreeSet<_> = all.chain(["guarded"]).collect();
+        assert_eq!(compared, all, "each is of some kind");
     }
 }

@@ -86,7 +86,10 @@ impl Sentinels {
             self.query(&connection, &address).await
         };
         let asked = tokio::time::timeout(self.settings.command_timeout, asking).await;
-        (address, asked.unwrap_or_else(|_| Err(silent())))
+        (
+            address,
+            asked.unwrap_or_else(|_| Err(ConnectionError::silent())),
+        )
     }
 
     /// Starts what keeps the map right.
@@ -282,10 +285,6 @@ async fn hear(map: &Map, connection: &Connection, mut task: Task) {
             },
         }
     }
-}
-
-fn silent() -> ConnectionError {
-    ConnectionError::Timeout("no answer".to_owned())
 }
 
 /// All locks are at the primary. Which server that is, each of its connections finds out.

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::map::Map;
 use super::node::Node;
-use crate::runtime::event;
+use crate::runtime::{event, sleep_until};
 use crate::wait::Subscriptions;
 
 use shard::{Common, Shard};
@@ -52,12 +52,7 @@ impl Assigner {
             self.take_back();
             self.assign();
             self.unsubscribe();
-            let linger_over = async {
-                match subscriptions.next_unwanted() {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let linger_over = sleep_until(subscriptions.next_unwanted());
             tokio::select! {
                 () = subscriptions.changed() => {}
                 () = linger_over => {}

@@ -21,60 +21,33 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, Failed, Messages, Task};
-use super::lane::ConnectionContext;
 use super::map::Map;
 use super::settings::Settings;
 use super::transport::{Change, ConnectionError, PubSubEvent, Role};
 use crate::error::{Cause, Error, RefusalKind};
-use crate::runtime::event;
+use crate::runtime::{event, sleep_until};
 use crate::wait::Subscriptions;
-
-/// Where to subscribe.
-pub(super) enum Source {
-    One(Arc<Settings>),
-    /// At the primary behind Sentinel; in a cluster at any node: each hears what is published at the others.
-    Several(Arc<Map>),
-}
-
-impl Source {
-    /// The servers to choose from.
-    fn servers(&self) -> Vec<Arc<Settings>> {
-        match self {
-            Self::One(settings) => vec![Arc::clone(settings)],
-            Self::Several(map) => map.nodes().iter().map(|node| node.settings()).collect(),
-        }
-    }
-}
 
 /// Opens the subscriber connection, and starts the task that serves `subscriptions`. It is replaced when
 /// the server is no longer the right one.
-pub(super) async fn open(
-    source: Source,
-    settings: &Arc<Settings>,
-    subscriptions: Arc<Subscriptions>,
-    around: &ConnectionContext,
-) -> Result<(), Error> {
+pub(super) async fn open(map: &Arc<Map>, subscriptions: Arc<Subscriptions>) -> Result<(), Error> {
     let actor = Actor {
-        source,
+        map: Arc::clone(map),
         tried: AtomicUsize::new(0),
-        settings: Arc::clone(settings),
         subscriptions,
-        moved: Arc::clone(&around.moved),
         slow: AtomicBool::new(false),
     };
     let first = actor.connect().await;
-    let first = first.map_err(|failed| failed.into_error(settings))?;
-    around.spawn(actor.run(first));
+    let first = first.map_err(|failed| failed.into_error(&map.settings))?;
+    map.around.spawn(actor.run(first));
     Ok(())
 }
 
 struct Actor {
-    source: Source,
+    map: Arc<Map>,
     /// Attempts to open a connection, so that each begins with the next server.
     tried: AtomicUsize,
-    settings: Arc<Settings>,
     subscriptions: Arc<Subscriptions>,
-    moved: Arc<Notify>,
     /// The last reply took longer than half of the command timeout, or did not come within it.
     slow: AtomicBool,
 }
@@ -90,7 +63,7 @@ struct Session {
 impl Actor {
     async fn run(self, first: Session) {
         let mut session = first;
-        let mut backoff = Backoff::new(self.settings.is_scattered());
+        let mut backoff = Backoff::new(self.map.settings.is_scattered());
         loop {
             let since = Instant::now();
             let end = self.serve(&mut session).await;
@@ -99,7 +72,7 @@ impl Actor {
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
             if !matches!(end, End::Useless) || since.elapsed() >= Backoff::LONGEST {
-                backoff = Backoff::new(self.settings.is_scattered());
+                backoff = Backoff::new(self.map.settings.is_scattered());
             } else {
                 backoff.wait().await;
             }
@@ -117,7 +90,7 @@ impl Actor {
                 Ok(session) => return session,
                 Err(failed) => {
                     event!(DEBUG, error = %failed, "subscriber reconnect failed");
-                    let problem = failed.into_cause(&self.settings);
+                    let problem = failed.into_cause(&self.map.settings);
                     self.subscriptions.set_problem(Some(problem));
                     backoff.wait().await;
                 }
@@ -125,9 +98,16 @@ impl Actor {
         }
     }
 
+    /// The servers to choose from: the primary behind Sentinel; in a cluster every node, as each hears what is
+    /// published at the others.
+    fn servers(&self) -> Vec<Arc<Settings>> {
+        let nodes = self.map.nodes();
+        nodes.iter().map(|node| node.settings()).collect()
+    }
+
     /// To any server that responds: of a cluster some may be away, or hang.
     async fn connect(&self) -> Result<Session, Failed> {
-        let servers = self.source.servers();
+        let servers = self.servers();
         let mut left = servers.len();
         let mut opening = FuturesUnordered::new();
         let mut failed = Failed::default();
@@ -182,7 +162,7 @@ impl Actor {
             biased;
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
-            () = self.moved.notified() => return End::Useless,
+            () = self.map.around.moved.notified() => return End::Useless,
             () = self.listen(messages) => {}
             OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
             successor = self.successor(&worker) => return End::Replaced(successor),
@@ -198,7 +178,7 @@ impl Actor {
         loop {
             worker.asked.notified().await;
             tokio::time::sleep(HEDGE_AFTER).await;
-            if !worker.is_silent() || self.source.servers().len() < 2 {
+            if !worker.is_silent() || self.servers().len() < 2 {
                 continue;
             }
             if let Ok(session) = self.connect().await
@@ -211,7 +191,7 @@ impl Actor {
 
     /// How long a reply may take before the connection counts as dead.
     fn answer_timeout(&self) -> Duration {
-        let timeout = self.settings.command_timeout;
+        let timeout = self.map.settings.command_timeout;
         if self.slow.load(Ordering::Relaxed) {
             timeout
         } else {
@@ -293,13 +273,7 @@ impl ChannelWorker<'_> {
                 }
                 continue;
             }
-            let next_unwanted = subscriptions.next_unwanted();
-            let linger_over = async {
-                match next_unwanted {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let linger_over = sleep_until(subscriptions.next_unwanted());
             // While there are messages to miss, a heartbeat detects a silent connection. And one
             // heartbeat shows whether a new connection is as slow as the last one, before any
             // caller waits for it.
@@ -307,7 +281,7 @@ impl ChannelWorker<'_> {
                 if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
                     return std::future::pending().await;
                 }
-                tokio::time::sleep(self.actor.settings.command_timeout).await;
+                tokio::time::sleep(self.actor.map.settings.command_timeout).await;
             };
             tokio::select! {
                 biased;
@@ -400,7 +374,7 @@ impl ChannelWorker<'_> {
         let exchange = connection.barrier(change, nonce.clone(), answer_timeout);
         let answer = tokio::time::timeout(answer_timeout, exchange).await;
         *self.asked_at.lock() = None;
-        let slow = since.elapsed() > actor.settings.command_timeout / 2;
+        let slow = since.elapsed() > actor.map.settings.command_timeout / 2;
         match answer {
             Ok(Ok(echo)) => {
                 actor.slow.store(slow, Ordering::Relaxed);

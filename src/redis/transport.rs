@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{self, Cause, RefusalKind};
+use crate::error::{self, Cause, Error, Operation, RefusalKind};
 
 /// A word of a command.
 #[derive(Debug, Clone)]
@@ -159,6 +159,10 @@ impl ConnectionError {
         Self::Lost("replies are out of step with their commands".to_owned())
     }
 
+    pub(crate) fn silent() -> Self {
+        Self::Timeout("no answer".to_owned())
+    }
+
     /// Reads an error message of a server.
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();
@@ -169,6 +173,14 @@ impl ConnectionError {
     pub(crate) fn unusable(kind: RefusalKind, text: impl Into<String>) -> Self {
         let text = text.into();
         Self::Refused(Box::new(Refusal { kind, text }))
+    }
+
+    /// The error of an operation that had a connection for itself.
+    pub(super) fn into_error(self, doing: Operation, server: &Arc<str>) -> Error {
+        match self {
+            Self::NoSockets => Error::NoRuntime,
+            problem => Error::of_connection(doing, "+@connection", problem.into_cause(server)),
+        }
     }
 
     pub(crate) fn into_cause(self, server: &Arc<str>) -> Box<Cause> {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::core::{Generation, RenewOutcome, RenewalRequest, ThreadId};
 use crate::entry::{Entry, Locks};
 use crate::redis::slot_of;
-use crate::runtime::{Throttle, event};
+use crate::runtime::{Throttle, event, sleep_until};
 use crate::script::{RenewalKey, renewed_by};
 
 /// One key of a batch, and whom its answer concerns. Dropped without an answer, it says so to the
@@ -177,10 +177,7 @@ impl Recheck {
 
     /// When there is something to log that was held back.
     pub(super) async fn log_is_due(&self) {
-        match self.log.due() {
-            Some(at) => tokio::time::sleep_until(at).await,
-            None => std::future::pending().await,
-        }
+        sleep_until(self.log.due()).await;
     }
 
     /// Logs how many holds were looked at, at most one line in five seconds. `None`: only what was held back.

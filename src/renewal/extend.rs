@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{
-    Effects, Ending, HoldId, HoldSnapshot, LeasePolicy, LockCore, LossReason, RenewalAsk, ThreadId,
-    Time, local_deadline,
+    Ending, HoldId, LeasePolicy, LossReason, RenewalAsk, ThreadId, Time, local_deadline,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
@@ -33,22 +32,17 @@ pub(crate) async fn extend(
     if shared.is_closed() {
         return Err(Error::Closed);
     }
-    let found = entry.step(|core, now, out| {
+    let begun = entry.step(|core, now, out| {
         core.tick(now, out);
-        Some((now, core.snapshot(now, owner, hold)?, core.field(owner)?))
+        let found = core.snapshot(now, owner, hold)?;
+        if let Err(error) = check_policy(found.policy, local_deadline(now, lease), lease) {
+            return Some(Err(error));
+        }
+        // Before it is sent: a job that releases the lock without an answer has to know of it.
+        core.extending(now, owner, hold, lease, out)?;
+        Some(Ok((core.field(owner)?, found.replicas)))
     });
-    let (
-        now,
-        HoldSnapshot {
-            policy, replicas, ..
-        },
-        field,
-    ) = found.ok_or_else(lost)?;
-    check_policy(policy, local_deadline(now, lease), lease)?;
-    // Before it is sent: a job that releases the lock without an answer has to know of it.
-    let extending =
-        |core: &mut LockCore, now, out: &mut Effects| core.extending(now, owner, hold, lease, out);
-    entry.step(extending).ok_or_else(lost)?;
+    let (field, replicas) = begun.ok_or_else(lost)??;
     let asked = RenewalAsk::Extend(lease);
     let renewal = [RenewalKey {
         kind: entry.name.kind(),
@@ -63,12 +57,7 @@ pub(crate) async fn extend(
     let answer = answer.map_err(|error| error.error)?;
     let reply = answer.value.first().copied();
     if let Err(reason) = reply.unwrap_or(Err(LossReason::Gone)) {
-        entry.step(|core, now, out| {
-            // It may have ended meanwhile, and its owner may have begun another one.
-            if core.snapshot(now, owner, hold).is_some() {
-                core.lose_owner(now, owner, None, reason, out);
-            }
-        });
+        entry.lose(owner, hold, reason);
         return Err(lost());
     }
     let acknowledged = confirming.acknowledged(entry, renewal.iter(), answer.sent_at, within());

@@ -13,15 +13,16 @@ pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, 
 }
 
 /// The arguments with the channel and the word for the way. Without the word a script uses classic channels, which is
-/// all that there is outside of clusters. A kind that announces nothing has an empty channel, or takes none.
+/// all that there is outside of clusters.
 pub(super) fn announced_by(name: &LockName, announce: Announce, mut args: Args) -> Args {
     match name.kind() {
-        LockKind::String => return args,
-        kind if !kind.announces() => {
+        LockKind::Plain | LockKind::Fenced => args.push(text(name.channel())),
+        // Its scripts are those of plain locks, which take a channel.
+        LockKind::Spin => {
             args.push(Arg::Fixed(""));
             return args;
         }
-        _ => args.push(text(name.channel())),
+        LockKind::String => return args,
     }
     let way = match announce {
         Announce::Classic => return args,

@@ -1,4 +1,4 @@
-//! Running a script: the one place where it is sent again.
+//! Running a script: the one place where it is sent again. The call itself is plain data, see `redis/call.rs`.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::refused::refused;
 use crate::error::{Cause, Error, Operation, RefusalKind, RefusedKind};
-use crate::redis::{Call, Limit, Received, Route, RoutedLink, ScriptRef, SendError};
+use crate::redis::{Call, Limit, Received, Route, RoutedLink, SendError};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct Answer<T> {
@@ -177,7 +177,7 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallErro
         }),
         None => Err(CallError {
             error: Error::UnexpectedReply {
-                script: call.script.name(),
+                script: call.script.name,
                 reply: reply.shown(),
             },
             maybe_executed: true,
@@ -211,12 +211,12 @@ fn final_error<T>(
         }
         SendError::Refused(source) => {
             let call = call.unwrap_or_else(|| unreachable!("what was not sent is not refused"));
-            let keys = match &call.script {
+            let keys = match while_doing {
+                Operation::Writing => &call.keys[..],
                 // Those of many locks are too many for an error.
-                ScriptRef::Fixed(_) => &call.keys[..call.keys.len().min(2)],
-                ScriptRef::Made(_) => &call.keys[..],
+                _ => &call.keys[..call.keys.len().min(2)],
             };
-            refused(&call.script, keys, source)
+            refused(call.script, keys, source)
         }
         // Its words would say that nothing was sent, or that nothing changed. An acquisition is undone.
         SendError::NotAccepted(source) if earlier && while_doing != Operation::Acquiring => {

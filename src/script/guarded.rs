@@ -1,60 +1,13 @@
-//! The call of a guarded write: the user's script inside of one that looks at the lock first.
+//! The call of a guarded write: a script that looks at the lock first, and then runs the user's.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Scripts;
 use super::args::{millis, text};
-use super::{GUARDED, Scripts};
 use crate::core::{LossReason, Token};
-use crate::kind::LockKind;
-use crate::redis::{Arg, Args, Call, MadeScript, Reply, Script};
+use crate::redis::{Arg, Args, Call, Reply};
 use crate::wire::LockName;
-
-/// A script of the user, and what is made of it for each kind of locks when it is first used.
-#[derive(Debug)]
-pub(crate) struct UserScript {
-    source: String,
-    made: [OnceLock<Arc<MadeScript>>; 3],
-}
-
-impl UserScript {
-    /// `source` has to be whole by itself: it becomes the body of a function.
-    pub(crate) fn new(source: String) -> Self {
-        Self {
-            source,
-            made: Default::default(),
-        }
-    }
-
-    pub(crate) fn source(&self) -> &str {
-        &self.source
-    }
-
-    fn of(&self, kind: LockKind) -> Arc<MadeScript> {
-        let nth = match kind {
-            LockKind::Plain | LockKind::Spin => 0,
-            LockKind::Fenced => 1,
-            LockKind::String => 2,
-        };
-        let look = Scripts::of(kind).look;
-        Arc::clone(self.made[nth].get_or_init(|| Arc::new(around(&self.source, look))))
-    }
-}
-
-/// The user's part comes first, so that it sees no local of this crate, and begins on the first line, so that the line
-/// numbers of its errors are its own. The end of the line before `end` ends a comment.
-fn around(source: &str, look: &Script) -> MadeScript {
-    let part = format!("local part = function(KEYS, ARGV) {source}\nend\n");
-    let own_from = part.len();
-    let (look, guarded) = (look.source, GUARDED.source);
-    let made = format!("{part}local look = function() {look}\nend\n{guarded}");
-    MadeScript {
-        name: GUARDED.name,
-        sha: sha1_smol::Sha1::from(&made).digest().to_string().into(),
-        source: made.into(),
-        own_from,
-    }
-}
 
 /// What `guarded.lua` returns.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +28,7 @@ pub(crate) enum Guarded {
 pub(crate) fn guarded(
     name: &LockName,
     (field, token): (&Arc<str>, Option<Token>),
-    script: &UserScript,
+    user_text: &Arc<str>,
     id: Option<&(Arc<str>, Duration)>,
     (user_keys, user_args): (&[Arc<str>], &[Arg]),
 ) -> Call<Guarded> {
@@ -85,15 +38,16 @@ pub(crate) fn guarded(
     let token = token.map_or(Arg::Fixed(""), |token| {
         text(&token.number().to_string().into())
     });
-    let mut args = Args::from([
+    let mut args = Args::from_iter([
         text(field),
         id.map_or(Arg::Number(0), |(_, keep)| millis(*keep)),
         Arg::Number(count),
+        text(user_text),
         token,
     ]);
     args.extend(user_args.iter().cloned());
     Call {
-        script: crate::redis::ScriptRef::Made(script.of(name.kind())),
+        script: Scripts::of(name.kind()).guarded,
         keys: own_keys.chain(user_keys).map(Arc::clone).collect(),
         args,
         announced: None,
@@ -133,27 +87,6 @@ fn decode(items: &[Reply]) -> Option<Guarded> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_users_part_begins_the_text_and_keeps_its_line_numbers() {
-        let source = "local a = 1\nreturn a -- ?";
-        for kind in [LockKind::Plain, LockKind::Fenced, LockKind::String] {
-            let script = UserScript::new(source.to_owned());
-            let made = script.of(kind);
-            let begin = "local part = function(KEYS, ARGV) local a = 1\nreturn a -- ?\nend\n";
-            assert!(made.source.starts_with(begin), "{}", made.source);
-            assert_eq!(made.own_from, begin.len());
-            let look = Scripts::of(kind).look.source;
-            assert_eq!(made.source.matches(look).count(), 1, "{kind}");
-            assert!(made.source.ends_with(GUARDED.source));
-            assert!(Arc::ptr_eq(&made, &script.of(kind)), "made once");
-        }
-        let script = UserScript::new(String::new());
-        assert!(Arc::ptr_eq(
-            &script.of(LockKind::Plain),
-            &script.of(LockKind::Spin)
-        ));
-    }
 
     /// A value may look like anything, and an answer to another call is none to this one.
     #[test]

@@ -7,27 +7,24 @@
 use std::sync::Arc;
 
 use crate::error::{Cause, Denied, Error, RefusalKind, pattern_of, shorten};
-use crate::redis::ScriptRef;
+use crate::redis::Script;
 use crate::wire;
 
 /// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
 /// a proxy, which does not know what the server did.
-pub(super) fn refused(script: &ScriptRef, keys: &[Arc<str>], source: Box<Cause>) -> (Error, bool) {
+pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) -> (Error, bool) {
     let key = keys.first().map_or("", |key| &**key);
     let not_a_lock = |found| (Error::not_a_lock(key, found), false);
     match &source.refusal {
         Some(RefusalKind::WrongType) => not_a_lock("a key of another type"),
         Some(RefusalKind::NotANumber) => not_a_lock("a non-numeric hold count"),
-        Some(RefusalKind::NotCompiled) if matches!(script, ScriptRef::Made(_)) => {
-            (Error::script_failed(key, source), false)
-        }
         Some(
             kind @ (RefusalKind::NoScript
             | RefusalKind::NotCompiled
             | RefusalKind::NotExecuted
             | RefusalKind::Other),
         ) => {
-            let (script, reply) = (script.name(), shorten(&source.text));
+            let (script, reply) = (script.name, shorten(&source.text));
             let maybe_executed = *kind == RefusalKind::Other;
             (Error::UnexpectedReply { script, reply }, maybe_executed)
         }
@@ -39,8 +36,8 @@ pub(super) fn refused(script: &ScriptRef, keys: &[Arc<str>], source: Box<Cause>)
 }
 
 /// The permission that a call lacks: of its key or its channel that of this lock, and no other.
-fn missing(script: &ScriptRef, keys: &[Arc<str>], denied: &Denied) -> String {
-    let mut lines = script.source().lines();
+fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
+    let mut lines = script.source.lines();
     let line = match denied {
         Denied::Channel => {
             let channel = keys.first().map(|key| wire::channel(key));
@@ -55,10 +52,8 @@ fn missing(script: &ScriptRef, keys: &[Arc<str>], denied: &Denied) -> String {
         Denied::Line(nth) => nth.checked_sub(1).and_then(|nth| lines.nth(nth)),
         // Only an error that `pcall` has caught has no line.
         Denied::Unnamed => {
-            let caught = script
-                .own_source()
-                .lines()
-                .filter(|line| line.contains("pcall('"));
+            let caught = script.source.lines();
+            let caught = caught.filter(|line| line.contains("pcall('"));
             let mut caught: Vec<String> = caught.flat_map(commands).collect();
             caught.dedup();
             return caught.join(" ");
@@ -69,8 +64,8 @@ fn missing(script: &ScriptRef, keys: &[Arc<str>], denied: &Denied) -> String {
 }
 
 /// If a server does not say which one it refused: with all of them the script runs.
-fn all_commands(script: &ScriptRef) -> String {
-    let mut all: Vec<String> = commands(script.own_source()).collect();
+fn all_commands(script: &Script) -> String {
+    let mut all: Vec<String> = commands(script.source).collect();
     all.sort();
     all.dedup();
     all.join(" ")

@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{Fixture, Load, Scenario};
 use crate::party::Party;
-use test_support::{Control, ms, stalls};
+use test_support::kinds::token_key;
+
+use test_support::{Control, Fate, Proxy, ms, stalls};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::new("mixed_workers", mixed_workers).load(Load::Processor),
         Scenario::new("a_few_mixed_workers", a_few_mixed_workers).short(),
         Scenario::new("waits_beside_many_of_one_client", waits_beside_many).load(Load::Processor),
+        Scenario::new("scripts_executed_twice", scripts_executed_twice).load(Load::Processor),
         Scenario::new("lk03_testSubscriptionsPerConnection", lk03),
         Scenario::new("lk23_testConcurrency_SingleInstance", lk23),
         Scenario::new("lk24_testConcurrencyLoop_MultiInstance", lk24).load(Load::Processor),
@@ -28,6 +31,36 @@ async fn mixed_workers(fixture: Fixture) {
 async fn a_few_mixed_workers(fixture: Fixture) {
     let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
     sections(&fixture, &parties, 200).await;
+}
+
+/// Each script of ours is executed again when others may have come in between.
+pub async fn scripts_executed_twice(fixture: Fixture) {
+    const SECTIONS: i64 = 400;
+    let proxy = Proxy::start(fixture.port()).await;
+    proxy.rule(Fate::Again, usize::MAX, |words| words[0] == "EVALSHA");
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let mut parties = Vec::new();
+    for party in [&fixture.first, &fixture.second] {
+        let client = match party.is_rust() {
+            true => party.another(&url, Duration::from_secs(30), &[]).await,
+            false => party.clone(),
+        };
+        parties.push((client, 8));
+    }
+    sections(&fixture, &parties, SECTIONS).await;
+    let ours = parties.iter().filter(|(party, _)| party.is_rust());
+    let ours: Vec<Party> = ours.map(|(party, _)| party.clone()).collect();
+    let twice = proxy.hit.load(Ordering::SeqCst);
+    assert!(ours.is_empty() || twice > 40, "{twice} scripts");
+    if fixture.name.starts_with("fenced/") {
+        let token = fixture
+            .control()
+            .number(&["GET", &token_key(&fixture.name)]);
+        assert_eq!(token, SECTIONS, "raised once for each");
+    }
+    for party in ours {
+        party.close().await;
+    }
 }
 
 /// Eight workers of one client never leave the lock alone, and one of the other side wants it again
@@ -207,7 +240,7 @@ async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
         total.to_string(),
         "no update was lost"
     );
-    assert_eq!(fixture.control().hash(&fixture.name), "", "nothing is left");
+    assert_eq!(fixture.seen(&fixture.name), "", "nothing is left");
 }
 
 async fn add_one(control: &mut Control, counter: &str) {

@@ -3,8 +3,12 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use redisson_lock::LockGuard;
+
 use crate::fixture::{Fixture, QUICK};
+use crate::joint::{self, Caller, Kind};
 use crate::party::Party;
+use crate::tokens;
 use crate::worker::{Worker, kind_of};
 use test_support::peer::Peer;
 
@@ -23,16 +27,7 @@ impl Doomed {
     pub async fn start(fixture: &Fixture, holds: usize) -> Self {
         let (url, name) = (fixture.url(), fixture.name.clone());
         if fixture.first.is_rust() {
-            let program = std::env::current_exe().expect("a program");
-            let mut command = std::process::Command::new(program);
-            command.env("INTEROP_HOLD", format!("{holds} {url} {name}"));
-            return Self::Rust(
-                command
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .expect("it starts"),
-            );
+            return Self::this_program("INTEROP_HOLD", format!("{holds} {url} {name}"));
         }
         let jvm = fixture.another_jvm().await;
         let worker = Party::java(&jvm, url, QUICK, &[]).await.worker();
@@ -46,6 +41,32 @@ impl Doomed {
             }
         });
         Self::Java { jvm, worker }
+    }
+
+    /// The same with the locks of the fixture's name at all these servers, which it takes once.
+    pub async fn jointly(fixture: &Fixture, kind: Kind, urls: &[String]) -> Self {
+        let name = fixture.name.clone();
+        if fixture.first.is_rust() {
+            let order = format!("{} {} {name}", kind.word(), urls.join(","));
+            return Self::this_program("INTEROP_JOINT", order);
+        }
+        let jvm = fixture.another_jvm().await;
+        let mut parties = Vec::new();
+        for url in urls {
+            parties.push(Party::java(&jvm, url, QUICK, &[]).await);
+        }
+        let mut caller = Caller::new(kind, &parties, &name);
+        tokio::spawn(async move { caller.lock(None).await });
+        let worker = parties[0].worker();
+        Self::Java { jvm, worker }
+    }
+
+    fn this_program(variable: &str, order: String) -> Self {
+        let program = std::env::current_exe().expect("a program");
+        let mut command = std::process::Command::new(program);
+        command.env(variable, order);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self::Rust(command.spawn().expect("it starts"))
     }
 
     /// Kills the process, stops it where it stands, or lets it go on.
@@ -79,30 +100,48 @@ impl Drop for Doomed {
     }
 }
 
-/// What the child process does.
-pub fn hold_until_killed(order: &str) {
-    let mut words = order.splitn(3, ' ');
-    let mut word = || words.next().expect("how often, url and name");
-    let (holds, url, name) = (word().parse().expect("a number"), word(), word());
+/// What the child process does, if this is one.
+pub fn is_child() -> bool {
+    let order = std::env::var("INTEROP_HOLD");
+    let joint = std::env::var("INTEROP_JOINT");
+    let tokens = std::env::var("INTEROP_TOKENS");
+    if order.is_err() && joint.is_err() && tokens.is_err() {
+        return false;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let Party::Rust(client) = Party::rust(url, QUICK).await else {
-            unreachable!("ours")
-        };
-        let mut guards = Vec::new();
-        for _ in 0..holds {
-            guards.push(
-                client
-                    .lock_of(kind_of(name), name)
-                    .lock()
-                    .await
-                    .expect("in the end"),
-            );
+        if let Ok(tokens) = tokens {
+            return tokens::process(&tokens).await;
         }
+        let mut guards = Vec::new();
+        if let Ok(order) = order {
+            guards = hold(&order).await;
+        }
+        let caller = match joint {
+            Ok(joint) => Some(joint::hold(&joint).await),
+            Err(_) => None,
+        };
         // Not for ever, should its parent be killed first.
         tokio::time::sleep(Duration::from_secs(60)).await;
+        drop((guards, caller));
     });
+    true
+}
+
+async fn hold(order: &str) -> Vec<LockGuard> {
+    let mut words = order.splitn(3, ' ');
+    let mut word = || words.next().expect("how often, url and name");
+    let (holds, url, name) = (word().parse().expect("a number"), word(), word());
+    let Party::Rust(client) = Party::rust(url, QUICK).await else {
+        unreachable!("ours")
+    };
+    let mut guards = Vec::new();
+    for _ in 0..holds {
+        let lock = client.lock_of(kind_of(name), name);
+        guards.push(lock.lock().await.expect("in the end"));
+    }
+    guards
 }

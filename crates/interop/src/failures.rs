@@ -22,7 +22,7 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 /// The process is gone in the middle of a nested hold, and its lock with its lease.
-async fn killed_holder(fixture: Fixture) {
+pub async fn killed_holder(fixture: Fixture) {
     let (second, name) = (&fixture.quick_second.worker(), &fixture.name);
     let holder = Doomed::start(&fixture, 2).await;
     eventually("the process holds twice", || {
@@ -35,7 +35,7 @@ async fn killed_holder(fixture: Fixture) {
     let killed = Instant::now();
     let (taken, at) = waiting.await.expect("no panic");
     taken.expect("free");
-    // Renewed at a third of the timeout, it may have died right after.
+    // Renewed at a third of the timeout, it may have died right after. Who waits for a spin lock pauses.
     between("taking over", at - killed, 0, 1_500 + 500);
     second.unlock(name).await.expect("held");
 }
@@ -56,7 +56,7 @@ async fn killed_waiter(fixture: Fixture) {
 }
 
 /// A process that stands still loses its lock to the other side, and finds out.
-async fn paused_holder(fixture: Fixture) {
+pub async fn paused_holder(fixture: Fixture) {
     let (second, name) = (&fixture.quick_second.worker(), &fixture.name);
     let holder = Doomed::start(&fixture, 1).await;
     eventually("the process holds", || fixture.control().count(name) == 1).await;

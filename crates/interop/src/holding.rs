@@ -6,8 +6,11 @@ use std::time::Duration;
 use redisson_lock::LossReason;
 
 use crate::fixture::{Fixture, QUICK, Scenario, between};
+use crate::kinds::WITHOUT_PREFIX;
 use crate::party::{Fail, Party};
+use crate::waiting::{begin, is_woken_by};
 use crate::worker::kind_of;
+use test_support::kinds::token_key;
 use test_support::ms;
 
 mod cases;
@@ -21,6 +24,9 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("seen_from_the_other_side", seen_from_the_other_side).short(),
         Scenario::new("unlock_by_another_is_refused", unlock_by_another).short(),
         Scenario::new("names", names),
+        Scenario::new("prefix", prefix)
+            .not_first(WITHOUT_PREFIX)
+            .not_second(WITHOUT_PREFIX),
         Scenario::new("watchdog_keeps_a_lock", watchdog_keeps_a_lock),
         Scenario::new("force_unlock", force_unlock).short(),
         Scenario::new(
@@ -134,7 +140,7 @@ pub async fn unlock_by_another(fixture: Fixture) {
 }
 
 /// Keys and channels are the same whatever the name: each side finds, and wakes, the other.
-async fn names(fixture: Fixture) {
+pub async fn names(fixture: Fixture) {
     const NAMES: [&str; 10] = [
         "{tag}:a",
         "a{tag}b",
@@ -149,7 +155,11 @@ async fn names(fixture: Fixture) {
     ];
     let (first, second) = (fixture.first.worker(), fixture.second.worker());
     for name in NAMES {
-        let name = &format!("{name} {}", fixture.name);
+        // The kind stands before it.
+        let name = &match fixture.name.split_once('/') {
+            Some((kind, rest)) => format!("{kind}/{name} {rest}"),
+            None => format!("{name} {}", fixture.name),
+        };
         first.lock(name, None).await.expect("free");
         assert_eq!(
             fixture.control().count(name),
@@ -167,6 +177,39 @@ async fn names(fixture: Fixture) {
         assert_eq!(waiting.await.expect("no panic"), Ok(true), "{name}");
         between("waking", start.elapsed(), 0, 1_000);
         second.unlock(name).await.expect("held");
+    }
+}
+
+/// Our `key_prefix` is Redisson's name mapper that puts it before each name: each side finds, and wakes, the other.
+pub async fn prefix(fixture: Fixture) {
+    for prefix in ["shop:", "{shop}:"] {
+        let url = fixture.url();
+        let clients = [
+            fixture.first.prefixed(url, ms(30_000), prefix).await,
+            fixture.second.prefixed(url, ms(30_000), prefix).await,
+        ];
+        let [first, second] = &clients.each_ref().map(Party::worker);
+        let name = &fixture.name;
+        let key = &format!("{prefix}{name}");
+        first.lock(name, None).await.expect("free");
+        assert_eq!(fixture.control().count(key), 1);
+        assert_eq!(fixture.control().count(name), 0);
+        assert_eq!(second.try_lock(name, None, None).await, Ok(false));
+        let waiting = begin(second, name);
+        if name.starts_with("spin/") {
+            fixture.somebody_waits(name).await;
+        } else {
+            fixture.somebody_waits(key).await;
+        }
+        is_woken_by(waiting, first.unlock(name)).await;
+        second.unlock(name).await.expect("held");
+        if name.starts_with("fenced/") {
+            let token = fixture.control().number(&["GET", &token_key(key)]);
+            assert_eq!(token, 2, "one key for both sides");
+        }
+        for client in clients {
+            client.close().await;
+        }
     }
 }
 

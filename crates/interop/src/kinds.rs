@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{Fixture, Load, Scenario};
 use crate::waiting::{begin, is_woken_by};
-use crate::{holding, waiting};
+use crate::{contention, failures, holding, tokens, waiting};
 use test_support::ms;
 
 /// Redisson has spin locks since 3.15 and fenced ones since 3.19.
 const WITHOUT: &[&str] = &["3.6.5", "3.12.5"];
+
+/// Redisson has name mappers since 3.15.4.
+pub const WITHOUT_PREFIX: &[&str] = &["3.6.5", "3.12.5"];
 
 macro_rules! of_both_kinds {
     ($($fenced:literal, $spin:literal, $play:path;)*) => {
@@ -30,13 +33,36 @@ pub fn scenarios() -> Vec<Scenario> {
         "fenced_force_unlock", "spin_force_unlock", holding::force_unlock;
         "fenced_lease_ends_under_a_waiter", "spin_lease_ends_under_a_waiter", waiting::lease_ends;
         "fenced_try_lock_ends_in_time", "spin_try_lock_ends_in_time", waiting::try_lock_ends_in_time;
+        "fenced_names", "spin_names", holding::names;
+        "fenced_prefix", "spin_prefix", holding::prefix;
+        "fenced_unlock_by_another_is_refused", "spin_unlock_by_another_is_refused", holding::unlock_by_another;
+        "fenced_unlock_of_what_another_took", "spin_unlock_of_what_another_took", holding::unlock_of_what_another_took;
     };
+    scenarios.extend(
+        of_both_kinds! {
+            "fenced_killed_holder", "spin_killed_holder", failures::killed_holder;
+            "fenced_paused_holder", "spin_paused_holder", failures::paused_holder;
+        }
+        .into_iter()
+        .map(|scenario| scenario.load(Load::Process)),
+    );
     scenarios.extend([
         Scenario::new("fenced_woken_by_unlock", |fixture| {
             waiting::woken_by_unlock(fixture.of_kind("fenced"))
         }),
         Scenario::new("fenced_tokens_grow", fenced_tokens_grow).short(),
+        Scenario::new("fenced_tokens_of_processes", tokens::of_processes)
+            .load(Load::Processor)
+            .not_first(&["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"]),
         Scenario::new("fenced_tokens_of_many", fenced_tokens_of_many).load(Load::Processor),
+        Scenario::new("fenced_scripts_executed_twice", |fixture| {
+            contention::scripts_executed_twice(fixture.of_kind("fenced"))
+        })
+        .load(Load::Processor),
+        Scenario::new("spin_scripts_executed_twice", |fixture| {
+            contention::scripts_executed_twice(fixture.of_kind("spin"))
+        })
+        .load(Load::Processor),
         Scenario::new("spin_found_by_a_waiter", |fixture| {
             found_by_a_waiter(fixture.of_kind("spin"))
         })

@@ -45,9 +45,14 @@ pub enum Party {
 
 impl Party {
     pub async fn rust(url: &str, watchdog: Duration) -> Self {
+        Self::rust_prefixed(url, watchdog, "").await
+    }
+
+    async fn rust_prefixed(url: &str, watchdog: Duration, prefix: &str) -> Self {
         let builder = LockClient::builder()
             .watchdog_timeout(watchdog)
-            .command_timeout(watchdog / 4);
+            .command_timeout(watchdog / 4)
+            .key_prefix(prefix);
         Self::Rust(builder.connect(url).await.expect("the server answers"))
     }
 
@@ -84,6 +89,18 @@ impl Party {
         match self {
             Self::Rust(_) => Self::rust(url, watchdog).await,
             Self::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
+        }
+    }
+
+    /// One more client of this side, which puts this before the name of each lock.
+    pub async fn prefixed(&self, url: &str, watchdog: Duration, prefix: &str) -> Self {
+        match self {
+            Self::Rust(_) => Self::rust_prefixed(url, watchdog, prefix).await,
+            Self::Java { peer, .. } => {
+                let settings = [("prefix", prefix.to_owned())];
+                let settings = &settings[usize::from(prefix.is_empty())..];
+                Self::java(peer, url, watchdog, settings).await
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use crate::kinds::{beside_eight_tasks, found_by_a_waiter};
 use crate::party::Party;
 use crate::waiting::begin;
 use crate::worker::kind_of;
-use crate::{holding, waiting};
+use crate::{contention, holding, waiting};
 use test_support::ms;
 use test_support::peer::OF_STRINGS;
 
@@ -54,6 +54,10 @@ pub fn scenarios() -> Vec<Scenario> {
         })
         .load(Load::Processor)
         .not_first(WITHOUT_A_WATCHDOG),
+        Scenario::new("scripts_executed_twice", |fixture| {
+            contention::scripts_executed_twice(fixture.of_kind("string"))
+        })
+        .load(Load::Processor),
         Scenario::new("mixed_workers", |fixture| {
             mixed_workers(fixture.of_kind("string"))
         })

@@ -8,6 +8,7 @@ mod answers;
 pub mod coverage;
 mod ends;
 mod holds;
+mod kinds;
 mod noted;
 mod replicas;
 pub mod server;
@@ -19,6 +20,8 @@ mod worlds;
 
 use std::time::Duration;
 
+use redisson_lock::LockKind;
+use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::HandOff;
 use redisson_lock::test_util::core::{
     LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
@@ -36,6 +39,7 @@ use state::{At, Caller, Deferred};
 #[derive(Debug, Clone)]
 pub struct World {
     pub name: &'static str,
+    pub kind: LockKind,
     /// Who calls what, in order. Callers may share an owner.
     pub callers: Vec<(i64, Vec<Verb>)>,
     pub budget: Budget,
@@ -43,6 +47,9 @@ pub struct World {
     pub handoff: HandOff,
     /// How many replicas must confirm a lease.
     pub replicas: u32,
+    /// Whether the server has ended a lost connection before the next one is used. Otherwise it may still execute what
+    /// was on it.
+    pub has_fence: bool,
     /// Which inputs have come while which operation was under way.
     pub reached: Reached,
 }
@@ -80,6 +87,8 @@ pub enum Action {
     Cancel(usize),
     /// The server runs the next script.
     Execute,
+    /// The server runs the next script of a connection that was replaced.
+    ExecuteLate,
     /// A send is handed to the connection.
     HandOff(usize),
     /// An answer is read by the task that waits for it.
@@ -123,7 +132,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const FIXED_LEASE: Duration = Duration::from_secs(12);
 
 impl Verb {
-    fn terms(self, replicas: u32) -> (Order, Terms) {
+    fn terms(self, replicas: u32, is_reentrant: bool) -> (Order, Terms) {
         let limit = (self == Self::LockLimited).then_some(FIXED_LEASE);
         let (order, kind, lease) = match self {
             Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
@@ -136,7 +145,7 @@ impl Verb {
             kind,
             limit,
             replicas,
-            reentrant: self != Self::LockAlone,
+            reentrant: is_reentrant && self != Self::LockAlone,
         };
         (order, terms)
     }
@@ -157,7 +166,9 @@ impl Model for World {
             received: false,
             deadline: None,
         };
+        let kind = Traits::from(self.kind);
         let state = State {
+            kind,
             core: LockCore::new(
                 Rules {
                     handoff: self.handoff,
@@ -166,10 +177,18 @@ impl Model for World {
                 Life::Open,
             ),
             now: Time::START,
-            server: Server::default(),
+            server: Server {
+                has_token: kind.has_token,
+                ..Server::default()
+            },
             callers: self.callers.iter().map(caller).collect(),
             outbox: Vec::new(),
             wire: std::collections::VecDeque::new(),
+            has_fence: self.has_fence,
+            is_unfenced: false,
+            late: std::collections::VecDeque::new(),
+            last_taking: 0,
+            gone: std::collections::BTreeSet::new(),
             answers: Vec::new(),
             deferred: std::collections::BTreeSet::new(),
             timers: std::collections::BTreeMap::new(),
@@ -183,6 +202,7 @@ impl Model for World {
             expired: false,
             has_expired: false,
             given_up: false,
+            latest: None,
             wrong: None,
             reached: self.reached,
         };
@@ -206,6 +226,9 @@ impl Model for World {
         }
         if !state.wire.is_empty() {
             actions.push(Action::Execute);
+        }
+        if !state.late.is_empty() {
+            actions.push(Action::ExecuteLate);
         }
         actions.extend((0..state.answers.len()).map(Action::Deliver));
         state.replica_actions(actions);

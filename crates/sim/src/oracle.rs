@@ -1,7 +1,7 @@
 //! Compares what everybody believes with what the server has, after everything that happens.
 //!
 //! The invariants are those of the protocol: who believes that it holds is the holder; its deadline
-//! lies before the server's; nobody touches another's hold; nobody is told of a loss that was none,
+//! lies before the server's; nobody touches another's hold; no value of a string lock comes back; nobody is told of a loss that was none,
 //! or not told of one; nobody sleeps while the lock is free; nothing of a lost connection is
 //! executed after its successor was used.
 
@@ -59,6 +59,8 @@ struct State {
     serials: u64,
     /// The latest token of each fenced lock, and whose it is.
     tokens: BTreeMap<String, (u64, String)>,
+    /// The values of string locks that were released or handed over, with their keys.
+    spent: BTreeSet<(String, String)>,
     /// When a field was taken away by anything but its owner's own release, until it is acquired again.
     robbed: BTreeMap<(String, String), Instant>,
     /// The same, for good.
@@ -130,6 +132,7 @@ impl Oracle {
             calls: BTreeMap::new(),
             serials: 0,
             tokens: BTreeMap::new(),
+            spent: BTreeSet::new(),
             robbed: BTreeMap::new(),
             ever_robbed: BTreeMap::new(),
             revived: BTreeSet::new(),

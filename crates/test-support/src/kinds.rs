@@ -2,15 +2,10 @@
 
 use redisson_lock::LockKind;
 
-use crate::scripts::{ACQUIRE, PASS, RELEASE, is_script};
+use crate::scripts::{ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH, is_script};
 use crate::server::Control;
 
-pub const FENCED_ACQUIRE: &str = include_str!("../../../lua/fenced/acquire.lua");
-const FENCED_PASS: &str = include_str!("../../../lua/fenced/pass.lua");
-pub const STRING_ACQUIRE: &str = include_str!("../../../lua/string/acquire.lua");
-pub const STRING_RELEASE: &str = include_str!("../../../lua/string/release.lua");
-const STRING_PASS: &str = include_str!("../../../lua/string/pass.lua");
-
+/// A test in `tests/kinds.rs` compares them with those of the library.
 pub const KINDS: [LockKind; 4] = [
     LockKind::Plain,
     LockKind::Spin,
@@ -20,6 +15,57 @@ pub const KINDS: [LockKind; 4] = [
 
 /// Those that an owner may hold several times.
 pub const NESTED: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::Fenced];
+
+/// The scripts of a kind.
+#[derive(Clone, Copy)]
+pub struct Scripts {
+    pub acquire: &'static str,
+    pub release: &'static str,
+    pub pass: &'static str,
+    pub renew: &'static str,
+    pub force_unlock: &'static str,
+    pub inspect: &'static str,
+    pub touch: &'static str,
+    pub look: &'static str,
+}
+
+const PLAIN: Scripts = Scripts {
+    acquire: ACQUIRE,
+    release: RELEASE,
+    pass: PASS,
+    renew: RENEW,
+    force_unlock: FORCE_UNLOCK,
+    inspect: INSPECT,
+    touch: TOUCH,
+    look: include_str!("../../../lua/look.lua"),
+};
+
+pub const FENCED: Scripts = Scripts {
+    acquire: include_str!("../../../lua/fenced/acquire.lua"),
+    pass: include_str!("../../../lua/fenced/pass.lua"),
+    look: include_str!("../../../lua/fenced/look.lua"),
+    ..PLAIN
+};
+
+pub const STRING: Scripts = Scripts {
+    acquire: include_str!("../../../lua/string/acquire.lua"),
+    release: include_str!("../../../lua/string/release.lua"),
+    pass: include_str!("../../../lua/string/pass.lua"),
+    renew: include_str!("../../../lua/string/renew.lua"),
+    force_unlock: include_str!("../../../lua/string/force_unlock.lua"),
+    inspect: include_str!("../../../lua/string/inspect.lua"),
+    touch: include_str!("../../../lua/string/touch.lua"),
+    look: include_str!("../../../lua/string/look.lua"),
+};
+
+pub fn scripts(kind: LockKind) -> Scripts {
+    match kind {
+        LockKind::Plain | LockKind::Spin => PLAIN,
+        LockKind::Fenced => FENCED,
+        LockKind::String => STRING,
+        _ => unreachable!("a kind without its scripts: {kind}"),
+    }
+}
 
 /// Who has the lock in Redis: the field of a hash, or the value of a string.
 pub fn holder(control: &mut Control, key: &str) -> Option<String> {
@@ -44,10 +90,11 @@ pub fn rob(control: &mut Control, kind: LockKind, key: &str) {
     control.run(&["DEL", key]);
     match kind {
         LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
-        _ => {
+        LockKind::Plain | LockKind::Spin | LockKind::Fenced => {
             control.run(&["HSET", key, "another:1", "1"]);
             control.run(&["PEXPIRE", key, "30000"])
         }
+        _ => unreachable!("a kind without another holder: {kind}"),
     };
 }
 
@@ -75,46 +122,34 @@ pub fn endless(control: &mut Control) -> Vec<String> {
 
 /// Makes the scripts of all kinds known to a server, so that each call of one is one command.
 pub fn load_scripts(control: &mut Control) {
-    for source in [
-        ACQUIRE,
-        RELEASE,
-        PASS,
-        FENCED_ACQUIRE,
-        FENCED_PASS,
-        STRING_ACQUIRE,
-        STRING_RELEASE,
-        STRING_PASS,
-    ] {
-        control.run(&["SCRIPT", "LOAD", source]);
+    for kind in KINDS {
+        let Scripts {
+            acquire,
+            release,
+            pass,
+            ..
+        } = scripts(kind);
+        for source in [acquire, release, pass] {
+            control.run(&["SCRIPT", "LOAD", source]);
+        }
     }
 }
 
 /// Matches the script with which this kind goes up to a count.
 pub fn acquires(kind: LockKind, target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
-    let source = match kind {
-        LockKind::Fenced => FENCED_ACQUIRE,
-        LockKind::String => STRING_ACQUIRE,
-        _ => ACQUIRE,
-    };
+    let source = scripts(kind).acquire;
     move |words| is_script(words, source) && has_target(words, target)
 }
 
 /// Matches the script with which this kind goes down to a count.
 pub fn releases(kind: LockKind, target: u32) -> impl Fn(&[String]) -> bool + Send + 'static {
-    let source = match kind {
-        LockKind::String => STRING_RELEASE,
-        _ => RELEASE,
-    };
+    let source = scripts(kind).release;
     move |words| is_script(words, source) && has_target(words, target)
 }
 
 /// Matches the script with which this kind hands the lock over.
 pub fn passes(kind: LockKind) -> impl Fn(&[String]) -> bool + Send + 'static {
-    let source = match kind {
-        LockKind::Fenced => FENCED_PASS,
-        LockKind::String => STRING_PASS,
-        _ => PASS,
-    };
+    let source = scripts(kind).pass;
     move |words| is_script(words, source)
 }
 

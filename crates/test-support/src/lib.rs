@@ -26,10 +26,12 @@ mod pair;
 pub mod peer;
 mod proxy;
 mod replies;
+pub mod resource;
 mod scripts;
 mod sentinel;
 mod server;
 mod stalls;
+mod steps;
 mod test_cluster;
 mod test_server;
 
@@ -47,6 +49,7 @@ pub use scripts::{
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};
 pub use stalls::{processor_time, stalls};
+pub use steps::Steps;
 pub use test_cluster::TestCluster;
 pub use test_macros::test;
 pub use test_server::TestServer;

@@ -84,7 +84,7 @@ pub type Answer = Result<serde_json::Value, (String, String)>;
 impl Peer {
     /// Starts a small JVM that is soon there, and waits until it listens.
     pub async fn start(build: &Build) -> Self {
-        let small = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+        let small = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
         Self::start_with(build, &small).await
     }
 

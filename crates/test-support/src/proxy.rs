@@ -27,6 +27,9 @@ pub enum Fate {
     /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as
     /// quickly.
     Twice,
+    /// Executed twice, the second time a moment later, when other clients may have come in between; only the first
+    /// reply passes.
+    Again,
     /// Executed, and its reply passes twice: all later replies on the connection are one command late, for as
     /// long as commands are under way.
     Doubled,
@@ -366,8 +369,7 @@ impl Link {
                     Some(Fate::Late) => return Some((to_server, [raw, pending].concat())),
                     Some(Fate::Replaced(line)) => {
                         // The server is asked for the wrong answer, so that it comes in its turn.
-                        let all =
-                            [command(&["CLIENT", "REPLY", "SKIP"]), raw, answering(line)].concat();
+                        let all = [unanswered(raw), answering(line)].concat();
                         to_server.write_all(&all).await.ok()?;
                     }
                     Some(Fate::Instead(line)) => {
@@ -378,6 +380,7 @@ impl Link {
                         return None;
                     }
                     Some(Fate::Twice) => replies.lose(&mut to_server, &raw, 2).await,
+                    Some(Fate::Again) => again(&mut to_server, raw).await.ok()?,
                     Some(Fate::Doubled) => {
                         let all = replies.double(raw);
                         to_server.write_all(&all).await.ok()?;
@@ -408,6 +411,18 @@ impl Link {
         }
         fate
     }
+}
+
+/// Sends a command, and a moment later again, without a reply.
+async fn again(to_server: &mut OwnedWriteHalf, raw: Vec<u8>) -> std::io::Result<()> {
+    to_server.write_all(&raw).await?;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    to_server.write_all(&unanswered(raw)).await
+}
+
+/// A command whose reply the server skips.
+fn unanswered(raw: Vec<u8>) -> Vec<u8> {
+    [command(&["CLIENT", "REPLY", "SKIP"]), raw].concat()
 }
 
 /// Counts a connection that is held back, for as long as it is.

@@ -83,8 +83,16 @@ impl Server {
 
     /// Starts it again after [`kill`](Self::kill), with nothing in it.
     pub fn start_again(&mut self) {
-        self.child = spawn(self.port, &self.folder, &self.settings);
-        assert!(self.answers(), "a port that was free a moment ago is taken");
+        // A connection of another program may have come from this port meanwhile.
+        for _ in 0..20 {
+            self.child = spawn(self.port, &self.folder, &self.settings);
+            if self.answers() {
+                return;
+            }
+            self.kill();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("a port that was free a moment ago is taken");
     }
 
     pub fn process(&self) -> u32 {

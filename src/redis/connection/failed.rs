@@ -39,8 +39,7 @@ impl Failed {
             |problem: &ConnectionError| matches!(problem, ConnectionError::Refused(_));
         let about = self.0.iter().position(|(_, problem)| has_answered(problem));
         if self.0.is_empty() {
-            let problem = ConnectionError::Timeout("no answer".to_owned());
-            self.add(Arc::clone(&settings.address), problem);
+            self.add(Arc::clone(&settings.address), ConnectionError::silent());
         }
         let (server, problem) = self.0.remove(about.unwrap_or(0));
         let tls = settings.uses_tls();

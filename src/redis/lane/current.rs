@@ -1,16 +1,72 @@
-//! The connection of a lane as senders see it, and what is counted of it.
+//! The connection of a lane as senders see it, what is counted of it, and what all lanes share.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::Cause;
 use crate::redis::answers::Misfits;
-use crate::redis::fence::ConnectionFence;
+use crate::redis::fence::{ConnectionFence, Fences};
 use crate::redis::link::{Link, SendError};
+use crate::runtime::{Runtime, Tasks};
+
+/// Where the lanes of a client live, and whom they tell.
+#[derive(Clone)]
+pub(in crate::redis) struct ConnectionContext {
+    pub(in crate::redis) stop: CancellationToken,
+    pub(in crate::redis) tasks: Tasks,
+    /// Notified when a connection led to the wrong server: the subscriber was connected to the same.
+    pub(in crate::redis) moved: Arc<Notify>,
+    /// Notified when another server may have taken over: a connection is gone, or leads to the wrong one.
+    pub(in crate::redis) outdated: Arc<Notify>,
+    /// Notified when a server does not answer in time: it may hang, and another one may take over from it.
+    pub(in crate::redis) doubted: Arc<Notify>,
+    /// Whether the client holds a lock or waits for one, once it can have any.
+    pub(in crate::redis) in_use: Arc<OnceLock<InUse>>,
+    pub(in crate::redis) fences: Arc<Fences>,
+}
+
+pub(in crate::redis) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
+
+impl ConnectionContext {
+    pub(in crate::redis) fn new(runtime: &Runtime) -> Self {
+        Self {
+            stop: CancellationToken::new(),
+            tasks: Tasks::new(runtime.clone()),
+            moved: Arc::default(),
+            outdated: Arc::default(),
+            doubted: Arc::default(),
+            in_use: Arc::default(),
+            fences: Arc::default(),
+        }
+    }
+
+    pub(in crate::redis) fn is_in_use(&self) -> bool {
+        self.in_use.get().is_some_and(|in_use| in_use())
+    }
+
+    /// Starts something that goes on until the end.
+    pub(in crate::redis) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// Ends every connection without waiting.
+    pub(in crate::redis) fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+    }
+}
 
 /// The connection of a lane as senders see it. The longest waiter is notified first.
 pub(super) struct Current {

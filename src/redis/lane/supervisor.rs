@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
-use super::current::{Current, GoneOnDrop, LaneStats, State};
+use super::current::{ConnectionContext, Current, GoneOnDrop, LaneStats, State};
 use crate::error::tls_problem;
 use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::endpoint::{Endpoint, Identified};
-use crate::redis::fence::{self, ConnectionFence, Fences, Identity};
+use crate::redis::fence::{self, ConnectionFence, Identity};
 use crate::redis::link::Link;
 use crate::redis::probe;
 use crate::redis::transport::{ConnectionError, Role};
@@ -24,30 +24,20 @@ pub(super) struct Supervisor {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
     pub(super) figures: Arc<LaneStats>,
-    pub(super) fences: Arc<Fences>,
+    pub(super) around: ConnectionContext,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
     /// server is unknown.
     pub(super) predecessor: Option<Option<Identity>>,
     /// A connection that is replaced because of a misfit has no successor before this: there is one such
     /// replacement in a command timeout, so that a server that answers nonsense causes no storm of them.
     pub(super) next_misfit: Instant,
-    /// Notified when the connection led to the wrong server.
-    pub(super) moved: Arc<Notify>,
-    /// Notified when there is no connection: another server may have taken over.
-    pub(super) outdated: Arc<Notify>,
-    /// Notified when the server does not answer in time.
-    pub(super) doubted: Arc<Notify>,
     /// Whether there is to be a connection.
     pub(super) wanted: watch::Receiver<bool>,
 }
 
 impl Supervisor {
-    pub(super) async fn run(
-        mut self,
-        first: Option<Connected>,
-        current: GoneOnDrop,
-        stop: CancellationToken,
-    ) {
+    pub(super) async fn run(mut self, first: Option<Connected>, current: GoneOnDrop) {
+        let stop = self.around.stop.clone();
         let mut connected = match first {
             Some(first) => first,
             None => {
@@ -121,7 +111,7 @@ impl Supervisor {
                 server = &*settings.address,
                 "command connection lost, reconnecting"
             );
-            self.outdated.notify_one();
+            self.around.outdated.notify_one();
         }
         self.predecessor = Some(link.identity.clone());
         let misfit = link.misfit()?;
@@ -157,7 +147,7 @@ impl Supervisor {
                 if !link.is_doubted() {
                     continue;
                 }
-                self.doubted.notify_one();
+                self.around.doubted.notify_one();
                 if let Some(opened) = self.open_while_doubted(link).await {
                     return opened;
                 }
@@ -172,7 +162,7 @@ impl Supervisor {
                 not_writable.wait().await;
                 if let Ok(opened) = self.open().await {
                     // The subscriber was connected to the same server.
-                    self.moved.notify_one();
+                    self.around.moved.notify_one();
                     return opened;
                 }
             }
@@ -243,7 +233,7 @@ impl Supervisor {
                     };
                     let server = &self.endpoint.settings().address;
                     current.set(State::Down(is_refused.then(|| problem.into_cause(server))));
-                    self.outdated.notify_one();
+                    self.around.outdated.notify_one();
                     backoff.wait().await;
                 }
             }
@@ -288,7 +278,7 @@ impl Supervisor {
             (fence, _) => fence,
         };
         let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
-        self.fences.changed(was, fence);
+        self.around.fences.changed(was, fence);
         if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
             event!(WARN, lane = self.nth,
                 connection_fence = %fence,
@@ -335,7 +325,7 @@ impl Supervisor {
     /// Counts a connection whose predecessors may still be executed.
     fn unfenced(&self, fence: ConnectionFence) -> ConnectionFence {
         if self.predecessor.is_some() || fence == ConnectionFence::NotPermitted {
-            self.fences.count_replaced_without();
+            self.around.fences.count_replaced_without();
         }
         fence
     }

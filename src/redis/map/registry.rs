@@ -64,6 +64,12 @@ impl Registry {
         (0..).zip(&self.nodes)
     }
 
+    /// Adds a server, and returns its number.
+    pub(super) fn add(&mut self, node: Node) -> u16 {
+        self.nodes.push(Arc::new(node));
+        self.nodes.len() as u16 - 1
+    }
+
     /// The server that is meant, by its identity if that is given, otherwise by its address. `members` are the
     /// identities in the same table. `None`: there are no more numbers.
     pub(super) fn find(
@@ -79,11 +85,7 @@ impl Registry {
                 event!(DEBUG, server = %server.address, "too many servers were named");
                 return None;
             }
-            None => {
-                let number = self.nodes.len() as u16;
-                self.nodes.push(Arc::new(make(number, server)));
-                Found::same(number)
-            }
+            None => Found::same(self.add(make(self.nodes.len() as u16, server))),
         };
         if let Some(id) = &server.id {
             self.ids.insert(Arc::clone(id), found.number);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Map;
-use super::values::{Received, RoutedLink, not_reached};
+use super::values::{NOWHERE, Received, RoutedLink, not_reached};
 use crate::error::RefusalKind::{Ask, Known, Moved};
 use crate::error::{Cause, RefusedKind};
 use crate::redis::address::Address;
@@ -44,10 +44,9 @@ impl Map {
                 let again = limit.min(Instant::now() + NO_OWNER);
                 let changed = tokio::time::timeout_at(again, changed).await;
                 if changed.is_err() && again == limit {
-                    let source = "no server of the cluster has the slot of this lock";
                     return Err(SendError::NotSent(Cause::at(
                         &self.settings.address,
-                        source,
+                        NOWHERE,
                     )));
                 }
                 continue;

@@ -89,16 +89,8 @@ pub(crate) struct Nodes {
     pub(crate) failovers: u64,
 }
 
-impl Nodes {
-    /// Of one server.
-    pub(in crate::redis) fn one() -> Self {
-        Self {
-            nodes: 1,
-            redirects: 0,
-            failovers: 0,
-        }
-    }
-}
+/// What is said of a route without a server.
+pub(in crate::redis) const NOWHERE: &str = "no server of the cluster has the slot of this lock";
 
 /// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
 /// address leads to the wrong server.

@@ -80,7 +80,7 @@ impl Tls {
         Self { ca, ..self }
     }
 
-    /// The same, in a file.
+    /// Sets [`ca`](Self::ca) from a file.
     ///
     /// # Examples
     ///
@@ -111,7 +111,7 @@ impl Tls {
         }
     }
 
-    /// The same, in two files.
+    /// Sets [`client_certificate`](Self::client_certificate) from two files.
     ///
     /// # Examples
     ///

@@ -101,9 +101,7 @@ impl Shard {
             node: Arc::clone(node),
             common: Arc::clone(common),
             work: Arc::clone(&work),
-            outdated: Arc::clone(&map.around.outdated),
-            time_limit: map.settings.command_timeout,
-            scattered: map.settings.is_scattered(),
+            map: Arc::clone(map),
             subscribed: BTreeSet::new(),
             probed: "".into(),
         };
@@ -127,10 +125,7 @@ struct ShardTask {
     node: Arc<Node>,
     common: Arc<Common>,
     work: Arc<Work>,
-    /// Notified when a slot turns out to have another server.
-    outdated: Arc<Notify>,
-    time_limit: Duration,
-    scattered: bool,
+    map: Arc<Map>,
     /// What the connection has.
     subscribed: BTreeSet<Arc<str>>,
     /// The channel that was subscribed to again last.
@@ -139,12 +134,12 @@ struct ShardTask {
 
 impl ShardTask {
     async fn run(mut self) {
-        let mut backoff = Backoff::new(self.scattered);
+        let mut backoff = Backoff::new(self.map.settings.is_scattered());
         loop {
             match self.connect().await {
                 Ok((connection, messages, task)) => {
                     if self.serve(&connection, messages, task).await {
-                        backoff = Backoff::new(self.scattered);
+                        backoff = Backoff::new(self.map.settings.is_scattered());
                     }
                     event!(WARN, server = %self.node.endpoint.address(), "sharded channels lost their connection");
                     self.lose_all();
@@ -158,6 +153,10 @@ impl ShardTask {
             }
             backoff.wait().await;
         }
+    }
+
+    fn time_limit(&self) -> Duration {
+        self.map.settings.command_timeout
     }
 
     fn cause(&self, problem: ConnectionError) -> Box<Cause> {
@@ -201,7 +200,7 @@ impl ShardTask {
     /// Returns when the connection is of no more use, or has fewer channels than it should have.
     async fn work(&mut self, connection: &Connection, served: &mut bool) {
         let work = Arc::clone(&self.work);
-        let mut heartbeat = Instant::now() + self.time_limit;
+        let mut heartbeat = Instant::now() + self.time_limit();
         loop {
             let (subscribe, unsubscribe) = work.orders.lock().take(&mut self.subscribed);
             if !subscribe.is_empty() {
@@ -220,7 +219,7 @@ impl ShardTask {
                 if !self.has_all(connection).await {
                     return;
                 }
-                heartbeat = Instant::now() + self.time_limit;
+                heartbeat = Instant::now() + self.time_limit();
             }
             if !work.has_orders() {
                 let _ = tokio::time::timeout_at(heartbeat, work.changed.notified()).await;
@@ -230,8 +229,8 @@ impl ShardTask {
 
     /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
     async fn subscribe(&mut self, connection: &Connection, names: &[Arc<str>]) -> bool {
-        let exchange = connection.subscribe_sharded(names, self.time_limit);
-        let answers = tokio::time::timeout(self.time_limit, exchange).await;
+        let exchange = connection.subscribe_sharded(names, self.time_limit());
+        let answers = tokio::time::timeout(self.time_limit(), exchange).await;
         let Ok(answers) = answers else { return false };
         let mut refused = Vec::new();
         let mut usable = answers.len() == names.len();
@@ -261,7 +260,7 @@ impl ShardTask {
                 self.subscribed.remove(name);
             }
             self.work.orders.lock().lost.extend(refused);
-            self.outdated.notify_one();
+            self.map.around.outdated.notify_one();
             // Not immediately: the map has to follow first.
             tokio::time::sleep(ELSEWHERE).await;
             self.common.lost.notify_one();
@@ -277,8 +276,8 @@ impl ShardTask {
         let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {
             return true;
         };
-        let exchange = connection.subscribe_sharded(std::slice::from_ref(&next), self.time_limit);
-        let answers = tokio::time::timeout(self.time_limit, exchange).await;
+        let exchange = connection.subscribe_sharded(std::slice::from_ref(&next), self.time_limit());
+        let answers = tokio::time::timeout(self.time_limit(), exchange).await;
         let count = answers
             .ok()
             .and_then(|answers| answers.into_iter().next()?.ok());
@@ -321,7 +320,9 @@ mod tests {
     use super::*;
     use crate::redis::address::Address;
     use crate::redis::endpoint::Endpoint;
-    use crate::redis::settings::Settings;
+    use crate::redis::lane::ConnectionContext;
+    use crate::redis::settings::{Expected, Settings};
+    use crate::runtime::Runtime;
     use crate::wait::Subscription;
 
     fn name(name: &str) -> Arc<str> {
@@ -334,8 +335,10 @@ mod tests {
     fn task(port: u16) -> ShardTask {
         let url = format!("redis://127.0.0.1:{port}");
         let settings = Settings::from_url(&url, None, TIME_LIMIT, true).expect("valid");
-        let address = Address::new("127.0.0.1", port);
-        let endpoint = Endpoint::new(address, Arc::new(settings), None, None);
+        let (settings, address) = (Arc::new(settings), Address::new("127.0.0.1", port));
+        let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+        let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, around);
+        let endpoint = Endpoint::new(address, settings, None, None);
         ShardTask {
             node: Arc::new(Node::new(endpoint, 1, 1)),
             common: Arc::new(Common {
@@ -343,9 +346,7 @@ mod tests {
                 lost: Notify::new(),
             }),
             work: Arc::default(),
-            outdated: Arc::default(),
-            time_limit: TIME_LIMIT,
-            scattered: false,
+            map,
             subscribed: BTreeSet::new(),
             probed: name(""),
         }

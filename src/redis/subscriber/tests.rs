@@ -3,6 +3,12 @@
 use test_support::{Server, eventually, tokio};
 
 use super::*;
+use crate::redis::address::Address;
+use crate::redis::endpoint::Endpoint;
+use crate::redis::lane::ConnectionContext;
+use crate::redis::node::Node;
+use crate::redis::settings::Expected;
+use crate::runtime::Runtime;
 use crate::wait::Subscription;
 
 const TIME_LIMIT: Duration = Duration::from_millis(1_500);
@@ -11,12 +17,14 @@ const TIME_LIMIT: Duration = Duration::from_millis(1_500);
 fn actor(url: &str) -> Actor {
     let settings = Settings::from_url(url, None, TIME_LIMIT, true);
     let settings = Arc::new(settings.expect("valid"));
+    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+    let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, around);
+    let endpoint = Endpoint::new(Address::default(), settings, None, None);
+    map.fix(Node::new(endpoint, 1, 1));
     Actor {
-        source: Source::One(Arc::clone(&settings)),
+        map,
         tried: AtomicUsize::new(0),
-        settings,
         subscriptions: Arc::default(),
-        moved: Arc::default(),
         slow: AtomicBool::new(false),
     }
 }
@@ -44,10 +52,10 @@ async fn a_waiter_learns_why_there_is_no_connection() {
 async fn an_answer_is_the_end_of_the_reason() {
     let server = Server::start();
     let actor = actor(&server.url());
-    let cause = Cause::at(&actor.settings.address, "no connection");
+    let cause = Cause::at(&actor.map.settings.address, "no connection");
     actor.subscriptions.set_problem(Some(cause));
     assert_eq!(problem(&actor).as_deref(), Some("no connection"));
-    let opened = Session::open(&actor.settings).await;
+    let opened = Session::open(&actor.map.settings).await;
     let session = opened.expect("it responds");
     let worker = ChannelWorker {
         actor: &actor,
@@ -70,7 +78,7 @@ async fn a_waiter_learns_that_not_even_ping_is_permitted() {
     server.control().run(&user);
     let actor = actor(&format!("redis://mute:x@127.0.0.1:{}", server.port));
     assert_eq!(problem(&actor), None);
-    let opened = Session::open(&actor.settings).await;
+    let opened = Session::open(&actor.map.settings).await;
     let mut session = opened.expect("it responds");
     let end = tokio::time::timeout(TIME_LIMIT * 4, actor.serve(&mut session)).await;
     assert!(matches!(end, Ok(End::Useless)));

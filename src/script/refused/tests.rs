@@ -7,7 +7,7 @@ use crate::script::ALL;
 fn error(script: &'static Script, key: &str, text: &str) -> (Error, bool) {
     let (server, kind) = ("server".into(), RefusalKind::read(text));
     refused(
-        &script.into(),
+        script,
         &[key.into()],
         Cause::refused(&server, kind, text.to_owned()),
     )

@@ -13,7 +13,7 @@ use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, interop, mutants, sim};
 
 impl Report {
-    /// `long`: locks are held for a minute.
+    /// `long`: locks are held for a minute, and callers of several storm for one.
     pub(super) fn rest(&mut self, machine: &Machine, long: bool) {
         let server = &machine.server;
         let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
@@ -47,6 +47,12 @@ impl Report {
         let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
         self.tests(ALONE.name, server, &ALONE.selected(), &seconds);
         self.tests("alone: many waiters", server, &sim::WAITERS, &[]);
+        if long {
+            let storm = ["--test", "multi", "twenty_tasks"];
+            let storm: Vec<&str> = EVERYTHING.into_iter().chain(storm).collect();
+            let minute = [("MULTI_STORM_SECS", "60")];
+            self.tests("several locks: a minute", server, &storm, &minute);
+        }
         drop(busy_loops);
         self.demo_without_its_lock(server);
         self.demo_without_its_replicas(server);

@@ -5,34 +5,50 @@ use std::time::Duration;
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
     Generation, HoldId, OpId, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
-    Time, Untaken, WaiterId, local_deadline,
+    Time, Token, Untaken, WaiterId, local_deadline,
 };
 
-use super::RULES;
 use super::coverage::Input;
-use super::noted::field_of;
 use super::server::{Reply, Script};
-use super::state::{At, Sender, Sent, State};
+use super::state::{At, Guard, Sender, Sent, State};
 
 impl State {
     pub(super) fn execute(&mut self) {
         let Some(sent) = self.wire.pop_front() else {
             return;
         };
-        let (reply, published) = self.server.run(self.now, sent.script);
+        let reply = self.run_script(&sent);
         if sent.sender != Sender::Nobody {
             self.answers.push((sent, reply));
         }
+    }
+
+    /// The next script of a connection that was replaced, and that the server has not ended.
+    pub(super) fn execute_late(&mut self) {
+        if let Some(sent) = self.late.pop_front() {
+            self.run_script(&sent);
+        }
+    }
+
+    fn run_script(&mut self, sent: &Sent) -> Reply {
+        let before = self.server.field();
+        let (reply, published) = self.server.run(self.now, sent.script);
+        self.note_holder(before);
         if self.server.lock.is_some() {
             self.expired = false;
         }
         if published {
             self.publish();
         }
+        reply
     }
 
+    /// The lock is free, or its lease shorter: which is announced, if the kind of lock has messages.
     pub(super) fn publish(&mut self) {
         self.expired = false;
+        if !self.kind.announces {
+            return;
+        }
         for caller in &mut self.callers {
             caller.received |= caller.subscribed;
         }
@@ -66,7 +82,7 @@ impl State {
                 self.drop_job(owner, job);
             }
             Sender::Job(owner, job) => {
-                let answer = released(sent, reply);
+                let answer = self.released(sent, reply);
                 let input = match answer.gone {
                     None => Input::ReleaseDone,
                     Some(_) if sent.repeats.is_some() => Input::ReleaseGoneRepeated,
@@ -83,14 +99,14 @@ impl State {
                 };
                 let asked = lease.map_or(RenewalAsk::Check, RenewalAsk::Extend);
                 let acknowledged = match reply {
-                    Reply::Done if lease.is_some() => self.acknowledged(owner, in_time),
+                    Reply::Done { .. } if lease.is_some() => self.acknowledged(owner, in_time),
                     _ => 0,
                 };
                 self.renewed(
                     owner,
                     generation,
                     match reply {
-                        Reply::Done => RenewOutcome::Held {
+                        Reply::Done { .. } => RenewOutcome::Held {
                             sent_at: sent.sent_at,
                             asked,
                             acknowledged,
@@ -108,7 +124,7 @@ impl State {
     /// A pass that was refused has moved nothing, and becomes the release that it replaced: returns whether it
     /// has.
     fn replaces_pass(&mut self, sent: &Sent) -> bool {
-        let (Script::Pass { owner, .. }, Sender::Job(_, op), None) =
+        let (Script::Pass { .. }, Sender::Job(owner, op), None) =
             (sent.script, sent.sender, sent.repeats)
         else {
             return false;
@@ -136,7 +152,7 @@ impl State {
         generation: Generation,
         outcome: RenewOutcome,
     ) {
-        let is_late = self.core.owner_of(&field_of(owner)) != Some((owner, generation));
+        let is_late = self.generation(owner) != Some(generation);
         let input = match outcome {
             _ if is_late => Input::RenewLate,
             RenewOutcome::Held {
@@ -158,9 +174,9 @@ impl State {
             return;
         };
         let untaken = match reply {
-            Reply::Done => {
+            Reply::Done { token } => {
                 let is_late = !self.core.is_attempting(&permit);
-                let unconfirmed = self.taken(nth, &permit, sent.sent_at);
+                let unconfirmed = self.taken(nth, &permit, sent.sent_at, token);
                 if !is_late {
                     self.leave(nth);
                     return self.waits_for_replicas(nth, unconfirmed);
@@ -176,7 +192,7 @@ impl State {
         let Reply::Busy { left } = reply else {
             return self.leave(nth);
         };
-        if !self.callers[nth].subscribed && self.queues(nth) {
+        if self.kind.announces && !self.callers[nth].subscribed && self.queues(nth) {
             // Attempt again after subscribing: an unlock in between was announced to nobody.
             let waiter = permit.waiter;
             let caller = &mut self.callers[nth];
@@ -189,10 +205,7 @@ impl State {
             );
             self.admit(nth);
         } else if self.queues(nth) {
-            let limit = self.now + left.min(RULES.watchdog_timeout);
-            let deadline = self.callers[nth].deadline;
-            let limit = deadline.map_or(limit, |deadline| deadline.min(limit));
-            let waiter = permit.waiter;
+            let (waiter, limit) = (permit.waiter, self.until_retry(nth, left));
             self.callers[nth].at = At::Listening { waiter, limit };
             let rows = self.rows();
             self.run_step(&rows, |core, now, out| core.waits(now, waiter, limit, out));
@@ -202,7 +215,14 @@ impl State {
     }
 
     /// Answers with a hold that its caller is handed only when replicas have confirmed it.
-    pub(super) fn taken(&mut self, nth: usize, permit: &Permit, sent_at: Time) -> Option<At> {
+    /// `token`: that of the answer, if it was the answer of an acquire.
+    pub(super) fn taken(
+        &mut self,
+        nth: usize,
+        permit: &Permit,
+        sent_at: Time,
+        token: Option<Token>,
+    ) -> Option<At> {
         let lost = self.is_lost(permit.owner);
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
         let input = if !self.core.is_attempting(permit) {
@@ -215,7 +235,10 @@ impl State {
         let taken = self.step(permit.owner, input, |core, now, out| {
             core.taken(now, permit, sent_at, out)
         });
-        let (hold, _) = taken.ok()?;
+        let (hold, handed_over) = taken.ok()?;
+        let token = token.or(handed_over);
+        self.note_token(permit, token);
+        let guard = Guard { hold, token };
         let snapshot = self.core.snapshot(self.now, permit.owner, hold);
         if snapshot.is_none_or(|found| found.over.is_some()) {
             self.wrong = Some("a hold is given to its caller when its lease is over");
@@ -228,11 +251,11 @@ impl State {
             self.run_step(&rows, |core, now, out| {
                 core.handed_out(now, permit.owner, hold, out);
             });
-            self.callers[nth].guards.push(hold);
+            self.callers[nth].guards.push(guard);
             return None;
         }
         let leased = (sent_at, permit.terms.lease);
-        Some(At::Confirming { hold, leased })
+        Some(At::Confirming { guard, leased })
     }
 
     pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
@@ -258,7 +281,7 @@ impl State {
         let owner = self.callers[nth].owner;
         let is_open = self.core.snapshot(self.now, owner, hold).is_some();
         match reply {
-            Reply::Done => {
+            Reply::Done { .. } => {
                 let acknowledged = self.acknowledged(owner, in_time);
                 self.step(owner, Input::Extended, |core, now, out| {
                     core.confirmed(now, owner, hold, leased, acknowledged, out);
@@ -275,12 +298,12 @@ impl State {
 
     /// The owner holds nothing, and has a guard whose hold was lost.
     pub(super) fn is_lost(&self, owner: ThreadId) -> bool {
-        if self.core.view(owner).held {
+        if self.core.under_way(owner).1 {
             return false;
         }
         let own = self.callers.iter().filter(|caller| caller.owner == owner);
         let mut guards = own.flat_map(|caller| &caller.guards).peekable();
-        guards.peek().is_some() && guards.all(|hold| self.ended.contains(hold))
+        guards.peek().is_some() && guards.all(|guard| self.ended.contains(&guard.hold))
     }
 
     pub(super) fn queues(&self, nth: usize) -> bool {
@@ -290,9 +313,18 @@ impl State {
         }
     }
 
-    /// Nothing that was on the connection arrives any more; the server has killed it before the next
+    /// Nothing that was on the connection arrives any more, if the server has killed it before the next
     /// one is used. A call is sent again, a job and a renewal later.
     pub(super) fn lose(&mut self) {
+        if !self.has_fence {
+            self.is_unfenced = true;
+            let late = self.wire.iter().cloned();
+            let late = late.map(|sent| Sent {
+                sender: Sender::Nobody,
+                ..sent
+            });
+            self.late.extend(late);
+        }
         let answers = std::mem::take(&mut self.answers)
             .into_iter()
             .map(|(sent, _)| sent);
@@ -322,6 +354,7 @@ impl State {
             At::Attempting { permit } if !self.core.is_attempting(&permit) => {
                 self.ask_again(nth, permit.waiter);
             }
+            _ if self.leaves_a_used_field(nth, true) => {}
             _ => {
                 self.send(sent.sender, sent.script);
                 self.mark_repeated(sent);
@@ -346,18 +379,20 @@ impl State {
             last.repeats = Some(first.sent_at);
         }
     }
-}
 
-fn released(sent: &Sent, reply: Reply) -> ReleaseAnswer {
-    ReleaseAnswer {
-        gone: match reply {
-            Reply::Done => None,
-            Reply::Gone => Some(LossReason::Gone),
-            Reply::Taken | Reply::Busy { .. } | Reply::Refused => Some(LossReason::Taken),
-        },
-        sent_at: sent.sent_at,
-        // No world stands back: the time until others have gone first changes nothing but the order.
-        others_listen: false,
-        token: None,
+    fn released(&self, sent: &Sent, reply: Reply) -> ReleaseAnswer {
+        let (gone, token) = match reply {
+            Reply::Done { token } => (None, token),
+            Reply::Gone => (Some(LossReason::Gone), None),
+            Reply::Taken | Reply::Busy { .. } | Reply::Refused => (Some(LossReason::Taken), None),
+        };
+        ReleaseAnswer {
+            gone,
+            sent_at: sent.sent_at,
+            // Without messages no client knows who waits. With them no world stands back: the time until others have
+            // gone first changes nothing but the order.
+            others_listen: !self.kind.announces,
+            token,
+        }
     }
 }

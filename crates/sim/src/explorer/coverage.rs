@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redisson_lock::test_util::core::{Granted, Life, Order, OwnerView, UnderWay};
+use redisson_lock::test_util::core::Life;
 
 use super::unreached::reason;
 
@@ -108,42 +108,10 @@ named! {
 }
 
 impl Row {
-    pub fn of(view: OwnerView) -> Self {
-        let OwnerView { op, held, lost } = view;
-        match op {
-            UnderWay::Nothing if held => Self::Held,
-            UnderWay::Nothing if lost => Self::Lost,
-            UnderWay::Nothing => Self::Nothing,
-            UnderWay::Acquire {
-                order,
-                target,
-                then_release,
-                grant: None | Some(Granted::PickedUp),
-            } => match (target > 1, held, then_release, order) {
-                (false, _, _, Order::Queued) => Self::Acquire,
-                (false, _, _, Order::AtOnce) => Self::AtOnce,
-                (true, true, true, _) => Self::NestedThenRelease,
-                (true, true, false, Order::Queued) => Self::Nested,
-                (true, true, false, Order::AtOnce) => Self::NestedAtOnce,
-                (true, false, false, _) => Self::Alone,
-                (true, false, true, _) => Self::AloneThenRelease,
-            },
-            UnderWay::Acquire {
-                grant: Some(Granted::Given),
-                ..
-            } => Self::Given,
-            UnderWay::Acquire {
-                then_release: false,
-                ..
-            } => Self::Receives,
-            UnderWay::Acquire {
-                then_release: true, ..
-            } => Self::ReceivesThenRelease,
-            UnderWay::Release { passes: true, .. } => Self::Passes,
-            UnderWay::Release { in_sync: true, .. } => Self::ReleaseInSync,
-            UnderWay::Release { .. } if held => Self::Release,
-            UnderWay::Release { .. } => Self::LastRelease,
-        }
+    /// What the core calls so.
+    pub fn of(words: &str) -> Self {
+        let row = Self::ALL.iter().find(|row| row.text() == words);
+        *row.unwrap_or_else(|| panic!("there is no row for {words}"))
     }
 
     pub fn of_life(life: Life) -> Option<Self> {

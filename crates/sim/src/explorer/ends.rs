@@ -5,7 +5,6 @@ use redisson_lock::test_util::core::{Generation, Life, OpId, ThreadId};
 
 use super::Action;
 use super::coverage::Input;
-use super::noted::field_of;
 use super::server::{Holder, Reply};
 use super::state::{Deferred, Sender, State};
 
@@ -117,8 +116,8 @@ impl State {
     /// Somebody forces the lock open, and says so later to the one whose it was.
     pub(super) fn force(&mut self) {
         self.budget.forces -= 1;
-        if let Some((Holder::Ours(owner), ..)) = self.server.lock.take() {
-            let held = self.core.owner_of(&field_of(owner));
+        if let Some((Holder::Ours(field), ..)) = self.server.lock.take() {
+            let held = self.core.owner_of(&field.text());
             let forced = held.map(|(owner, generation)| Deferred::Forced(owner, generation));
             self.deferred.extend(forced);
             self.robbed = true;
@@ -127,7 +126,7 @@ impl State {
     }
 
     pub(super) fn forced(&mut self, owner: ThreadId, generation: Generation) {
-        let is_late = self.core.owner_of(&field_of(owner)) != Some((owner, generation));
+        let is_late = self.generation(owner) != Some(generation);
         let input = if is_late {
             Input::ForcedLate
         } else {

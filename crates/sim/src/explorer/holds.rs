@@ -7,13 +7,13 @@ use redisson_lock::test_util::core::{HoldId, LeasePolicy, ThreadId};
 
 use super::coverage::Input;
 use super::server::Script;
-use super::state::{At, Sender, State};
+use super::state::{At, Guard, Sender, State};
 use super::{FIXED_LEASE, Verb};
 
 impl State {
     pub(super) fn end_hold(&mut self, nth: usize, verb: Verb) {
         let owner = self.callers[nth].owner;
-        let Some(hold) = self.callers[nth].guards.pop() else {
+        let Some(Guard { hold, .. }) = self.callers[nth].guards.pop() else {
             return self.leave(nth);
         };
         self.ended.remove(&hold);
@@ -105,24 +105,25 @@ impl State {
     /// Moves the end of the latest guard's fixed lease.
     pub(super) fn extend(&mut self, nth: usize) {
         let owner = self.callers[nth].owner;
-        let hold = self.callers[nth].guards.last().copied();
-        let Some(hold) = hold.filter(|_| !self.has_ended()) else {
+        let guard = self.callers[nth].guards.last().copied();
+        let Some(Guard { hold, .. }) = guard.filter(|_| !self.has_ended()) else {
             return self.leave(nth);
         };
         self.step(owner, Input::ExtendBegins, |core, now, out| {
             core.tick(now, out);
         });
         let found = self.core.snapshot(self.now, owner, hold);
-        if !found.is_some_and(|found| matches!(found.policy, LeasePolicy::Fixed { .. })) {
+        let found = found.filter(|found| matches!(found.policy, LeasePolicy::Fixed { .. }));
+        let Some(field) = found.and_then(|_| self.field(owner)) else {
             return self.leave(nth);
-        }
+        };
         let lease: Duration = FIXED_LEASE;
         self.callers[nth].at = At::Extending { hold, lease };
         let asked = Some(lease);
         self.send(
             Sender::Caller(nth),
             Script::Renew {
-                owner,
+                field,
                 lease: asked,
             },
         );

@@ -8,6 +8,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::{Input, Row};
+use super::server::Field;
 use super::state::{At, Caller, Deferred, State};
 
 impl State {
@@ -65,7 +66,7 @@ impl State {
         let mut rows: Vec<(ThreadId, Row)> = Vec::with_capacity(self.callers.len());
         for Caller { owner, .. } in &self.callers {
             if rows.iter().all(|(other, _)| other != owner) {
-                rows.push((*owner, Row::of(self.core.view(*owner))));
+                rows.push((*owner, Row::of(self.core.under_way(*owner).0)));
             }
         }
         rows
@@ -88,7 +89,8 @@ impl State {
                 LossReason::MaxHold => Input::MaxHold,
                 _ => continue,
             };
-            let of_owner = |(owner, _): &&(ThreadId, Row)| field_of(*owner) == **field;
+            let lost = Field::of(field).owner;
+            let of_owner = |(owner, _): &&(ThreadId, Row)| *owner == lost;
             self.note(rows.iter().filter(of_owner), input);
         }
         self.put_aside(effects);
@@ -98,7 +100,7 @@ impl State {
     fn put_aside(&mut self, effects: Effects) {
         for (hold, _) in effects.ended {
             let mut callers = self.callers.iter();
-            if callers.any(|caller| caller.guards.contains(&hold)) {
+            if callers.any(|caller| caller.guards.iter().any(|guard| guard.hold == hold)) {
                 self.ended.insert(hold);
             }
         }
@@ -156,14 +158,4 @@ impl State {
             Deferred::LoseAll => self.lose_all(),
         }
     }
-}
-
-/// The field of an owner.
-pub(super) fn field_of(owner: ThreadId) -> String {
-    owner.0.to_string()
-}
-
-/// The owner of a field.
-pub(super) fn owner_of(field: &str) -> ThreadId {
-    ThreadId(field.parse().expect("`field_of` made it"))
 }

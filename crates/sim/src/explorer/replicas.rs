@@ -31,7 +31,7 @@ impl State {
     /// lock, which its owner has to hold.
     pub(super) fn acknowledged(&mut self, owner: ThreadId, in_time: bool) -> u32 {
         let is_held =
-            matches!(self.server.lock, Some((Holder::Ours(holder), ..)) if holder == owner);
+            matches!(self.server.lock, Some((Holder::Ours(field), ..)) if field.owner == owner);
         if self.replicas == 0 || !in_time || !is_held {
             return 0;
         }
@@ -48,9 +48,10 @@ impl State {
 
     pub(super) fn confirm(&mut self, nth: usize, in_time: bool) {
         let owner = self.callers[nth].owner;
-        let At::Confirming { hold, leased } = self.callers[nth].at else {
+        let At::Confirming { guard, leased } = self.callers[nth].at else {
             return;
         };
+        let hold = guard.hold;
         self.budget.lags -= u8::from(!in_time);
         let acknowledged = self.acknowledged(owner, in_time);
         // A part of the step before it, which was noted.
@@ -60,7 +61,7 @@ impl State {
         });
         self.callers[nth].at = At::Ready;
         if acknowledged >= self.replicas {
-            self.callers[nth].guards.push(hold);
+            self.callers[nth].guards.push(guard);
         } else {
             // Its unlock is a part of the same call.
             self.callers[nth].next -= 1;
@@ -70,7 +71,9 @@ impl State {
 
     /// Whether replicas have the lock of an owner until then, if they must.
     pub(super) fn is_replicated(&self, owner: ThreadId, until: Time) -> bool {
-        let has = |(holder, _, expires)| holder == Holder::Ours(owner) && until <= expires;
+        let has = |(holder, _, expires)| {
+            matches!(holder, Holder::Ours(field) if field.owner == owner) && until <= expires
+        };
         self.replicas == 0 || self.server.replica.is_some_and(has)
     }
 }

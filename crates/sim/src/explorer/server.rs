@@ -1,80 +1,148 @@
 //! The server as the core is written for: one lock, and the scripts that change it.
 //!
-//! This is the specification of `acquire.lua`, `release.lua`, `pass.lua` and `renew.lua` as far as the counts go;
-//! the scripts themselves are compared with Redis in `tests/sim/crosscheck.rs`.
+//! This is the specification of `acquire.lua`, `release.lua`, `pass.lua` and `renew.lua` as far as the counts go, and
+//! of the same scripts of other kinds: a string lock has a value in the place of the field, and its count is 1.
+//! The scripts themselves are compared with Redis in `tests/sim/crosscheck.rs`.
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::core::{ThreadId, Time};
+use redisson_lock::test_util::core::{ThreadId, Time, Token, Visitor};
 
 /// The hash of the lock: whose field it has, the count, and when it expires.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     pub lock: Option<(Holder, u32, Time)>,
+    /// Whether the kind of lock has tokens.
+    pub has_token: bool,
+    /// The one of the latest holder.
+    pub token: Option<Token>,
     /// What the replicas have: of all that was replicated, what they have confirmed.
     pub replica: Option<(Holder, u32, Time)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
-    Ours(ThreadId),
+    Ours(Field),
     /// Another process.
     Foreign,
 }
 
+/// What a hold has in Redis: the field of its owner, or one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Field {
+    pub owner: ThreadId,
+    /// Of one acquisition alone, if it is not 0.
+    pub taking: u64,
+}
+
+impl Field {
+    /// The one that a text of [`Field::text`] is of.
+    pub fn of(text: &str) -> Self {
+        let (owner, taking) = text.split_once('.').unwrap_or((text, "0"));
+        Self {
+            owner: ThreadId(owner.parse().expect("`text` made it")),
+            taking: taking.parse().expect("`text` made it"),
+        }
+    }
+
+    /// As the core has it.
+    pub fn text(self) -> Arc<str> {
+        let Self { owner, taking } = self;
+        match taking {
+            0 => owner.0.to_string().into(),
+            taking => format!("{}.{taking}", owner.0).into(),
+        }
+    }
+
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        // The others have no number that could be another one.
+        if self.taking > 0 {
+            let mut text = self.text();
+            visitor.field(&mut text);
+            *self = Self::of(&text);
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Script {
-    /// Raise the count of the owner to `target`, and the lease to at least `lease`.
+    /// Raise the count of the field to `target`, and the lease to at least `lease`.
     Acquire {
-        owner: ThreadId,
+        field: Field,
         target: u32,
         lease: Duration,
     },
-    /// Lower the count of the owner to `target`, and keep at least `lease`; the last one publishes.
+    /// Lower the count of the field to `target`, and keep at least `lease`; the last one publishes.
     Release {
-        owner: ThreadId,
+        field: Field,
         target: u32,
         lease: Duration,
     },
-    /// Give the field of the owner to another one, with a lease of its own.
+    /// Replace the field by that of another owner, with a lease of its own.
     Pass {
-        owner: ThreadId,
-        to: ThreadId,
+        field: Field,
+        to: Field,
         lease: Duration,
     },
-    /// Raise the lease of the owner to at least `lease`.
+    /// Raise the lease to at least `lease`.
     Renew {
-        owner: ThreadId,
+        field: Field,
         lease: Option<Duration>,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reply {
-    Done,
-    /// The owner has no field there.
-    Gone,
-    /// Another one has.
-    Taken,
-    /// Another one has, for this time.
-    Busy {
-        left: Duration,
+    Done {
+        /// Of the holder, if it has one: an acquire and a pass answer it.
+        token: Option<Token>,
     },
+    /// There is no lock.
+    Gone,
+    /// Another field has it.
+    Taken,
+    /// Another one has it, for this time.
+    Busy { left: Duration },
     /// The server does not run it, and never will.
     Refused,
 }
 
+impl Reply {
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        if let Self::Done { token: Some(token) } = self {
+            visitor.token(token);
+        }
+    }
+}
+
+const DONE: Reply = Reply::Done { token: None };
+
+impl Script {
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        let (Self::Acquire { field, .. }
+        | Self::Release { field, .. }
+        | Self::Pass { field, .. }
+        | Self::Renew { field, .. }) = self;
+        field.visit(visitor);
+        if let Self::Pass { to, .. } = self {
+            to.visit(visitor);
+        }
+    }
+}
+
 impl Server {
-    /// Runs one script. `true`: an unlock message is published.
+    /// Runs one script. `true`: an unlock message is published, if the kind of lock has messages.
     pub fn run(&mut self, now: Time, script: Script) -> (Reply, bool) {
         self.expire(now);
-        let (Script::Acquire { owner, .. }
-        | Script::Release { owner, .. }
-        | Script::Pass { owner, .. }
-        | Script::Renew { owner, .. }) = script;
+        let (Script::Acquire { field, .. }
+        | Script::Release { field, .. }
+        | Script::Pass { field, .. }
+        | Script::Renew { field, .. }) = script;
         match (script, &mut self.lock) {
             (Script::Acquire { target: 1, .. }, Some((holder, _, until)))
-                if *holder != Holder::Ours(owner) =>
+                if *holder != Holder::Ours(field) =>
             {
                 (
                     Reply::Busy {
@@ -83,17 +151,17 @@ impl Server {
                     false,
                 )
             }
-            (Script::Acquire { .. }, Some((holder, ..))) if *holder != Holder::Ours(owner) => {
+            (Script::Acquire { .. }, Some((holder, ..))) if *holder != Holder::Ours(field) => {
                 (Reply::Gone, false)
             }
-            // An earlier copy has done it.
+            // An earlier copy has done it, and raised the token.
             (Script::Pass { to, lease, .. }, Some((holder, _, until)))
                 if *holder == Holder::Ours(to) =>
             {
                 *until = (*until).max(now + lease);
-                (Reply::Done, false)
+                (self.done_by_the_holder(), false)
             }
-            (_, Some((holder, ..))) if *holder != Holder::Ours(owner) => (Reply::Taken, false),
+            (_, Some((holder, ..))) if *holder != Holder::Ours(field) => (Reply::Taken, false),
             // Only an acquire to one creates the field: there is nothing to nest into.
             (
                 Script::Acquire {
@@ -101,34 +169,68 @@ impl Server {
                 },
                 lock @ None,
             ) => {
-                *lock = Some((Holder::Ours(owner), 1, now + lease));
-                (Reply::Done, false)
+                *lock = Some((Holder::Ours(field), 1, now + lease));
+                self.raise();
+                (self.done_by_the_holder(), false)
             }
             (_, None) => (Reply::Gone, false),
             (Script::Acquire { target, lease, .. }, Some((_, count, until))) => {
                 (*count, *until) = (target, (*until).max(now + lease));
-                (Reply::Done, false)
+                (self.done_by_the_holder(), false)
             }
             (Script::Pass { to, lease, .. }, lock) => {
                 let shorter = lock
                     .as_ref()
                     .is_some_and(|(_, _, until)| *until > now + lease);
                 *lock = Some((Holder::Ours(to), 1, now + lease));
-                (Reply::Done, shorter)
+                self.raise();
+                (self.done_by_the_holder(), shorter)
             }
             (Script::Release { target: 0, .. }, lock) => {
                 *lock = None;
-                (Reply::Done, true)
+                (DONE, true)
             }
             (Script::Release { target, lease, .. }, Some((_, count, until))) => {
                 (*count, *until) = (target, (*until).max(now + lease));
-                (Reply::Done, false)
+                (DONE, false)
             }
             (Script::Renew { lease, .. }, Some((_, _, until))) => {
                 *until = (*until).max(now + lease.unwrap_or_default());
-                (Reply::Done, false)
+                (DONE, false)
             }
         }
+    }
+
+    /// What a hold of this client has there.
+    pub fn field(&self) -> Option<Field> {
+        match self.lock {
+            Some((Holder::Ours(field), ..)) => Some(field),
+            Some((Holder::Foreign, ..)) | None => None,
+        }
+    }
+
+    /// The holder is another one than before, or the same again after it was gone.
+    pub fn raise(&mut self) {
+        if self.has_token {
+            let latest = self.token.map_or(0, Token::number);
+            self.token = NonZeroU64::new(latest + 1).map(Token::from);
+        }
+    }
+
+    fn done_by_the_holder(&self) -> Reply {
+        Reply::Done { token: self.token }
+    }
+
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        let locks = [&mut self.lock, &mut self.replica];
+        for (holder, _, until) in locks.into_iter().flatten() {
+            if let Holder::Ours(field) = holder {
+                field.visit(visitor);
+            }
+            visitor.time(until);
+        }
+        let token = self.token.iter_mut();
+        token.for_each(|token| visitor.token(token));
     }
 
     pub fn expire(&mut self, now: Time) {

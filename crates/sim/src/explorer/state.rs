@@ -2,14 +2,18 @@
 //! it, and the way to the server.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Visitor, WaiterId,
+    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Token, Visitor,
+    WaiterId,
 };
 
 use super::coverage::Reached;
-use super::server::{Reply, Script, Server};
+use super::server::{Field, Reply, Script, Server};
 
 /// What one call does next, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -19,7 +23,7 @@ pub struct Caller {
     pub next: usize,
     pub at: At,
     /// Guards that are open, the latest last.
-    pub guards: Vec<HoldId>,
+    pub guards: Vec<Guard>,
     /// It was woken since it last looked.
     pub woken: bool,
     /// It has a subscription, and has heard a message since it last asked for a permit.
@@ -27,6 +31,14 @@ pub struct Caller {
     pub received: bool,
     /// When it gives up, if it does.
     pub deadline: Option<Time>,
+}
+
+/// What a call was handed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Guard {
+    pub hold: HoldId,
+    /// If the kind of lock has them.
+    pub token: Option<Token>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,8 +53,8 @@ pub enum At {
     Attempting {
         permit: Permit,
     },
-    /// Somebody else holds the lock. It attempts again when a message has come, when it is woken with
-    /// a reason, or at the limit.
+    /// Another owner holds the lock. It attempts again when a message has come, when it is woken with
+    /// a reason, or at the limit; without messages, whenever its pause may be over.
     Listening {
         waiter: WaiterId,
         limit: Time,
@@ -53,7 +65,7 @@ pub enum At {
     },
     /// It has taken the lock then, and waits for the replicas.
     Confirming {
-        hold: HoldId,
+        guard: Guard,
         leased: (Time, Duration),
     },
     /// Its fixed lease is being extended.
@@ -98,6 +110,8 @@ pub enum Deferred {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub core: LockCore,
+    /// What the kind of lock does differently.
+    pub kind: Traits,
     pub now: Time,
     pub server: Server,
     pub callers: Vec<Caller>,
@@ -105,6 +119,16 @@ pub struct State {
     pub outbox: Vec<Sent>,
     /// Handed over, in order.
     pub wire: VecDeque<Sent>,
+    /// Whether a server has ended a connection before another one is used in its place.
+    pub has_fence: bool,
+    /// A connection was replaced without that.
+    pub is_unfenced: bool,
+    /// What was on that connection, in order: it may be executed still.
+    pub late: VecDeque<Sent>,
+    /// The last field of one acquisition alone.
+    pub last_taking: u64,
+    /// Those that the server had, and that something may still use.
+    pub gone: BTreeSet<Field>,
     /// On its way to the task that waits for it; each task is woken when it is woken.
     pub answers: Vec<(Sent, Reply)>,
     pub deferred: BTreeSet<Deferred>,
@@ -128,6 +152,8 @@ pub struct State {
     pub has_expired: bool,
     /// A release was given up: the lease frees the lock.
     pub given_up: bool,
+    /// The largest token that a call was handed, and with which field.
+    pub latest: Option<(Token, Field)>,
     /// What a call was told that must not be.
     pub wrong: Option<&'static str>,
     pub reached: Reached,
@@ -167,7 +193,8 @@ impl State {
     }
 
     /// The same for all states that differ only in numbers, in the time of the day, and in how long
-    /// ago is long ago.
+    /// ago is long ago. Of tokens only their order is left, and of the fields of single acquisitions only which are
+    /// the same.
     pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
         self.deferred.retain(|deferred| match deferred {
             Deferred::Wake(waiter) => self
@@ -180,18 +207,26 @@ impl State {
         });
         let mut found = Found::default();
         self.visit(&mut found);
-        let numbers = found
-            .0
-            .iter()
-            .zip(1..)
-            .map(|(from, to)| (*from, to))
-            .collect();
+        let Found {
+            ids,
+            tokens,
+            takings,
+        } = found;
+        self.last_taking = takings.len() as u64;
+        let gone = self.gone.iter().filter_map(|field| {
+            let taking = *takings.get(&field.taking)?;
+            Some(Field { taking, ..*field })
+        });
+        self.gone = gone.collect();
+        let ranks = (1..).filter_map(NonZeroU64::new).map(Token::from);
         // Timers keep to the beat, which is counted from the start.
         let past = self.now.since_start().as_nanos() % beat.as_nanos();
         let base =
             Time::START + longest * 2 + Duration::from_nanos(u64::try_from(past).unwrap_or(0));
         let mut renamed = Renamed {
-            numbers,
+            ids: ids.into_iter().zip(1..).collect(),
+            tokens: tokens.into_iter().zip(ranks).collect(),
+            takings,
             now: self.now,
             base,
             longest,
@@ -205,8 +240,12 @@ impl State {
         self.callers
             .iter_mut()
             .for_each(|caller| caller.visit(visitor));
+        let replies = self.answers.iter_mut().map(|(_, reply)| reply);
+        replies.for_each(|reply| reply.visit(visitor));
         let sent = self.outbox.iter_mut().chain(&mut self.wire);
+        let sent = sent.chain(&mut self.late);
         for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
+            sent.script.visit(visitor);
             match &mut sent.sender {
                 Sender::Job(_, job) => job.visit(visitor),
                 Sender::Renewal(_, generation) => generation.visit(visitor),
@@ -240,17 +279,28 @@ impl State {
         });
         self.ended = ended.collect();
         self.timers.values_mut().for_each(|at| visitor.time(at));
-        let locks = [&mut self.server.lock, &mut self.server.replica];
-        for (_, _, until) in locks.into_iter().flatten() {
-            visitor.time(until);
+        self.server.visit(visitor);
+        if let Some((token, field)) = &mut self.latest {
+            visitor.token(token);
+            field.visit(visitor);
         }
         visitor.time(&mut self.now);
     }
 }
 
+impl Guard {
+    fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.hold.visit(visitor);
+        let token = self.token.iter_mut();
+        token.for_each(|token| visitor.token(token));
+    }
+}
+
 impl Caller {
     fn visit(&mut self, visitor: &mut impl Visitor) {
-        self.guards.iter_mut().for_each(|hold| hold.visit(visitor));
+        self.guards
+            .iter_mut()
+            .for_each(|guard| guard.visit(visitor));
         self.deadline.iter_mut().for_each(|at| visitor.time(at));
         match &mut self.at {
             At::Ready => {}
@@ -261,14 +311,15 @@ impl Caller {
             At::Attempting { permit } => {
                 permit.waiter.visit(visitor);
                 permit.op.visit(visitor);
+                visitor.field(&mut permit.field);
             }
             At::Listening { waiter, limit } => {
                 waiter.visit(visitor);
                 visitor.time(limit);
             }
             At::Extending { hold, .. } | At::Unlocking { hold } => hold.visit(visitor),
-            At::Confirming { hold, leased } => {
-                hold.visit(visitor);
+            At::Confirming { guard, leased } => {
+                guard.visit(visitor);
                 visitor.time(&mut leased.0);
             }
         }
@@ -285,21 +336,40 @@ impl Caller {
 
 /// The numbers that are in use.
 #[derive(Default)]
-struct Found(BTreeSet<u64>);
+struct Found {
+    ids: BTreeSet<u64>,
+    tokens: BTreeSet<Token>,
+    /// As what each acquisition with a field of its own counts: they are counted as they are met.
+    takings: BTreeMap<u64, u64>,
+}
 
 impl Visitor for Found {
     fn id(&mut self, id: &mut u64) {
-        self.0.insert(*id);
+        self.ids.insert(*id);
     }
 
     fn last_id(&mut self, _: &mut u64) {}
 
+    fn token(&mut self, token: &mut Token) {
+        self.tokens.insert(*token);
+    }
+
     fn time(&mut self, _: &mut Time) {}
+
+    fn field(&mut self, field: &mut Arc<str>) {
+        let Field { taking, .. } = Field::of(field);
+        if taking > 0 {
+            let next = self.takings.len() as u64 + 1;
+            self.takings.entry(taking).or_insert(next);
+        }
+    }
 }
 
-/// In their order, numbers count from one; instants are relative to now.
+/// In their order, ids and tokens count from one; instants are relative to now.
 struct Renamed {
-    numbers: BTreeMap<u64, u64>,
+    ids: BTreeMap<u64, u64>,
+    tokens: BTreeMap<Token, Token>,
+    takings: BTreeMap<u64, u64>,
     now: Time,
     base: Time,
     longest: Duration,
@@ -307,11 +377,22 @@ struct Renamed {
 
 impl Visitor for Renamed {
     fn id(&mut self, id: &mut u64) {
-        *id = self.numbers[id];
+        *id = self.ids[id];
     }
 
     fn last_id(&mut self, id: &mut u64) {
-        *id = self.numbers.len() as u64;
+        *id = self.ids.len() as u64;
+    }
+
+    fn token(&mut self, token: &mut Token) {
+        *token = self.tokens[token];
+    }
+
+    fn field(&mut self, field: &mut Arc<str>) {
+        let Field { owner, taking } = Field::of(field);
+        if let Some(&taking) = self.takings.get(&taking) {
+            *field = Field { owner, taking }.text();
+        }
     }
 
     fn time(&mut self, time: &mut Time) {

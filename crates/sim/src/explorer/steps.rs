@@ -7,8 +7,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::Input;
-use super::noted::{field_of, owner_of};
-use super::server::{Holder, Script};
+use super::server::{Field, Holder, Script};
 use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
@@ -23,6 +22,7 @@ impl State {
                 self.cancel(nth);
             }
             Action::Execute => self.execute(),
+            Action::ExecuteLate => self.execute_late(),
             Action::HandOff(nth) => self.hand_off(nth),
             Action::Deliver(nth) => self.deliver_nth(nth, true),
             Action::DeliverUnconfirmed(nth) => self.deliver_nth(nth, false),
@@ -40,8 +40,8 @@ impl State {
                 });
                 if let Some(request) = request {
                     let sender = Sender::Renewal(owner, request.generation);
-                    let lease = lease_of(request.asked);
-                    self.send(sender, Script::Renew { owner, lease });
+                    let (field, lease) = (Field::of(&request.field), lease_of(request.asked));
+                    self.send(sender, Script::Renew { field, lease });
                 }
             }
             Action::JobSends(owner) => self.job_sends(owner),
@@ -57,6 +57,7 @@ impl State {
             Action::ForeignTakes => {
                 self.budget.foreign -= 1;
                 self.server.lock = Some((Holder::Foreign, 1, self.now + LONGEST));
+                self.server.raise();
             }
             Action::ForeignReleases => {
                 self.server.lock = None;
@@ -82,6 +83,7 @@ impl State {
                 At::Attempting { permit } if !self.core.is_attempting(&permit) => {
                     return self.ask_again(caller, permit.waiter);
                 }
+                _ if self.leaves_a_used_field(caller, sent.repeats.is_some()) => return,
                 _ => {}
             }
         }
@@ -101,6 +103,8 @@ impl State {
     pub fn next_due(&self) -> Option<Time> {
         let limits = self.callers.iter().filter_map(|caller| match &caller.at {
             At::Queued { limit, .. } => *limit,
+            // Its pause may be over before.
+            at if self.pauses(at) => None,
             At::Listening { limit, .. } => Some(*limit),
             At::Ready
             | At::Attempting { .. }
@@ -120,6 +124,7 @@ impl State {
             At::Queued { limit, .. } => {
                 caller.woken || limit.is_some_and(|limit| limit <= self.now)
             }
+            at if self.pauses(at) => true,
             At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
             At::Attempting { .. }
             | At::Unlocking { .. }
@@ -143,7 +148,7 @@ impl State {
             At::Listening { waiter, limit } => {
                 let woken = std::mem::take(&mut self.callers[nth].woken);
                 let reason = woken && self.core.has_reason_to_retry(waiter);
-                let over = limit <= self.now;
+                let over = limit <= self.now || !self.kind.announces;
                 if reason || self.callers[nth].received || over {
                     if self.gives_up(nth) {
                         return self.leave(nth);
@@ -167,7 +172,7 @@ impl State {
     /// A call that wants the lock.
     fn call(&mut self, nth: usize, verb: Verb) {
         let owner = self.callers[nth].owner;
-        let (order, terms) = verb.terms(self.replicas);
+        let (order, terms) = verb.terms(self.replicas, self.kind.is_reentrant);
         let input = match order {
             Order::AtOnce => Input::JoinsAtOnce,
             Order::Queued => Input::JoinsQueue,
@@ -190,7 +195,7 @@ impl State {
             return;
         };
         let too_late = |state: &Self, since: Time| since + RULES.command_timeout <= state.now;
-        let field = field_of(owner).into();
+        let field = self.next_field(owner).text();
         let input = match self.core.order(waiter) {
             Some(Order::AtOnce) => Input::AsksAtOnce,
             Some(Order::Queued) | None => Input::AsksQueued,
@@ -201,19 +206,20 @@ impl State {
         match admission {
             Ok(Admission::Permit(permit)) => {
                 let (target, lease) = (permit.target, permit.terms.lease);
+                let field = Field::of(&permit.field);
                 let caller = &mut self.callers[nth];
                 (caller.at, caller.received) = (At::Attempting { permit }, false);
                 self.send(
                     Sender::Caller(nth),
                     Script::Acquire {
-                        owner,
+                        field,
                         target,
                         lease,
                     },
                 );
             }
             Ok(Admission::Granted(permit, sent_at)) => {
-                let unconfirmed = self.taken(nth, &permit, sent_at);
+                let unconfirmed = self.taken(nth, &permit, sent_at, None);
                 self.leave(nth);
                 self.waits_for_replicas(nth, unconfirmed);
             }
@@ -252,6 +258,7 @@ impl State {
     }
 
     pub(super) fn send_release_as(&mut self, owner: ThreadId, op: OpId, may_pass: bool) {
+        let may_pass = may_pass && self.has_fence;
         // A part of the step before it, which was noted.
         let rows = self.rows();
         let said = self.run_step(&rows, |core, now, out| {
@@ -261,17 +268,18 @@ impl State {
         if matches!(said, ReleaseSend::Pass { .. }) && self.core.release_target(owner) > 0 {
             self.wrong = Some("a lock is handed over from under a section");
         }
+        let field = self.field(owner).expect("it is under way");
         self.send(
             Sender::Job(owner, op),
             match said {
                 ReleaseSend::Count { target, lease } => Script::Release {
-                    owner,
+                    field,
                     target,
                     lease,
                 },
                 ReleaseSend::Pass { to, lease } => Script::Pass {
-                    owner,
-                    to: owner_of(&to),
+                    field,
+                    to: Field::of(&to),
                     lease,
                 },
             },
@@ -308,8 +316,8 @@ impl State {
                 self.untaken(&permit, untaken);
             }
             // Its call is counted already.
-            At::Confirming { hold, .. } => {
-                self.drop_hold(owner, hold);
+            At::Confirming { guard, .. } => {
+                self.drop_hold(owner, guard.hold);
                 self.callers[nth].at = At::Ready;
                 return;
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use redisson_lock::test_util::core::ThreadId;
 
 use super::World;
-use super::server::Holder;
+use super::server::{Field, Holder};
 use super::state::{At, State};
 
 impl State {
@@ -31,17 +31,26 @@ impl State {
         }
         let mut owners = BTreeSet::new();
         for caller in &self.callers {
-            for hold in &caller.guards {
-                let snapshot = self.core.snapshot(self.now, caller.owner, *hold);
+            for guard in &caller.guards {
+                let snapshot = self.core.snapshot(self.now, caller.owner, guard.hold);
                 let Some(found) = snapshot.filter(|found| found.over.is_none()) else {
                     continue;
                 };
                 owners.insert(caller.owner);
+                if guard.token != self.server.token {
+                    return Some(format!(
+                        "{:?} has {:?} for its hold, the server has {:?}",
+                        caller.owner, guard.token, self.server.token
+                    ));
+                }
                 let until = found
                     .ends
                     .map_or(found.deadline, |ends| ends.min(found.deadline));
                 match self.server.lock {
-                    Some((Holder::Ours(owner), _, expires)) if owner == caller.owner => {
+                    Some((Holder::Ours(field), _, expires))
+                        if Some(field) == self.field(caller.owner) =>
+                    {
+                        let owner = caller.owner;
                         if expires < until {
                             return Some(format!(
                                 "I1: {owner:?} believes until {until:?}, the server says {expires:?}"
@@ -70,15 +79,17 @@ impl State {
     fn is_at_rest(&self, world: &World) -> bool {
         let busy = (0..self.callers.len()).any(|nth| {
             let caller = &self.callers[nth];
-            let wants_a_lock = caller.at == At::Ready;
+            // A pause may last, and a call that has not begun may never begin.
+            let is_idle = caller.at == At::Ready || self.pauses(&caller.at);
             matches!(
                 caller.at,
                 At::Attempting { .. } | At::Confirming { .. } | At::Extending { .. }
-            ) || !wants_a_lock && self.can_run(nth, world)
+            ) || !is_idle && self.can_run(nth, world)
         });
         !busy
             && self.outbox.is_empty()
             && self.wire.is_empty()
+            && self.late.is_empty()
             && self.answers.is_empty()
             && self.deferred.is_empty()
             && self.jobs.is_empty()
@@ -97,13 +108,16 @@ impl State {
                 break;
             }
             let expected = self.core.release_target(owner);
-            let expected = if self.core.field(owner).is_some() {
-                expected
-            } else {
-                0
-            };
-            let found = self.count(owner);
-            if found != expected && !(self.robbed || self.expired || self.given_up || found == 0) {
+            let (field, found) = self.count(owner);
+            let is_orphan = field.is_some() && field != self.field(owner);
+            let expected = if is_orphan { 0 } else { expected };
+            // One that a late acquire has left is freed by its lease, or by this client when it finds it.
+            let is_excused = self.robbed
+                || self.expired
+                || self.given_up
+                || found == 0
+                || is_orphan && self.is_unfenced;
+            if found != expected && !is_excused {
                 return Some(format!(
                     "I3: {owner:?} has {found} at the server, and {expected} here"
                 ));
@@ -117,7 +131,7 @@ impl State {
         let free = self.server.lock.is_none();
         let asleep = self.callers.iter().find(|caller| match caller.at {
             At::Queued { .. } => true,
-            At::Listening { .. } => !self.expired && !self.robbed,
+            At::Listening { .. } => !self.expired && !self.robbed && self.kind.announces,
             At::Ready
             | At::Attempting { .. }
             | At::Unlocking { .. }
@@ -125,13 +139,13 @@ impl State {
             | At::Extending { .. } => false,
         });
         let asleep = asleep.filter(|_| free)?;
-        if self.expired
-            && self
-                .callers
-                .iter()
-                .any(|caller| matches!(caller.at, At::Listening { .. }))
-        {
+        let waits = |at: &At| {
             // The head sleeps until the lease that it was told of is over.
+            self.expired && matches!(at, At::Listening { .. })
+                || self.pauses(at)
+                || self.stands_back(at)
+        };
+        if self.callers.iter().any(|caller| waits(&caller.at)) {
             return None;
         }
         let holds = self.callers.iter().any(|caller| !caller.guards.is_empty());
@@ -143,17 +157,18 @@ impl State {
         })
     }
 
-    fn count(&self, owner: ThreadId) -> u32 {
+    /// What the server has of an owner.
+    fn count(&self, owner: ThreadId) -> (Option<Field>, u32) {
         match self.server.lock {
-            Some((Holder::Ours(holder), count, _)) if holder == owner => count,
-            _ => 0,
+            Some((Holder::Ours(field), count, _)) if field.owner == owner => (Some(field), count),
+            _ => (None, 0),
         }
     }
 
     fn is_certain(&self, owner: ThreadId) -> bool {
         let guards = self.callers.iter().filter(|caller| caller.owner == owner);
-        guards.flat_map(|caller| &caller.guards).any(|hold| {
-            let snapshot = self.core.snapshot(self.now, owner, *hold);
+        guards.flat_map(|caller| &caller.guards).any(|guard| {
+            let snapshot = self.core.snapshot(self.now, owner, guard.hold);
             snapshot.is_some_and(|found| found.over.is_none())
         })
     }

@@ -3,8 +3,10 @@
 mod handed_over;
 mod kinds;
 mod larger;
+mod of_kind;
 mod replicated;
 
+use redisson_lock::LockKind;
 use redisson_lock::test_util::core::HandOff;
 
 pub use larger::deep;
@@ -47,10 +49,12 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
         .collect();
     World {
         name,
+        kind: LockKind::Plain,
         callers,
         budget,
         handoff: HandOff::off(),
         replicas: 0,
+        has_fence: true,
         reached: Reached::leaked(),
     }
 }
@@ -65,6 +69,7 @@ pub fn all() -> Vec<World> {
         kinds::kinds(),
         handed_over::handed_over(),
         replicated::replicated(),
+        of_kind::of_kind(),
     ]
     .concat()
 }

@@ -187,6 +187,10 @@ impl Oracle {
             && before.is_none_or(|(other, _)| other != field)
         {
             let of = (key.to_owned(), field.clone());
+            if !executed.late && state.spent.contains(&of) {
+                let problem = format!("{script} gave {key} a value that was there before: {field}");
+                state.violated(self.start, problem);
+            }
             if executed.late && state.robbed.remove(&of).is_some() {
                 // A late copy of its own acquire: the owner that was robbed has the field again, for that lease.
                 state.revived.insert(of);
@@ -202,6 +206,7 @@ impl Oracle {
             state.violated(self.start, format!("{script} left {key} without an expiry"));
         }
         let Some((field, _)) = before else { return };
+        state.note_spent(terms, script, (key, field.as_str()));
         if after.as_ref().is_none_or(|(other, _)| other != field) {
             state.settle(key, field);
         }
@@ -375,6 +380,14 @@ impl Oracle {
 }
 
 impl State {
+    /// A released value does not come back. That of a hold that another program has ended may: its acquisition is sent
+    /// again if it had no answer.
+    fn note_spent(&mut self, terms: &Terms, script: &str, (key, value): (&str, &str)) {
+        if terms.strings.contains(&key) && ["release", "pass"].contains(&script) {
+            self.spent.insert((key.to_owned(), value.to_owned()));
+        }
+    }
+
     /// Since when all locks that a call waits for are free, with no earlier caller of its client. `None`: they are not.
     fn free_for(&self, call: &Call) -> Option<Instant> {
         let since = call.waits_for.iter().map(|key| {

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::Mutex;
+use redisson_lock::Error;
 use redisson_lock::test_util::{self, Arg, Reply, ScriptCall};
-use redisson_lock::{Error, LockKind};
 use redisson_lock_test::sim::{Answer, Interpreter, Keyspace};
+use test_support::kinds::{KINDS, token_key};
 use test_support::{Control, Server};
 
 /// One thing that is done to both.
@@ -26,7 +27,6 @@ enum Act {
 }
 
 const KEYS: [&str; 2] = ["a", "{b}:c"];
-const KINDS: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::String];
 const FIELDS: [&str; 3] = ["me:1", "me:2", "you:1"];
 /// Far above the time that the test itself takes.
 const LEASES: [u64; 3] = [100_000, 200_000, 300_000];
@@ -249,7 +249,11 @@ fn the_simulated_server_answers_as_a_real_one() {
                 "seed {seed}, step {step}: simulated {ours:?}, real {theirs:?}"
             );
             errors += usize::from(ours.is_err());
-            for key in KEYS {
+            for key in KEYS
+                .into_iter()
+                .flat_map(|key| [key.to_owned(), token_key(key)])
+            {
+                let key = key.as_str();
                 let (shown, left) = simulated.state(key);
                 let kind = control.run(&["TYPE", key]);
                 let real = match kind.as_str() {

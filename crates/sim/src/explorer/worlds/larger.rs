@@ -5,7 +5,7 @@ use super::super::Verb::{
 };
 use super::super::{Budget, Verb, World};
 use super::handed_over::handing_over;
-use super::{NOTHING, world};
+use super::{NOTHING, of_kind, world};
 
 const SECTION: &[Verb] = &[Lock, Unlock];
 const DROPPED: &[Verb] = &[Lock, Drop];
@@ -14,7 +14,15 @@ const ONCE_EACH: Budget = NOTHING.losses(1).cancels(1);
 
 pub fn deep() -> Vec<World> {
     let handed_over = handed_over().into_iter().map(handing_over).collect();
-    [plain(), longer(), kinds(), ended(), handed_over].concat()
+    let worlds = [
+        plain(),
+        longer(),
+        kinds(),
+        ended(),
+        handed_over,
+        of_kind::longer(),
+    ];
+    worlds.concat()
 }
 
 /// Owners beside each other, and what can come to them from outside.

@@ -2,6 +2,7 @@ import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.HashMap;
 import java.util.Map;
@@ -81,6 +82,7 @@ public class Peer {
                 return open(command);
             case "close":
                 client(command).shutdown();
+                forget(command.get("client"));
                 return "null";
             case "die":
                 // As a crash: nothing is released, no socket is closed in order.
@@ -96,7 +98,7 @@ public class Peer {
         }
     }
 
-    private static String open(Command command) {
+    private static String open(Command command) throws Exception {
         Config config = new Config();
         config.setLockWatchdogTimeout(command.number("watchdog"));
         if (command.values.containsKey("defaults")) {
@@ -124,6 +126,9 @@ public class Peer {
                 .setConnectionMinimumIdleSize(2)
                 .setConnectionPoolSize(24)
                 .setSubscriptionConnectionMinimumIdleSize(1);
+            if (command.values.containsKey("prefix")) {
+                mapNames(server, command.get("prefix"));
+            }
             if (command.values.containsKey("channels")) {
                 server.setSubscriptionConnectionPoolSize(1).setSubscriptionsPerConnection((int) command.number("channels"));
             }
@@ -133,6 +138,19 @@ public class Peer {
         RedissonClient client = Redisson.create(config);
         CLIENTS.put(command.get("client"), client);
         return "null";
+    }
+
+    /** The type of a name mapper has another package since 4.0. */
+    private static void mapNames(SingleServerConfig server, String prefix) throws Exception {
+        for (Method method : SingleServerConfig.class.getMethods()) {
+            if (method.getName().equals("setNameMapper") && !method.isBridge()) {
+                Class<?> mapper = method.getParameterTypes()[0];
+                method.invoke(server, Proxy.newProxyInstance(mapper.getClassLoader(), new Class<?>[] {mapper}, (proxy, called, values) ->
+                    called.getName().equals("map") ? prefix + values[0] : ((String) values[0]).substring(prefix.length())));
+                return;
+            }
+        }
+        throw new IllegalStateException("it has no name mapper");
     }
 
     /** Not before the thread waits for an unlock: Redisson counts its permits with a semaphore. */
@@ -147,6 +165,20 @@ public class Peer {
             Thread.sleep(5);
         }
         throw new IllegalStateException("it does not wait");
+    }
+
+    /** A lock keeps its client, and a client much memory. */
+    private static void forget(String client) {
+        CLIENTS.remove(client);
+        LOCKS.keySet().removeIf(name -> name.contains(client + " ") || name.contains(client + ","));
+        THREADS.keySet().removeIf(name -> name.startsWith(client + " "));
+        WORKERS.entrySet().removeIf(worker -> {
+            boolean is = worker.getKey().startsWith(client + " ");
+            if (is) {
+                worker.getValue().shutdown();
+            }
+            return is;
+        });
     }
 
     private static RedissonClient client(Command command) {

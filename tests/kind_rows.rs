@@ -1,0 +1,324 @@
+//! Rows of every kind of lock that take more than one call: what is dropped at any point, owners beside each other and
+//! inside of each other, what a close finds, losses that Redis does not report, and how often callers that wait ask.
+
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason};
+use test_support::kinds::{KINDS, NESTED, count, holder};
+use test_support::{Control, Steps, TestServer, eventually, may_take, ms, tokio, within};
+
+async fn is_busy(lock: &Lock) -> bool {
+    lock.try_lock().await.expect("asked").is_none()
+}
+
+/// Waits until this client has nothing but the holds that are left, and Redis counts the same.
+async fn settled(client: &LockClient, control: &mut Control, key: &str, left: u32, what: &str) {
+    eventually(what, ms(5_000), || {
+        let stats = client.stats();
+        let is_idle = stats.waiting + stats.releasing == 0 && (left > 0 || stats.entries == 0);
+        is_idle && count(control, key) == i64::from(left)
+    })
+    .await;
+}
+
+/// Acquires and releases.
+async fn pair(lock: Lock) {
+    let guard = lock.lock().await.expect("free");
+    guard.unlock().await.expect("held");
+}
+
+#[tokio::test]
+async fn dropped_after_any_number_of_polls_a_call_of_each_kind_leaves_nothing() {
+    may_take(Duration::from_secs(120));
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let mut control = server.control();
+    for kind in KINDS {
+        // One owner for all rounds: what a round leaves behind is in the way of the next.
+        let lock = client.lock_of(kind, "a").owned_by(&client.owner());
+        let theirs = other.lock_of(kind, "a");
+        for is_held in [false, true] {
+            let mut polls = 0;
+            loop {
+                let what = format!("{kind}, held: {is_held}, after {polls} polls");
+                let held = match is_held {
+                    true => Some(theirs.lock().await.expect("free")),
+                    false => None,
+                };
+                let mut steps = Steps::of(pair(lock.clone()));
+                // Released when the waiter sleeps, so that what wakes it and what follows is cut as well.
+                let before = if is_held { polls.min(6) } else { polls };
+                let mut ended = steps.times(before).await.is_some();
+                if let Some(held) = held {
+                    held.unlock().await.expect("held");
+                }
+                if !ended {
+                    ended = steps.times(polls - before).await.is_some();
+                }
+                drop(steps);
+                settled(&client, &mut control, "a", 0, &what).await;
+                if ended {
+                    break;
+                }
+                polls += 1;
+                assert!(polls < 64, "{kind} does not end");
+            }
+            assert!(polls >= 2, "{kind}: each poll is a point");
+        }
+    }
+    server.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn dropped_after_any_number_of_polls_a_nested_call_leaves_the_outer_hold() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    // A string does not nest.
+    for kind in NESTED {
+        let lock = client.lock_of(kind, "a").owned_by(&client.owner());
+        let outer = lock.lock().await.expect("free");
+        let mut polls = 0;
+        loop {
+            let what = format!("{kind}, after {polls} polls");
+            let mut steps = Steps::of(pair(lock.clone()));
+            let ended = steps.times(polls).await.is_some();
+            drop(steps);
+            settled(&client, &mut control, "a", 1, &what).await;
+            assert_eq!(outer.state(), HoldState::Held, "{what}");
+            if ended {
+                break;
+            }
+            polls += 1;
+            assert!(polls < 64, "{kind} does not end");
+        }
+        assert!(polls >= 2, "{kind}: each poll is a point");
+        outer.unlock().await.expect("held");
+        assert_eq!(count(&mut control, "a"), 0, "{kind}");
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn owners_of_one_client_exclude_each_other_and_each_is_the_same_in_every_task() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let mut control = server.control();
+    for kind in KINDS {
+        let lock = client.lock_of(kind, "a");
+        let (one, two) = (client.owner(), client.owner());
+        let first = lock.owned_by(&one).lock().await.expect("free");
+        assert_eq!(first.owner(), &one, "{kind}");
+        // Another owner, and the one of this task.
+        for other in [lock.owned_by(&two), lock.clone()] {
+            assert!(is_busy(&other).await, "{kind}");
+            assert!(!other.is_held().await.expect("asked"), "{kind}");
+        }
+        assert!(lock.owned_by(&one).is_held().await.expect("asked"));
+        let elsewhere = tokio::spawn({
+            let (lock, one) = (lock.clone(), one.clone());
+            async move { one.scope(async { lock.try_lock().await }).await }
+        });
+        match elsewhere.await.expect("no panic") {
+            Ok(Some(nested)) if NESTED.contains(&kind) => {
+                assert_eq!(nested.owner(), &one, "{kind}");
+                assert_eq!(count(&mut control, "a"), 2, "{kind}");
+                nested.unlock().await.expect("held");
+            }
+            Err(Error::AlreadyHeld { .. }) if !NESTED.contains(&kind) => {}
+            found => panic!("{kind}: {found:?}"),
+        }
+        // Inside of the hold of the first, the second waits, and has it next, whichever task releases it.
+        let waiting = tokio::spawn({
+            let lock = lock.owned_by(&two);
+            async move { lock.lock().await }
+        });
+        eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+        let before = holder(&mut control, "a");
+        let unlocked = tokio::spawn(first.unlock()).await;
+        unlocked.expect("no panic").expect("held");
+        let second = within(ms(5_000), waiting).await.expect("in time");
+        let second = second.expect("no panic").expect("its turn");
+        assert_eq!(second.owner(), &two, "{kind}");
+        assert_eq!(count(&mut control, "a"), 1, "{kind}");
+        assert_ne!(holder(&mut control, "a"), before, "{kind}");
+        second.unlock().await.expect("held");
+        // An owner of another client is refused, and nothing is sent.
+        let sent = control.calls("evalsha");
+        let stranger = lock.owned_by(&other.owner()).try_lock().await;
+        assert!(
+            matches!(stranger, Err(Error::Misuse { .. })),
+            "{stranger:?}"
+        );
+        assert_eq!(control.calls("evalsha"), sent, "{kind}");
+    }
+    server.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_guards() {
+    let server = TestServer::new();
+    let other = server.client().await;
+    let mut control = server.control();
+    for kind in KINDS {
+        let client = server.client().await;
+        let key = |what: &str| format!("{kind}-{what}");
+        let lock = |what: &str| client.lock_of(kind, key(what));
+        let kept = lock("kept").lock().await.expect("free");
+        let released = lock("released").lock().await.expect("free");
+        lock("detached").lock().await.expect("free").detach();
+        let theirs = other.lock_of(kind, key("theirs")).lock().await;
+        let theirs = theirs.expect("free");
+        // One waits for another client, and one for a caller of its own.
+        let waiting = ["theirs", "kept"].map(|what| {
+            let lock = lock(what);
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        });
+        eventually("both wait", ms(5_000), || {
+            let stats = client.stats();
+            stats.waiting == 2 && stats.contended_total == 1
+        })
+        .await;
+        let field = holder(&mut control, &key("kept")).expect("held");
+        let closing = tokio::spawn({
+            let client = client.clone();
+            async move { client.close(Duration::from_secs(60)).await }
+        });
+        for waiting in waiting {
+            let ended = within(ms(5_000), waiting).await.expect("immediately");
+            let ended = ended.expect("no panic");
+            assert!(matches!(ended, Err(Error::Closed)), "{kind}: {ended:?}");
+        }
+        let refused = lock("another").try_lock().await;
+        assert!(matches!(refused, Err(Error::Closed)), "{kind}: {refused:?}");
+        released
+            .unlock()
+            .await
+            .expect("an open guard has its grace");
+        // Closed again, without a grace.
+        closing.abort();
+        let report = client.close(Duration::ZERO).await;
+        assert_eq!((report.released, report.unconfirmed), (1, 0), "{kind}");
+        let open = report.abandoned.iter();
+        let open: Vec<_> = open.map(|hold| (&hold.lock, &hold.owner)).collect();
+        assert_eq!(open, [(&key("kept"), &field)]);
+        for what in ["released", "detached"] {
+            assert_eq!(count(&mut control, &key(what)), 0, "{kind}");
+        }
+        assert_eq!(kept.state(), HoldState::Lost(LossReason::Closed), "{kind}");
+        let unlocked = kept.unlock().await;
+        assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+        // It is not freed under its section.
+        assert_eq!(holder(&mut control, &key("kept")), Some(field));
+        assert!(control.pttl(&key("kept")) > 0, "{kind}");
+        control.run(&["DEL", &key("kept")]);
+        assert_eq!(theirs.state(), HoldState::Held, "{kind}");
+        theirs.unlock().await.expect("held");
+    }
+    server.finish([other]).await;
+}
+
+#[tokio::test]
+async fn each_kind_reports_the_end_of_max_hold_and_a_renewal_without_an_answer() {
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(1_500)).command_timeout(ms(450)))
+        .await;
+    let mut control = server.control();
+    for reason in [LossReason::MaxHold, LossReason::NotRenewed] {
+        let (start, mut guards) = (Instant::now(), Vec::new());
+        for kind in KINDS {
+            let lock = client.lock_of(kind, kind.to_string());
+            let lock = match reason {
+                LossReason::MaxHold => lock.max_hold(ms(1_000)),
+                _ => lock,
+            };
+            guards.push((kind, lock.lock().await.expect("free")));
+        }
+        if reason == LossReason::NotRenewed {
+            server.pause();
+        }
+        for (kind, guard) in &guards {
+            let lost = within(ms(5_000), guard.lost()).await;
+            assert_eq!(lost, Some(reason), "{kind}");
+            assert_eq!(guard.state(), HoldState::Lost(reason), "{kind}");
+            assert!(guard.valid_until() <= Instant::now(), "{kind}");
+        }
+        let is_limit = reason == LossReason::MaxHold;
+        let least = if is_limit { ms(900) } else { ms(1_400) };
+        assert!(start.elapsed() > least, "{:?}", start.elapsed());
+        server.resume();
+        for (kind, guard) in guards {
+            if is_limit {
+                // Its lease ends, and nothing is released under its section.
+                eventually("its lease ends", ms(5_000), || {
+                    holder(&mut control, &kind.to_string()).is_none()
+                })
+                .await;
+                assert_eq!(control.calls("del"), 0, "{kind}");
+            }
+            let unlocked = guard.unlock().await;
+            assert!(
+                matches!(unlocked, Err(Error::Lost { reason: of, .. }) if of == reason),
+                "{kind}: {unlocked:?}"
+            );
+            eventually("it is free", ms(5_000), || {
+                holder(&mut control, &kind.to_string()).is_none()
+            })
+            .await;
+        }
+    }
+    server.finish([client]).await;
+}
+
+/// How many script calls a client with many waiters has made while another client held the lock, and in which time: at
+/// least 1.5 s, and until they were this many.
+async fn calls_of_waiters(kind: LockKind, least: i64) -> (i64, Duration) {
+    const WAITERS: usize = 16;
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    let mut control = server.control();
+    let held = other.lock_of(kind, "a").lock().await.expect("free");
+    let before = control.calls("evalsha");
+    let start = Instant::now();
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..WAITERS {
+        waiters.spawn(pair(client.lock_of(kind, "a")));
+    }
+    let mut calls = || control.calls("evalsha") - before;
+    eventually("all wait, and one asks", ms(10_000), || {
+        let is_over = start.elapsed() > ms(1_500);
+        is_over && client.stats().waiting == WAITERS && calls() >= least
+    })
+    .await;
+    let (calls, took) = (calls(), start.elapsed());
+    assert_eq!(client.stats().contended_total, 1, "{kind}");
+    held.unlock().await.expect("held");
+    while let Some(served) = within(ms(10_000), waiters.join_next())
+        .await
+        .expect("in time")
+    {
+        served.expect("no panic");
+    }
+    server.finish([client, other]).await;
+    (calls, took)
+}
+
+#[tokio::test]
+async fn of_many_waiters_of_a_kind_with_messages_one_asks_twice() {
+    for kind in [LockKind::Plain, LockKind::Fenced] {
+        let (calls, took) = calls_of_waiters(kind, 2).await;
+        // Before and after it subscribes.
+        assert_eq!(calls, 2, "{kind}, in {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_many_waiters_of_a_kind_without_messages_one_pauses_and_asks() {
+    for kind in [LockKind::Spin, LockKind::String] {
+        let (calls, took) = calls_of_waiters(kind, 8).await;
+        // Seven pauses grow to the longest, of which half is the least.
+        let most = 8 + took.as_millis() / 64;
+        assert!(calls as u128 <= most, "{kind}: {calls} in {took:?}");
+    }
+}
