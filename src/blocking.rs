@@ -47,7 +47,7 @@
 //! # Inside of a tokio runtime
 //!
 //! A call that waits would stop the tasks of a runtime that polls it, so in an `async fn` run by tokio
-//! every method that talks to Redis fails with [`Error::InsideRuntime`](crate::Error::InsideRuntime):
+//! every method that talks to Redis fails with [`Error::InsideRuntime`]:
 //! use the async client there. A guard is then released in the background. Other executors are not recognised, and neither is
 //! [`tokio::task::unconstrained`]; a call blocks their thread.
 //! Dropping never fails: where the thread may not wait, a client's last handle leaves its end to a
