@@ -18,14 +18,17 @@
 
 local owner, keep, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local id = keep ~= '0' and KEYS[own]
+-- The user's part may replace the environment of the functions that call it (setfenv): from there on no global is read.
+local redis, type, error, pairs, ipairs, tostring, getmetatable =
+  redis, type, error, pairs, ipairs, tostring, getmetatable
 
-local state = look()
+local state, exists = look(), id and redis.call('exists', id) or 0
 if type(state) == 'table' then return state end
-if state ~= 1 then return {'lost', state, id and redis.call('exists', id) or 0} end
-local part, mistake = loadstring('local KEYS, ARGV = ... ' .. ARGV[4], '@user_script')
+if state ~= 1 then return {'lost', state, exists} end
+if exists == 1 then return {'done'} end
+local part, mistake = loadstring('local KEYS, ARGV = ...; ' .. ARGV[4], '@user_script')
 if not part then return {'failed', mistake} end
 if id then
-  if redis.call('exists', id) == 1 then return {'done'} end
   -- Returns 0 while the key is absent: a missing permission fails here, and not when the id is to be forgotten.
   redis.call('pexpire', id, keep)
   redis.call('set', id, owner, 'px', keep)
@@ -39,22 +42,17 @@ end
 
 -- An error that the part returns has to be a failure too: a reply with an error looks like a refusal of this call, and
 -- some refusals are a reason to send it again. Only what Redis returns counts: of a map or a set the entries, of another
--- table the list before its first nil. The depth is limited because clients read replies recursively: in a debug build
--- 128 levels take more than the 2 MiB of a thread's stack.
+-- table the list before its first nil. A metatable could show Redis another value than this function. The depth is
+-- limited because clients read replies recursively: in a debug build 128 levels take more than the 2 MiB of a thread's
+-- stack.
 local function error_in(value, depth)
   if type(value) ~= 'table' then return nil end
+  if getmetatable(value) ~= nil then error('the value has a metatable', 0) end
   if type(value.err) == 'string' then return value end
   if depth == 32 then error('the value is nested too deeply', 0) end
   local entries = type(value.map) == 'table' and value.map or type(value.set) == 'table' and value.set
-  if entries then
-    for key, item in pairs(entries) do
-      local found = error_in(key, depth + 1) or error_in(item, depth + 1)
-      if found then return found end
-    end
-    return nil
-  end
-  for _, item in ipairs(value) do
-    local found = error_in(item, depth + 1)
+  for key, item in (entries and pairs or ipairs)(entries or value) do
+    local found = error_in(key, depth + 1) or error_in(item, depth + 1)
     if found then return found end
   end
 end

@@ -41,8 +41,8 @@ impl Script {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if the text begins with `#!`: its flags would be about the whole call, which looks at
-    /// the lock too.
+    /// [`Error::InvalidConfig`] if the text begins with `#!`: the script runs inside of one of this crate, to which
+    /// flags do not apply.
     ///
     /// # Examples
     ///
@@ -115,7 +115,7 @@ impl<K> HoldHandle<K> {
     /// Data on other servers: for those there are tokens, see [`FencedLock`](crate::FencedLock). A failover that loses
     /// the latest writes loses this one too, perhaps together with the lock; the new primary then may let in another
     /// holder. Redis does not undo what a script wrote before it failed. While the script runs, the server does nothing
-    /// else: keep it short. The script must not change the keys of the lock.
+    /// else: keep it short. The script must not change the keys of the lock, and not select another database.
     ///
     /// The script runs as the Redis user of the client, which needs the permissions for its commands and its keys.
     ///
@@ -126,7 +126,7 @@ impl<K> HoldHandle<K> {
     ///
     /// [`Error::ScriptFailed`] if the script failed, with the server's message: a mistake in its text, a command that was
     /// refused (also for a missing permission), or an error that it raised or returned, in a list too, or a value that
-    /// is nested more than 32 deep. What it had written before stays, and the lock is held. `READONLY` from a command
+    /// is nested more than 32 deep or has a metatable. What it had written before stays, and the lock is held. `READONLY` from a command
     /// of the script is one too, and `NOREPLICAS`; after `READONLY` the connection is replaced. With an id both come
     /// before the script: they are [`Error::Refused`], and nothing ran.
     ///

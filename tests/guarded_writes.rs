@@ -463,7 +463,21 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
         ),
         (
             "return setmetatable({}, {__index = function() error('boo') end})",
-            "boo",
+            "metatable",
+        ),
+        // Redis would see a map with an error, which this script does not.
+        (
+            "return setmetatable({}, {__index = {map = {}}, __metatable = false})",
+            "metatable",
+        ),
+        (
+            "return {1, {setmetatable({}, {__index = {err = 'TRYAGAIN no'}})}}",
+            "metatable",
+        ),
+        // What it does to its callers' environment does not hide its error.
+        (
+            "for level = 2, 9 do pcall(setfenv, level, {}) end return {err = 'TRYAGAIN no'}",
+            "",
         ),
         (
             "local t = {} for _ = 1, 5000 do t = {t} end return t",
@@ -503,6 +517,8 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
         ("return 'a", "user_script:1"),
         ("redis.call('incr', 'n') --[[", "user_script:1"),
         ("\u{1b}Lua", "user_script:1"),
+        (", redis.call('incr', 'n')", "user_script:1"),
+        ("; return 1", "user_script:1"),
     ] {
         let write = guard.eval(&script(text), &["n"], &NO_ARGS);
         let once = guard
