@@ -51,7 +51,7 @@ use queue::{Checked, Queue, Turn};
 ///
 /// All members are asked at the same time, each round for new owners. A caller waits for the answers until a quorum has
 /// the lock, for up to [`member_timeout`](Self::member_timeout); the lease counts from before each question, less 1 % and
-/// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of 1 to 128 ms there is another round.
+/// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of up to 128 ms there is another round.
 /// While a quorum holds, members that answer late, were busy or were lost are taken again, never for longer than the first
 /// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers of one process that use
 /// the same clients and names queue, so that they do not split the votes.
@@ -173,7 +173,7 @@ impl RedLock {
     }
 
     /// Returns this lock for a given owner of any of its clients, whichever task calls it. On the servers each round
-    /// has its own owners.
+    /// has its own owners; those that its members were given do not count.
     ///
     /// # Examples
     ///
@@ -390,9 +390,9 @@ impl RedLock {
     /// The same lock, which the calling thread calls unless an owner was given.
     #[cfg(feature = "blocking")]
     pub(crate) fn of_this_thread(&self) -> Self {
-        Self {
-            members: self.members.iter().map(Lock::of_this_thread).collect(),
-            ..self.clone()
+        match &self.owner {
+            Some(_) => self.clone(),
+            None => self.owned_by(&Owner::of_thread(self.first_client_id())),
         }
     }
 
@@ -461,15 +461,17 @@ impl RedLock {
     /// Who calls, as far as this process is concerned.
     fn caller(&self) -> Result<Owner, Error> {
         match &self.owner {
+            None => Ok(Owner::current(self.first_client_id())),
             Some(owner) if self.members.iter().any(|lock| lock.knows(owner)) => Ok(owner.clone()),
             // It says what is wrong with the owner.
             Some(owner) => self.home().owned_by(owner).current_owner(),
-            // The owner of one client, whatever the order of the members.
-            None => {
-                let first = self.members.iter().min_by_key(|lock| lock.client_id());
-                first.unwrap_or_else(|| self.home()).current_owner()
-            }
         }
+    }
+
+    /// The same client whatever the order of the members, so that a caller is the same owner of each such lock.
+    fn first_client_id(&self) -> &str {
+        let ids = self.members.iter().map(Lock::client_id);
+        ids.min().unwrap_or_else(|| self.home().client_id())
     }
 
     fn member_timeout_or_default(&self) -> Duration {

@@ -490,6 +490,32 @@ async fn servers_that_may_not_be_asked_who_they_are_are_counted_by_their_answers
     servers.finish().await;
 }
 
+/// Members may bring owners of their own. They say nothing about who calls.
+#[tokio::test]
+async fn owners_of_the_members_do_not_say_who_calls() {
+    let servers = Servers::new(3).await;
+    let red = |owners: bool| {
+        let members = servers.ours.iter().map(|client| match owners {
+            true => client.lock("red").owned_by(&client.owner()),
+            false => client.lock("red"),
+        });
+        RedLock::new(members.collect::<Vec<_>>()).expect("three servers")
+    };
+    let (one, other) = (red(true), red(true));
+    let guard = taken(&one).await;
+    for lock in [&one, &other, &red(false)] {
+        let again = within(ms(5_000), lock.try_lock()).await.expect("in time");
+        assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    }
+    // Two tasks with one lock, whose members have one owner each, are two callers.
+    let lock = one.clone();
+    let task = tokio::spawn(async move { lock.try_lock().await });
+    let found = task.await.expect("no panic").expect("asked");
+    assert!(found.is_none(), "{found:?}");
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
 /// The owners in the acquisitions that a server has executed.
 fn acquiring_owners(lines: &[String]) -> Vec<String> {
     let acquires = lines
@@ -972,6 +998,8 @@ async fn a_hold_that_has_ended_keeps_no_client() {
 async fn after_a_round_that_has_split_the_votes_it_pauses() {
     const ROUND: Duration = ms(20);
     const CALL: Duration = ms(140);
+    // One begins at the deadline.
+    let most = CALL.as_millis().div_ceil((ROUND + ms(16)).as_millis()) as usize + 1;
     let servers = Servers::new(3).await;
     let lock = servers.lock();
     taken(&lock).await.unlock().await.expect("held");
@@ -979,17 +1007,21 @@ async fn after_a_round_that_has_split_the_votes_it_pauses() {
     let rival = servers.theirs[1].lock("red").lock().await.expect("free");
     servers.servers[2].pause();
     let mut control = servers.servers[0].control();
-    let monitor = Monitor::start(servers.servers[0].port);
-    let split = lock.member_timeout(ROUND).try_lock_for(CALL).await;
-    assert!(split.expect("two have answered").is_none());
+    // A call may hold fewer rounds beside a load, and never more.
+    let mut of_several = 0;
+    for _ in 0..20 {
+        let monitor = Monitor::start(servers.servers[0].port);
+        let split = lock.member_timeout(ROUND).try_lock_for(CALL).await;
+        assert!(split.expect("two have answered").is_none());
+        let rounds = acquiring_owners(&monitor.take(&mut control)).len();
+        assert!(rounds <= most, "{rounds} of {most}");
+        of_several += usize::from(rounds > 1);
+        if of_several == 3 {
+            break;
+        }
+    }
+    assert!(of_several > 0, "no call had a second round");
     servers.servers[2].resume();
-    let lines = monitor.take(&mut control);
-    let is_acquire =
-        |line: &&String| line.contains("EVALSHA") && !line.contains("redisson_lock__channel");
-    let rounds = lines.iter().filter(is_acquire).count();
-    // One begins at the deadline.
-    let most = CALL.as_millis().div_ceil((ROUND + ms(16)).as_millis()) + 1;
-    assert!((2..=most as usize).contains(&rounds), "{rounds} of {most}");
     rival.unlock().await.expect("held");
     servers.finish().await;
 }
