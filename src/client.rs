@@ -83,7 +83,7 @@ impl LockClient {
 
     /// A spin lock by its name: Redisson's `getSpinLock`, the hash of a plain lock without messages.
     ///
-    /// Callers that wait try again after pauses of 1 to 128 ms, one caller of each client at a time. It needs no
+    /// Callers that wait try again after pauses of up to 128 ms, one caller of each client at a time. It needs no
     /// subscription and no permission for a channel. A caller that waits for the same key as a plain lock, in Rust or
     /// Java, is not woken by its release: it looks again when the lease is over.
     ///

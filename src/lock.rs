@@ -308,7 +308,7 @@ impl<K> Lock<K> {
     ///
     /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
     /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock and
-    /// do not poll, but for those of spin and string locks: they poll every 1 to 128 ms.
+    /// do not poll, but for those of spin and string locks: they poll at intervals of up to 128 ms.
     ///
     /// # Errors
     ///

@@ -128,7 +128,7 @@ async fn section(worker: &Worker, control: &mut Control, name: &str, keys: &Keys
     if token % LATE_EVERY != 0 {
         return;
     }
-    worker.lock(name, Some(ms(40))).await.expect("in the end");
+    worker.lock(name, Some(ms(200))).await.expect("in the end");
     // Its lease may be over already.
     let held = holder(control, name).filter(|(holder, _)| *holder == owner);
     if let Some((_, token)) = held

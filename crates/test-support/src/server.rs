@@ -320,7 +320,11 @@ fn shown(value: &redis::Value) -> String {
     match value {
         redis::Value::Nil => "(nil)".to_owned(),
         redis::Value::Int(number) => number.to_string(),
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        redis::Value::BulkString(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            // As `inspect` shows it.
+            Err(_) => bytes.escape_ascii().to_string(),
+        },
         redis::Value::SimpleString(text) => text.clone(),
         redis::Value::Okay => "OK".to_owned(),
         redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
