@@ -1,9 +1,9 @@
-//! Jobs of releases that a caller drives: the future of its unlock polls the job in place, so that an answer wakes one
-//! task and not two.
+//! Jobs that a caller drives: the future of an unlock polls the job of its release in place, and that of a red lock the
+//! job of its round, so that an answer wakes one task and not two.
 //!
 //! Between two polls a job is kept here, and not in the caller's future. If the caller leaves, its job is spawned; if
 //! it does not poll its future for a quarter of a command timeout, the renewal task takes the job. So those who wait
-//! for the release have its outcome in time, and a caller that only waits for a slow server loses nothing by it.
+//! for a release have its outcome in time, and a caller that only waits for a slow server loses nothing by it.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::runtime::Runtime;
 use crate::small_map::SmallMap;
 
-/// The job of a release.
+/// Goes on without its caller.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Driven {

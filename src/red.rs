@@ -419,18 +419,25 @@ impl RedLock {
         let (member_timeout, (_, command)) = (self.member_timeout_or_default(), home.times());
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
         loop {
-            let round = Round::begin(&self.members, member_timeout + command, turn.permit());
+            let unpolled = member_timeout + command;
+            let (round, job) = Round::begin(&self.members, unpolled, turn.permit());
             let limit = Instant::now() + member_timeout;
-            let checking = self.checked.check(&self.members, member_timeout);
-            let (checked, found) = join(checking, round.found(limit)).await;
-            checked.map_err(|nth| same_server(&self.members[nth]))?;
-            // What was found is old when the check has taken long.
-            match found {
-                Found::Taken if round.take() => {
+            let found = async {
+                let checking = self.checked.check(&self.members, member_timeout);
+                let (checked, found) = join(checking, round.found(limit)).await;
+                checked.map_err(|nth| same_server(&self.members[nth]))?;
+                // What was found is old when the check has taken long.
+                Ok(match found {
+                    Found::Taken if !round.take() => Found::Busy,
+                    found => found,
+                })
+            };
+            match home.drive(job, found).await? {
+                Found::Taken => {
                     let (ballot, home) = (round.kept(), home.clone());
                     return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
                 }
-                Found::Taken | Found::Busy => {
+                Found::Busy => {
                     drop(round);
                     retry.answered();
                     let is_over = |deadline: Instant| deadline <= Instant::now();

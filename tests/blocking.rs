@@ -378,6 +378,11 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     let reason = leased.lost_within(LONG).expect("waited");
     assert_eq!(reason, Some(LossReason::LeaseOver));
     assert!(matches!(leased.unlock(), Err(Error::Lost { .. })));
+    // Its client releases what the lease has ended in the background.
+    until("it is free", || {
+        let count = |server: &Server| server.control().count("red");
+        servers.iter().map(count).sum::<i64>() == 0
+    });
     let owned = red.member_timeout(ms(900)).owned_by(&clients[1].owner());
     let ran = owned.try_run(|_| Ok::<_, Error>(()));
     assert!(ran.expect("asked").is_some());

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::waiter::Retries;
 use super::{Lock, Wait};
 use crate::core::{Effects, LockCore, Order, WaiterId};
+use crate::driven::Job;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::Hold;
@@ -102,6 +103,11 @@ impl<K> Lock<K> {
     /// Spawns a task on the client's runtime.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.client.shared().runtime.spawn(task);
+    }
+
+    /// Drives a job of the client while a call waits; then it is spawned.
+    pub(crate) async fn drive<T>(&self, job: Job, wait: impl Future<Output = T>) -> T {
+        self.client.locks.driven.drive(Some(job), wait).await
     }
 
     /// The repetitions of a call that waits so.

@@ -1,12 +1,14 @@
 //! The holds of one red lock at its servers: asked for, counted, and taken again.
 //!
-//! Each question is a task of its member's client, so it is answered after the call that asked has ended. An answer that comes
-//! while a quorum holds joins it; after that it is released.
+//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it; after that it is a task,
+//! so it goes on. An answer that comes while a quorum holds joins it; after that it is released.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use futures_util::future::select_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::queue::Permit;
 use super::rule::{self, Verdict, Vote};
 use crate::core::LossReason;
+use crate::driven::Job;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState, Lost};
 use crate::lock::{Lock, LockGuard, Wait};
@@ -23,9 +26,9 @@ use crate::runtime::sleep_until;
 pub(super) struct Ballot {
     pub(super) servers: usize,
     state: Mutex<State>,
-    /// Notified of each answer, and of the end. One task waits at a time.
-    changed: Notify,
-    /// Notified when it is taken, or has ended. The keeper waits for that.
+    /// Notified of each answer, and of the end, for the call that waits for a quorum.
+    answered: Notify,
+    /// Notified when it is taken, and when it has ended, for the job.
     settled: Notify,
     /// Cancelled when the quorum is lost.
     pub(super) lost: CancellationToken,
@@ -57,9 +60,9 @@ enum Seat {
 }
 
 impl Ballot {
-    /// Asks every server, each for an owner of its own: what an earlier round has left there is never joined. It is given back
-    /// unless it is taken within this time, also if its caller is not polled. A quorum that is lost ends the turn of the caller.
-    fn begin(members: &[Lock], within: Duration, permit: Permit) -> Arc<Self> {
+    /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
+    /// polled. A quorum that is lost ends the turn of the caller.
+    fn begin(members: &[Lock], within: Duration, permit: Permit) -> (Arc<Self>, Job) {
         let ballot = Arc::new(Self {
             servers: members.len(),
             state: Mutex::new(State {
@@ -69,18 +72,12 @@ impl Ballot {
                 ending: None,
                 ends: None,
             }),
-            changed: Notify::new(),
+            answered: Notify::new(),
             settled: Notify::new(),
             lost: CancellationToken::new(),
         });
-        for (nth, member) in members.iter().enumerate() {
-            ballot.ask(nth, member.clone());
-        }
-        if let Some(home) = members.first() {
-            let limit = Instant::now() + within;
-            home.spawn(Arc::clone(&ballot).keep(limit, permit));
-        }
-        ballot
+        let job = Arc::clone(&ballot).keep(members.to_vec(), Instant::now() + within, permit);
+        (ballot, job)
     }
 
     pub(super) fn members(&self) -> Vec<Lock> {
@@ -113,29 +110,15 @@ impl Ballot {
         true
     }
 
-    fn ask(self: &Arc<Self>, nth: usize, member: Lock) {
-        let (ballot, member) = (Arc::clone(self), member.of_fresh_owner());
-        member.clone().spawn(async move {
-            let answer = member.acquire(Wait::Never).await;
-            let now = Instant::now();
-            let seat = match answer {
-                Ok(Some(guard)) => Seat::Held(guard),
-                Ok(None) => Seat::Busy(now),
-                Err(error) => Seat::Failed(error.about(member.given_name()), now),
-            };
-            let _late = {
-                let mut state = ballot.state.lock();
-                match state.ending {
-                    None => {
-                        state.seats[nth] = seat;
-                        None
-                    }
-                    // Dropped when the mutex is free: its client releases it.
-                    Some(_) => Some(seat),
-                }
-            };
-            ballot.changed.notify_one();
-        });
+    fn answer(&self, (nth, seat): (usize, Seat)) {
+        let _late = {
+            let mut state = self.state.lock();
+            match state.ending {
+                None => Some(std::mem::replace(&mut state.seats[nth], seat)),
+                Some(_) => Some(seat),
+            }
+        };
+        self.answered.notify_one();
     }
 
     /// What the servers have answered until `limit`, or as soon as it is decided.
@@ -160,7 +143,7 @@ impl Ballot {
                 verdict => return verdict,
             }
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = self.answered.notified() => {}
                 () = tokio::time::sleep_until(limit) => {}
             }
         }
@@ -276,7 +259,7 @@ impl Ballot {
         if matches!(ending, Ending::Lost(_)) {
             self.lost.cancel();
         }
-        self.changed.notify_one();
+        self.answered.notify_one();
         self.settled.notify_one();
         let guards = seats.into_iter().filter_map(|seat| match seat {
             Seat::Held(guard) => Some(guard),
@@ -289,19 +272,31 @@ impl Ballot {
         self.look(|guard| guard.handle())
     }
 
-    /// Takes members again that were lost, busy or silent, while a quorum holds. One task does this for each round.
-    fn keep(self: Arc<Self>, limit: Instant, permit: Permit) -> impl Future<Output = ()> + Send {
-        // If the task ends with its runtime, or never begins, no task looks for a loss any more.
+    /// Asks the members, and takes those again that were lost, busy or silent, while a quorum holds.
+    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant, permit: Permit) -> Job {
+        // If the job ends with its runtime, or never begins, no task looks for a loss any more.
         let keeper = Keeper(self, permit);
-        async move {
+        Box::pin(async move {
             let ballot = &keeper.0;
-            let settled = ballot.settled.notified();
-            if tokio::time::timeout_at(limit, settled).await.is_err() {
-                // Its call is not polled.
-                drop(ballot.end_if(Ending::Released, |state| !state.taken));
+            let members = members.into_iter().enumerate();
+            let mut asked: FuturesUnordered<_> = members.map(ask).collect();
+            let mut settled = pin!(tokio::time::timeout_at(limit, ballot.settled.notified()));
+            loop {
+                tokio::select! {
+                    biased;
+                    settled = &mut settled => {
+                        if settled.is_err() {
+                            // Its call is not polled.
+                            drop(ballot.end_if(Ending::Released, |state| !state.taken));
+                        }
+                        break;
+                    }
+                    Some(answer) = asked.next() => ballot.answer(answer),
+                }
             }
             while ballot.is_open() {
-                let (again, losses) = ballot.take_again();
+                let (again, losses, due) = ballot.take_again();
+                asked.extend(due.into_iter().map(ask));
                 let lost = async {
                     match losses.is_empty() {
                         true => std::future::pending().await,
@@ -310,23 +305,24 @@ impl Ballot {
                 };
                 tokio::select! {
                     biased;
-                    () = ballot.changed.notified() => {}
+                    () = ballot.settled.notified() => {}
                     () = lost => {}
+                    Some(answer) = asked.next() => ballot.answer(answer),
                     () = sleep_until(again) => {}
                 }
             }
-        }
+        })
     }
 
     fn is_open(&self) -> bool {
         matches!(self.state(), HoldState::Held | HoldState::AtRisk)
     }
 
-    /// Asks those again whose time has come. Returns when the next one's comes, and the losses to wait for.
-    fn take_again(self: &Arc<Self>) -> (Option<Instant>, Vec<Lost>) {
+    /// Those whose time to be asked again has come, when the next one's comes, and the losses to wait for.
+    fn take_again(&self) -> (Option<Instant>, Vec<Lost>, Vec<(usize, Lock)>) {
         let now = Instant::now();
         let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
-        let left = {
+        {
             let mut state = self.state.lock();
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
             let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
@@ -349,21 +345,29 @@ impl Ballot {
                     continue;
                 }
                 gone.push(std::mem::replace(seat, Seat::Asked));
-                ask.push((nth, member.clone()));
+                let bounded = left.map_or_else(|| member.clone(), |left| member.at_most(left));
+                ask.push((nth, bounded));
             }
-            left
-        };
+        }
         // When the mutex is free: it may be a guard.
         drop(gone);
-        for (nth, member) in ask {
-            let bounded = left.map_or_else(|| member.clone(), |left| member.at_most(left));
-            self.ask(nth, bounded);
-        }
-        (again, losses)
+        (again, losses, ask)
     }
 }
 
-/// The task that keeps a hold. Dropped, it reports that the hold is kept no longer.
+/// Asks one server, for an owner of its own: what an earlier round has left there is never joined.
+async fn ask((nth, member): (usize, Lock)) -> (usize, Seat) {
+    let answer = member.of_fresh_owner().acquire(Wait::Never).await;
+    let now = Instant::now();
+    let seat = match answer {
+        Ok(Some(guard)) => Seat::Held(guard),
+        Ok(None) => Seat::Busy(now),
+        Err(error) => Seat::Failed(error.about(member.given_name()), now),
+    };
+    (nth, seat)
+}
+
+/// The job that keeps a hold. Dropped, it reports that the hold is kept no longer.
 struct Keeper(Arc<Ballot>, Permit);
 
 impl Drop for Keeper {
@@ -394,11 +398,11 @@ pub(super) enum Found {
 }
 
 impl Round {
-    pub(super) fn begin(members: &[Lock], within: Duration, permit: Permit) -> Self {
-        Self {
-            ballot: Ballot::begin(members, within, permit),
-            kept: false,
-        }
+    /// With the job to drive until it is decided.
+    pub(super) fn begin(members: &[Lock], within: Duration, permit: Permit) -> (Self, Job) {
+        let (ballot, job) = Ballot::begin(members, within, permit);
+        let kept = false;
+        (Self { ballot, kept }, job)
     }
 
     /// Whether a quorum holds it still; then it is not given back for want of a poll.
