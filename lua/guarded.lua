@@ -18,9 +18,6 @@
 
 local owner, keep, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local id = keep ~= '0' and KEYS[own]
--- The user's part may replace the environment of the functions that call it (setfenv): from there on no global is read.
-local redis, type, error, pairs, ipairs, tostring, getmetatable =
-  redis, type, error, pairs, ipairs, tostring, getmetatable
 
 local state, exists = look(), id and redis.call('exists', id) or 0
 if type(state) == 'table' then return state end
@@ -41,36 +38,43 @@ local function after(list, count)
 end
 
 -- An error that the part returns has to be a failure too: a reply with an error looks like a refusal of this call, and
--- some refusals are a reason to send it again. Only what Redis returns counts: of a map or a set the entries, of another
--- table the list before its first nil. A metatable could show Redis another value than this function. The depth is
--- limited because clients read replies recursively: in a debug build 128 levels take more than the 2 MiB of a thread's
+-- some refusals are a reason to send it again. The value is read as Redis does: of a map the entries, of a set the keys, of
+-- another table the list before its first nil. A metatable could show Redis another value than this function. The depth
+-- is limited because clients read replies recursively: in a debug build 128 levels take more than the 2 MiB of a thread's
 -- stack.
-local function error_in(value, depth)
+local function failure_in(value, depth)
   if type(value) ~= 'table' then return nil end
-  if getmetatable(value) ~= nil then error('the value has a metatable', 0) end
-  if type(value.err) == 'string' then return value end
-  if depth == 32 then error('the value is nested too deeply', 0) end
-  local entries = type(value.map) == 'table' and value.map or type(value.set) == 'table' and value.set
+  if getmetatable(value) ~= nil then return 'the value has a metatable' end
+  if type(value.err) == 'string' then return value.err end
+  if type(value.ok) == 'string' or type(value.double) == 'number' then return nil end
+  if depth == 32 then return 'the value is nested too deeply' end
+  local map = type(value.map) == 'table' and value.map
+  local entries = map or type(value.set) == 'table' and value.set
   for key, item in (entries and pairs or ipairs)(entries or value) do
-    local found = error_in(key, depth + 1) or error_in(item, depth + 1)
+    local found = failure_in(key, depth + 1) or (map or not entries) and failure_in(item, depth + 1)
     if found then return found end
   end
 end
 
--- What is raised may be anything, and what its metatable returns too: only a text is safe inside of a reply.
-local function told(raised)
-  local err = type(raised) == 'table' and raised.err
-  local text = type(err) == 'string' and err or tostring(raised)
-  return type(text) == 'string' and text or 'an error without a text'
+-- What is raised may be anything. A function of its metatable is not called: it would find this script among its callers.
+local function text_of(raised)
+  if type(raised) == 'table' and getmetatable(raised) == nil and type(raised.err) == 'string' then return raised.err end
+  if type(raised) == 'string' or type(raised) == 'number' then return raised .. '' end
+  return 'an error without a text: ' .. type(raised)
 end
 
--- Not by pcall: that of Redis 7 reads a field of what was raised, and an error of its metatable would escape.
-local ran, value = xpcall(function()
-  local value = part(after(KEYS, own), after(ARGV, 5))
-  local found = error_in(value, 0)
-  if found then error(found, 0) end
-  return value
-end, told)
-if ran then return {'ran', value} end
+-- In a coroutine the part has no callers: where scripts may replace their callers' environment (setfenv, up to Redis 6.2
+-- and in Valkey 8), that of this script would be replaced for all clients, as the server keeps the compiled script.
+local routine = coroutine.create(part)
+local ended, value = coroutine.resume(routine, after(KEYS, own), after(ARGV, 5))
+local failure
+if not ended then
+  failure = text_of(value)
+elseif coroutine.status(routine) ~= 'dead' then
+  failure = 'the script yielded'
+else
+  failure = failure_in(value, 0)
+end
+if not failure then return {'ran', value} end
 if id then redis.call('pexpire', id, 0) end
-return {'failed', value}
+return {'failed', failure}

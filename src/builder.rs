@@ -102,7 +102,7 @@ impl LockClient {
         LockClientBuilder::new()
     }
 
-    /// Connects with the settings of a fred client: address, credentials, TLS, protocol version.
+    /// Connects with the settings of a fred client: address, credentials and TLS.
     ///
     /// Connections of its own are opened; the given client is never used, reconnected or quit, and
     /// it need not be connected. A credential provider of its settings is asked for each connection, also to the nodes of a

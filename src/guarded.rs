@@ -24,8 +24,9 @@ pub use value::Value;
 
 /// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone.
 ///
-/// It has `KEYS` and `ARGV`, and can do what a script of `EVAL` can. The server compiles it for each write, which is
-/// sent with its text: keep it short.
+/// It has `KEYS` and `ARGV`, and can do what a script of `EVAL` can, with three exceptions: it must not yield, its outermost
+/// block has at most 198 locals, and the globals `_G.KEYS` and `_G.ARGV` are those of the whole call. The server compiles
+/// it for each write, which is sent with its text and takes longer than the script itself if that is short.
 ///
 /// # Examples
 ///
@@ -107,8 +108,8 @@ impl<K> HoldHandle<K> {
     /// value. `keys` and `args` become `KEYS` and `ARGV` of the script. In a cluster all keys have to be in the slot
     /// of the lock: give the names a common `{tag}`.
     ///
-    /// The write is sent once, and never again: without an answer it ran or it did not. With [`once`](GuardedWrite::once)
-    /// it is sent again.
+    /// The write runs at most once: it is not sent again if it may have run, and without an answer it ran or it did not.
+    /// With [`once`](GuardedWrite::once) it is sent again.
     ///
     /// # What it does not protect
     ///
@@ -213,8 +214,8 @@ impl GuardedWrite {
     /// `+set +exists +pexpire ~redisson_lock_once:*`.
     ///
     /// [`Error::NoAnswer`] also if the last copy was refused, or not sent as the hold or the client ended, and an earlier one has no
-    /// answer. [`Error::Lost`] says that nothing has run under the id and not failed. If an earlier copy without an answer
-    /// has run, and then the lock was lost, the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready; if that
+    /// answer. [`Error::Lost`] says that no copy of this call has run and not failed; an earlier call under the id may have. If an
+    /// earlier copy without an answer has run, and then the lock was lost, the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready; if that
     /// copy has failed, it is [`Error::Lost`], and what it wrote stays.
     ///
     /// # Cancel safety
@@ -282,14 +283,19 @@ impl GuardedWrite {
     async fn ask(&self, id: Option<&(Arc<str>, Duration)>) -> Result<(Guarded, u32), Error> {
         let (entry, doing) = (&self.hold.entry, Operation::Writing);
         let (route, shared) = (entry.route(), entry.shared());
-        // Looked at when a copy goes out: one that has waited for a connection may have lost the lock meanwhile.
         let mut copies = 0;
         let mut build = || {
-            let field = self.held_as()?;
+            let field = held_as(&self.hold)?;
             copies += 1;
+            // Looked at whenever a copy goes out, also after a refusal: the hold may have ended meanwhile, and the next
+            // one of its owner has the same field.
+            let still = Arc::new({
+                let (hold, field) = (self.hold.again(), Arc::clone(&field));
+                move || held_as(&hold).as_ref() == Some(&field)
+            });
             let (token, script) = (self.hold.status.token(), &self.script.0);
             let of_user = (&self.keys[..], &self.args[..]);
-            let call = script::guarded(&entry.name, (&field, token), script, id, of_user);
+            let call = script::guarded(&entry.name, (&field, token), script, id, of_user, still);
             Some(call)
         };
         let answer = match id {
@@ -306,10 +312,13 @@ impl GuardedWrite {
             Err(CallError {
                 error,
                 maybe_executed,
-            }) => match self.held_as() {
-                None if !maybe_executed && copies == 0 => Err(self.ended()),
-                _ => Err(error),
-            },
+            }) => {
+                let is_unsent = copies == 0 || matches!(error, Error::NoAnswer { .. });
+                match !maybe_executed && is_unsent && held_as(&self.hold).is_none() {
+                    true => Err(self.ended()),
+                    false => Err(error),
+                }
+            }
         }
     }
 
@@ -331,19 +340,6 @@ impl GuardedWrite {
         }
     }
 
-    /// The field of the hold, if it has not ended as far as this client knows.
-    fn held_as(&self) -> Option<Arc<str>> {
-        let Hold {
-            entry, owner, id, ..
-        } = &self.hold;
-        let owner = owner.id();
-        entry.step(|core, now, out| {
-            core.tick(now, out);
-            core.snapshot(now, owner, *id)?;
-            core.field(owner)
-        })
-    }
-
     fn ended(&self) -> Error {
         match self.hold.status.ending() {
             Some(Ending::Lost(reason)) => Error::lost(self.hold.name(), reason),
@@ -352,6 +348,16 @@ impl GuardedWrite {
             },
         }
     }
+}
+
+/// The field of the hold, if it has not ended as far as this client knows.
+fn held_as(hold: &Hold) -> Option<Arc<str>> {
+    let (owner, id) = (hold.owner.id(), hold.id);
+    hold.entry.step(|core, now, out| {
+        core.tick(now, out);
+        core.snapshot(now, owner, id)?;
+        core.field(owner)
+    })
 }
 
 /// A command of the script may be the only one that finds out that the server takes no writes.

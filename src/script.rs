@@ -210,6 +210,7 @@ pub(crate) fn acquire(
         keys: keys(name),
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
+        still: None,
         decode: match name.kind().has_token() {
             true => {
                 |reply, _| acquired(reply).filter(|acquired| *acquired != Acquired::Taken(None))
@@ -288,6 +289,7 @@ pub(crate) fn release(
             smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         ),
         announced: sharded(name, announce).filter(|_| target == 0),
+        still: None,
         decode: |reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply).filter(|released| !released.is_of_a_token()),
@@ -312,6 +314,7 @@ pub(crate) fn pass(
             smallvec![text(from), text(to), millis(lease)],
         ),
         announced: sharded(name, announce),
+        still: None,
         decode: match name.kind().has_token() {
             true => |reply, _| {
                 let moved = |released: &Released| matches!(released, Released::Done { .. });
@@ -375,6 +378,7 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
             .collect(),
         args: batch.iter().flat_map(words).collect(),
         announced: None,
+        still: None,
         decode: |reply, keys| match reply {
             Reply::List(items) if items.len() == keys => items
                 .iter()
@@ -420,6 +424,7 @@ pub(crate) fn force_unlock(
             ],
         ),
         announced: sharded(name, announce),
+        still: None,
         decode: |reply, _| match reply {
             Reply::Number(1) => Some(Forced::Freed),
             Reply::Number(0) => Some(Forced::NotHeld),
@@ -457,6 +462,7 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
             .into_iter()
             .collect(),
         announced: None,
+        still: None,
         decode: |reply, _| match reply {
             Reply::List(items) if items.len() == 5 => None,
             reply => inspected(reply),
@@ -474,6 +480,7 @@ pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
         keys: keys(name),
         args: SmallVec::new(),
         announced: None,
+        still: None,
         decode: |reply, _| match reply {
             Reply::List(items) if items.len() == 4 => None,
             reply => inspected(reply),
@@ -529,6 +536,7 @@ pub(crate) fn touch<'a>(
         keys,
         args,
         announced: None,
+        still: None,
         decode: |reply, _| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),

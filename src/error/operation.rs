@@ -54,7 +54,7 @@ impl Operation {
                 "the release continues in the background, and the lock is free no later than the end of its lease"
             }
             Self::Inspecting => "nothing was changed, check that the server is reachable",
-            Self::Writing => "it ran, or it did not, and the lock is held as before",
+            Self::Writing => "it ran, or it did not: ask the guard whether it still has the lock",
             Self::Forcing => "its holder may have lost it or not, ask again who holds it",
         }
     }

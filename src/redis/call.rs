@@ -28,6 +28,9 @@ impl Script {
 /// In place for all calls but renewals, and releases in a cluster.
 pub(crate) type Args = SmallVec<[Arg; 4]>;
 
+/// Why a guarded write is not sent, or not again.
+pub(crate) const OUTDATED: &str = "the hold ended before a copy was answered";
+
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
@@ -36,6 +39,8 @@ pub(crate) struct Call<T> {
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
+    /// Looked at before each send, the first and those after a refusal: whether there is still a reason for the call.
+    pub(crate) still: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// What a reply says to a call with this many keys; `None`: the script cannot have given it.
     pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }

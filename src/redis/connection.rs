@@ -299,24 +299,32 @@ impl From<Value> for Reply {
         match value {
             Value::Null => Self::Nil,
             Value::Integer(number) => Self::Number(number),
-            Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
-            // As the older protocol has it.
-            Value::Map(fields) => {
-                let fields = fields.inner().into_iter();
-                let fields = fields.flat_map(|(name, value)| [Value::from(name), value]);
-                Self::List(fields.map(Self::from).collect())
+            Value::Array(items) => {
+                let added = usize::from(looks_like_a_message(&items));
+                Self::List(items.into_iter().skip(added).map(Self::from).collect())
             }
             Value::String(text) => Self::Text(text.to_string()),
             Value::Bytes(bytes) => match std::str::from_utf8(&bytes) {
                 Ok(text) => Self::Text(text.to_owned()),
                 Err(_) => Self::Bytes((&*bytes).into()),
             },
-            // These too.
-            Value::Boolean(is_true) => Self::Number(is_true.into()),
-            Value::Double(number) => Self::Text(number.to_string()),
             Value::Queued => Self::Other("QUEUED".to_owned()),
+            // Of the newer protocol.
+            other => Self::Other(format!("{other:?}")),
         }
     }
+}
+
+/// Whether fred's codec has put a word before this list: it takes one such as `message`, a channel and a text for a
+/// message, wherever it is in a reply.
+fn looks_like_a_message(items: &[Value]) -> bool {
+    let word = |nth: usize| items.get(nth).and_then(Value::as_str);
+    word(0).as_deref() == Some("pubsub")
+        && match word(1).as_deref() {
+            Some("message" | "smessage") => items.len() == 4,
+            Some("pmessage") => items.len() == 5,
+            _ => false,
+        }
 }
 
 const TOO_LONG: &str = "connecting took too long";

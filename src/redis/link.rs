@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, Expected, Misfit, Misfits};
-use super::call::Call;
+use super::call::{Call, OUTDATED};
 use super::connection::Connection;
 use super::fence::Identity;
 use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
@@ -166,6 +166,9 @@ impl Link {
         let sent_at = Instant::now();
         if limit.until <= sent_at {
             return Err(SendError::NotSent(self.cause("no time left to send")));
+        }
+        if call.still.as_ref().is_some_and(|still| !still()) {
+            return Err(SendError::NotSent(self.cause(OUTDATED)));
         }
         let script = match words {
             Words::Name => call.script.sha_word(),

@@ -213,6 +213,8 @@ impl Settings {
         }
         config.fail_fast = true;
         config.blocking = Blocking::Block;
+        // The codec of the newer one ends the connection at values that a script may return.
+        config.version = RespVersion::RESP2;
         let tcp = TcpConfig {
             nodelay: Some(true),
             ttl: given.tcp.ttl,
@@ -285,16 +287,10 @@ impl Settings {
         }
     }
 
-    /// The same for sharded channels: their answers are read as those of the older protocol.
-    pub(super) fn for_sharded_channels(&self) -> Self {
-        self.with_server(|server| server.config.version = RespVersion::RESP2)
-    }
-
     /// The same without what a user may lack the permission for.
     pub(super) fn for_questions(&self) -> Self {
         let settings = self.with_server(|server| {
             server.config.database = None;
-            server.config.version = RespVersion::RESP2;
             server.connection.auto_client_setname = false;
         });
         Self {
@@ -317,7 +313,6 @@ impl Settings {
         let settings = self.at(address, Expected::Nothing).with_server(|server| {
             let config = &mut server.config;
             config.database = None;
-            config.version = RespVersion::RESP2;
             let credentials = self.sentinel_credentials.as_ref();
             config.username = credentials.and_then(|given| given.user.clone());
             config.password = credentials.map(|given| given.password.clone());

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::refused::refused;
 use crate::error::{Cause, Error, Operation, RefusalKind, RefusedKind};
-use crate::redis::{Call, Limit, Received, Route, RoutedLink, SendError};
+use crate::redis::{Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct Answer<T> {
@@ -86,7 +86,7 @@ async fn repeat<T: 'static>(
         // stale count.
         let Some(call) = build() else {
             let source = way.link.cause(match while_doing {
-                Operation::Writing => "the hold ended before a copy was answered",
+                Operation::Writing => OUTDATED,
                 _ => "another task continues it",
             });
             let error = SendError::NotSent(source);

@@ -31,6 +31,7 @@ pub(crate) fn guarded(
     user_text: &Arc<str>,
     id: Option<&(Arc<str>, Duration)>,
     (user_keys, user_args): (&[Arc<str>], &[Arg]),
+    still: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Call<Guarded> {
     let own_keys = [Some(name.key()), name.token(), id.map(|(key, _)| key)];
     let own_keys = own_keys.into_iter().flatten();
@@ -51,6 +52,7 @@ pub(crate) fn guarded(
         keys: own_keys.chain(user_keys).map(Arc::clone).collect(),
         args,
         announced: None,
+        still: Some(still),
         decode: |reply, _| match reply {
             Reply::List(items) => decode(items),
             _ => None,

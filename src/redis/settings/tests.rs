@@ -170,12 +170,10 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
         let kept = Config {
             fail_fast: true,
             blocking: Blocking::Block,
+            version: RespVersion::RESP2,
             ..config
         };
-        assert_eq!(
-            server.config, kept,
-            "address, credentials, database and version"
-        );
+        assert_eq!(server.config, kept, "address, credentials and database");
         assert_eq!(server.connection.tcp.ttl, Some(9));
         assert!(server.connection.auto_client_setname);
     }

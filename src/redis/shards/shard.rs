@@ -164,7 +164,7 @@ impl ShardTask {
     }
 
     async fn connect(&self) -> Result<(Connection, Messages, Task), ConnectionError> {
-        let settings = self.node.settings().for_sharded_channels();
+        let settings = self.node.settings();
         let (connection, task) = Connection::open(&settings, Role::Messages).await?;
         let messages = connection.messages();
         Ok((connection, messages, task))
