@@ -84,7 +84,8 @@ impl Owner {
         Self::of_scope(client_id).unwrap_or_else(thread)
     }
 
-    fn of_scope(client_id: &str) -> Option<Self> {
+    /// The owner of the innermost scope of this client.
+    pub(crate) fn of_scope(client_id: &str) -> Option<Self> {
         let owner = SCOPE.try_with(|scope| scope.owner_of(client_id));
         owner.unwrap_or_default()
     }

@@ -11,7 +11,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use futures_util::future::join;
 use tokio::time::Instant;
 
 use crate::error::{Error, Operation};
@@ -81,7 +80,6 @@ pub struct RedLock {
     members: Vec<Lock>,
     /// Whose call it is, in the queue of this process.
     owner: Option<Owner>,
-    lease: Option<Duration>,
     member_timeout: Option<Duration>,
     queue: Arc<Queue>,
     /// Whether the servers were asked if two of them are the same.
@@ -126,7 +124,6 @@ impl RedLock {
             queue: Queue::of(&members),
             members,
             owner: None,
-            lease: None,
             member_timeout: None,
             checked: Arc::default(),
         })
@@ -146,13 +143,12 @@ impl RedLock {
     pub fn lease(&self, lease: Duration) -> Self {
         Self {
             members: self.members.iter().map(|lock| lock.lease(lease)).collect(),
-            lease: Some(lease),
             ..self.clone()
         }
     }
 
     /// Returns this lock with another limit for the servers' answers to one round, an `extend`, or an unlock. Default:
-    /// a tenth of the lease, and at most the command timeout of the first client; at least a millisecond. An
+    /// a tenth of the shortest lease of its locks, and at most the command timeout of the first client; at least a millisecond. An
     /// acquisition takes no longer while a minority of the servers does not answer and no other process wants the
     /// lock: a round waits for them only if the others do not have a quorum.
     ///
@@ -392,7 +388,10 @@ impl RedLock {
     pub(crate) fn of_this_thread(&self) -> Self {
         match &self.owner {
             Some(_) => self.clone(),
-            None => self.owned_by(&Owner::of_thread(self.first_client_id())),
+            None => {
+                let thread = || Owner::of_thread(self.first_client_id());
+                self.owned_by(&self.scope_owner().unwrap_or_else(thread))
+            }
         }
     }
 
@@ -416,15 +415,16 @@ impl RedLock {
     /// One round after the other, until one has a quorum.
     async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
-        let (member_timeout, (_, command)) = (self.member_timeout_or_default(), home.times());
+        let member_timeout = self.member_timeout_or_default();
+        let unpolled = member_timeout + home.command_timeout();
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
         loop {
-            let unpolled = member_timeout + command;
+            self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, unpolled, turn.permit());
             let limit = Instant::now() + member_timeout;
             let found = async {
-                let checking = self.checked.check(&self.members, member_timeout);
-                let (checked, found) = join(checking, round.found(limit)).await;
+                let (found, answered) = round.found(limit).await;
+                let checked = self.checked.check(&answered, limit).await;
                 checked.map_err(|nth| same_server(&self.members[nth]))?;
                 // What was found is old when the check has taken long.
                 Ok(match found {
@@ -468,11 +468,21 @@ impl RedLock {
     /// Who calls, as far as this process is concerned.
     fn caller(&self) -> Result<Owner, Error> {
         match &self.owner {
-            None => Ok(Owner::current(self.first_client_id())),
+            None => {
+                let current = || Owner::current(self.first_client_id());
+                Ok(self.scope_owner().unwrap_or_else(current))
+            }
             Some(owner) if self.members.iter().any(|lock| lock.knows(owner)) => Ok(owner.clone()),
             // It says what is wrong with the owner.
             Some(owner) => self.home().owned_by(owner).current_owner(),
         }
+    }
+
+    /// The owner of a scope of one of its clients: of two such owners the same whatever the order of the members.
+    fn scope_owner(&self) -> Option<Owner> {
+        let owners = self.members.iter().map(Lock::client_id);
+        let owners = owners.filter_map(Owner::of_scope);
+        owners.min_by(|one, other| one.field().cmp(other.field()))
     }
 
     /// The same client whatever the order of the members, so that a caller is the same owner of each such lock.
@@ -482,11 +492,16 @@ impl RedLock {
     }
 
     fn member_timeout_or_default(&self) -> Duration {
-        let (lease, longest) = self.home().times();
-        let lease = self.lease.unwrap_or(lease);
-        let given = self.member_timeout;
-        given
-            .unwrap_or_else(|| (lease / 10).min(longest))
+        let longest = self.home().command_timeout();
+        let default = || {
+            let leases = self.members.iter().map(Lock::lease_asked);
+            leases
+                .min()
+                .map_or(longest, |lease| lease / 10)
+                .min(longest)
+        };
+        self.member_timeout
+            .unwrap_or_else(default)
             .clamp(Duration::from_millis(1), LEASE_MAX)
     }
 
@@ -521,7 +536,6 @@ impl fmt::Debug for RedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedLock")
             .field("members", &self.members)
-            .field("lease", &self.lease)
             .field("member_timeout", &self.member_timeout)
             .finish()
     }

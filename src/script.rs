@@ -211,18 +211,29 @@ pub(crate) fn acquire(
         args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
         announced: None,
         still: None,
-        decode: match name.kind().has_token() {
-            true => {
-                |reply, _| acquired(reply).filter(|acquired| *acquired != Acquired::Taken(None))
-            }
-            false => |reply, _| {
-                let has_token = |acquired: &Acquired| {
-                    matches!(acquired, Acquired::Taken(Some(_)) | Acquired::NoToken(_))
-                };
-                acquired(reply).filter(|acquired| !has_token(acquired))
-            },
+        decode: match (name.kind().has_token(), target > 1) {
+            (true, true) => acquired_by::<true, true>,
+            (true, false) => acquired_by::<true, false>,
+            (false, true) => acquired_by::<false, true>,
+            (false, false) => acquired_by::<false, false>,
         },
     }
+}
+
+/// Only what the script of a kind with or without a token can answer to a re-entry, or to another acquire: an impossible
+/// reply belongs to another call.
+fn acquired_by<const TOKEN: bool, const REENTERS: bool>(
+    reply: &Reply,
+    _keys: usize,
+) -> Option<Acquired> {
+    let acquired = acquired(reply)?;
+    let is_possible = match acquired {
+        Acquired::Taken(token) => token.is_some() == TOKEN,
+        Acquired::NoToken(_) => TOKEN,
+        Acquired::Lost => REENTERS,
+        Acquired::Busy { .. } | Acquired::NotALock(_) => true,
+    };
+    is_possible.then_some(acquired)
 }
 
 fn acquired(reply: &Reply) -> Option<Acquired> {

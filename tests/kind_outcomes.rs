@@ -229,6 +229,26 @@ async fn without_the_fence_a_late_acquire_leaves_what_its_own_client_releases() 
     }
 }
 
+/// An attempt that was answered *busy* and is executed again when the lock is free leaves its value, which no later
+/// attempt has.
+#[tokio::test]
+async fn a_string_value_that_no_call_of_its_client_knows_is_ended_with_the_fence_too() {
+    let mut pair = pair_as("").await;
+    let fence = pair.ours.stats().connection_fence;
+    assert_eq!(fence, ConnectionFence::Active);
+    let value = format!("{}:1", pair.ours.id());
+    pair.control.run(&["SET", "a", &value, "PX", "30000"]);
+    assert!(is_excluded(&pair.theirs, LockKind::String).await);
+    let lock = pair.ours.lock_of(LockKind::String, "a");
+    let taken = lock.try_lock().await.expect("asked");
+    taken
+        .expect("it was released")
+        .unlock()
+        .await
+        .expect("held");
+    pair.finish().await;
+}
+
 /// The copy of a pass finds its receiver there, or gone; the giver's next hold it does not touch.
 #[tokio::test]
 async fn a_pass_that_is_lost_or_late_leaves_one_holder_or_none() {

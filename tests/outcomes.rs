@@ -584,6 +584,18 @@ async fn an_answer_that_stays_wrong_is_the_servers() {
     pair.finish().await;
 }
 
+/// Only a re-entry finds its outer hold gone: to another acquire that is the reply of another call.
+#[tokio::test]
+async fn what_only_a_re_entry_is_answered_is_no_loss_of_another_acquire() {
+    let pair = ProxiedPair::new().await;
+    pair.proxy
+        .rule(Fate::Replaced(":0"), 1, |words| is_script(words, ACQUIRE));
+    let guard = pair.ours.lock("a").lock().await.expect("sent again");
+    assert_eq!(pair.ours.stats().reconnects_total, 1);
+    guard.unlock().await.expect("held");
+    pair.finish().await;
+}
+
 #[tokio::test]
 async fn answers_that_are_wrong_now_and_then_cost_one_connection_in_a_command_timeout() {
     const TIMEOUT: Duration = Duration::from_millis(300);

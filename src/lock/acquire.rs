@@ -325,8 +325,9 @@ impl AcquirePermit {
         }
         let mut strays = 0;
         loop {
+            let mut stale = false;
             let call = || {
-                let stale = self.is_taken_over() || self.has_a_used_field(owner);
+                stale = self.is_taken_over() || self.has_a_used_field(owner);
                 let permit = Some(&self.permit).filter(|_| !stale)?;
                 let (field, target) = (&permit.field, permit.target);
                 let lease = permit.terms.lease;
@@ -342,7 +343,7 @@ impl AcquirePermit {
             .await;
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(error) => return self.unanswered(owner, error),
+                Err(error) => return self.unanswered(owner, stale, error),
             };
             match &answer.value {
                 Acquired::Taken(token) => {
@@ -380,11 +381,15 @@ impl AcquirePermit {
         }
     }
 
-    fn unanswered(&mut self, owner: &Owner, error: CallError) -> Result<Attempt, Error> {
-        if self.is_taken_over() {
-            return Ok(Attempt::TakenOver);
-        }
-        let asks_again = self.has_a_used_field(owner);
+    /// Passed over after it was sent, it fails like each other attempt: if it took its place again, it would for ever
+    /// while its server does not answer.
+    fn unanswered(
+        &mut self,
+        owner: &Owner,
+        stale: bool,
+        error: CallError,
+    ) -> Result<Attempt, Error> {
+        let asks_again = stale || self.has_a_used_field(owner);
         self.untaken(match error.maybe_executed {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,

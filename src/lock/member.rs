@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::waiter::Retries;
-use super::{Lock, Wait};
-use crate::core::{Effects, LockCore, Order, WaiterId};
+use super::{Lock, LockGuard, Wait};
+use crate::core::{Effects, HeldBy, LockCore, Order, WaiterId};
 use crate::driven::Job;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -17,6 +18,8 @@ use crate::owner::Owner;
 use crate::redis::{Backoff, Location};
 use crate::renewal::extend;
 use crate::shared::Shared;
+use crate::try_lock::TryLock;
+use crate::wire;
 
 impl<K> Lock<K> {
     /// Returns this lock with the owner of this call, whatever polls it later.
@@ -72,14 +75,35 @@ impl<K> Lock<K> {
         self.client.shared().redis.pauses()
     }
 
-    /// Returns this lock for a new owner, with the lease as asked.
-    pub(crate) fn of_fresh_owner(&self) -> Self {
-        self.owned_by(&Owner::fresh(&self.client.shared().client_id))
+    /// Attempts it for a new owner: what an earlier call has left there is never joined. A hold of this client may be on
+    /// its way out, and is waited for this long.
+    pub(crate) async fn vote(&self, own_for: Duration) -> Result<Option<LockGuard<K>>, Error> {
+        let client_id = self.client_id();
+        let lock = self.owned_by(&Owner::fresh(client_id));
+        let (limit, mut pauses) = (Instant::now() + own_for, self.pauses());
+        loop {
+            let holder = match lock.acquire_or_find(Wait::Never).await? {
+                TryLock::Acquired(guard) => return Ok(Some(guard)),
+                TryLock::Busy { holder } => holder,
+            };
+            let is_foreign = |holder: &HeldBy| !wire::is_field_of(client_id, &holder.owner);
+            if holder.as_ref().is_some_and(is_foreign) || Instant::now() >= limit {
+                return Ok(None);
+            }
+            tokio::time::sleep(pauses.next()).await;
+        }
     }
 
-    /// Whether its durations are valid.
+    /// Whether its name and its durations are valid.
     pub(crate) fn check_terms(&self) -> Result<(), Error> {
+        self.valid_name()?;
         self.terms().map(drop)
+    }
+
+    /// The fixed lease, or the watchdog timeout of its client.
+    pub(crate) fn lease_asked(&self) -> Duration {
+        let watchdog_timeout = || self.client.shared().watchdog_timeout();
+        self.lease.unwrap_or_else(watchdog_timeout)
     }
 
     /// Returns this lock with holds of at most this long.
@@ -94,10 +118,9 @@ impl<K> Lock<K> {
         &self.client.shared().client_id
     }
 
-    /// The watchdog timeout and the command timeout of its client.
-    pub(crate) fn times(&self) -> (Duration, Duration) {
-        let shared = self.client.shared();
-        (shared.watchdog_timeout(), shared.command_timeout())
+    /// That of its client.
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.client.shared().command_timeout()
     }
 
     /// Spawns a task on the client's runtime.

@@ -1,5 +1,5 @@
 //! A hold of this client that no owner knows of: a late send from a connection that was replaced without a
-//! fence.
+//! fence, or a value of a string lock whose attempt was executed again after its answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,12 @@ use crate::wire;
 /// Whether a busy lock is held by a field of this client that no owner holds or works with.
 pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
     let shared = entry.shared();
-    entry.route().unfenced() > 0
+    (entry.name.kind().has_value_per_hold() || entry.route().unfenced() > 0)
         && wire::is_field_of(&shared.client_id, holder)
         && entry.peek(|core| core.owner_of(holder).is_none())
 }
 
-/// Frees the lock from a field of this client that no owner holds: a late send from a connection that
-/// was replaced without a fence.
+/// Frees the lock from a field of this client that no owner holds.
 pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();
     let field: Arc<str> = holder.into();

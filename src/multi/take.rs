@@ -113,7 +113,7 @@ async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Ve
             }
             if left.len() + 1 == members.len() {
                 // Each of them passes over a place that is kept for a command timeout.
-                let timeouts = members.iter().map(|lock| lock.times().1 / 2);
+                let timeouts = members.iter().map(|lock| lock.command_timeout() / 2);
                 let first_for = Instant::now() + timeouts.fold(FIRST_FOR, Duration::min);
                 limit = Some(deadline.map_or(first_for, |deadline| deadline.min(first_for)));
             }

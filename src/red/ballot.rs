@@ -20,7 +20,7 @@ use crate::core::LossReason;
 use crate::driven::Job;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState, Lost};
-use crate::lock::{Lock, LockGuard, Wait};
+use crate::lock::{Lock, LockGuard};
 use crate::runtime::sleep_until;
 
 pub(super) struct Ballot {
@@ -54,7 +54,8 @@ pub(super) enum Ending {
 /// What is known of one server.
 enum Seat {
     Asked,
-    Held(LockGuard),
+    /// Asked for then.
+    Held(LockGuard, Instant),
     Busy(Instant),
     Failed(Error, Instant),
 }
@@ -131,8 +132,9 @@ impl Ballot {
                 let vote = |seat: &Seat| match seat {
                     Seat::Asked if is_over => Vote::Silent,
                     Seat::Asked => Vote::Open,
-                    Seat::Held(guard) if guard.is_lost() => Vote::Silent,
-                    Seat::Held(guard) => Vote::Taken(guard.valid_until().into()),
+                    // It has answered.
+                    Seat::Held(guard, _) if guard.is_lost() => Vote::Busy,
+                    Seat::Held(guard, _) => Vote::Taken(guard.valid_until().into()),
                     Seat::Busy(_) => Vote::Busy,
                     Seat::Failed(..) => Vote::Silent,
                 };
@@ -147,6 +149,11 @@ impl Ballot {
                 () = tokio::time::sleep_until(limit) => {}
             }
         }
+    }
+
+    fn answered_by(&self) -> Answered {
+        let has_answered = |seat: &Seat| matches!(seat, Seat::Held(..) | Seat::Busy(_));
+        self.state.lock().seats.iter().map(has_answered).collect()
     }
 
     /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
@@ -174,8 +181,10 @@ impl Ballot {
 
     /// A server has extended its fixed lease.
     pub(super) fn extended(&self) {
-        if let Some(ends) = self.valid_until() {
-            self.state.lock().ends = Some(ends.into());
+        let valid_until = self.valid_until().map(Instant::from);
+        let mut state = self.state.lock();
+        if let Some(ends) = state.ends {
+            state.ends = valid_until.max(Some(ends));
         }
     }
 
@@ -187,7 +196,7 @@ impl Ballot {
     fn look<T>(&self, look: impl Fn(&LockGuard) -> T) -> Vec<T> {
         let state = self.state.lock();
         let held = state.seats.iter().filter_map(|seat| match seat {
-            Seat::Held(guard) => Some(guard),
+            Seat::Held(guard, _) => Some(guard),
             _ => None,
         });
         held.map(look).collect()
@@ -262,7 +271,7 @@ impl Ballot {
         self.answered.notify_one();
         self.settled.notify_one();
         let guards = seats.into_iter().filter_map(|seat| match seat {
-            Seat::Held(guard) => Some(guard),
+            Seat::Held(guard, _) => Some(guard),
             _ => None,
         });
         guards.collect()
@@ -330,12 +339,11 @@ impl Ballot {
             for (nth, (seat, member)) in seats.iter_mut().zip(members).enumerate() {
                 let due = match seat {
                     Seat::Asked => continue,
-                    Seat::Held(guard) if guard.is_lost() => now,
-                    Seat::Held(guard) => {
+                    Seat::Held(guard, _) if !guard.is_lost() => {
                         losses.push(guard.lost());
                         continue;
                     }
-                    Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
+                    Seat::Held(_, at) | Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
                 };
                 if !may_ask {
                     continue;
@@ -355,14 +363,13 @@ impl Ballot {
     }
 }
 
-/// Asks one server, for an owner of its own: what an earlier round has left there is never joined.
+/// Asks one server.
 async fn ask((nth, member): (usize, Lock)) -> (usize, Seat) {
-    let answer = member.of_fresh_owner().acquire(Wait::Never).await;
-    let now = Instant::now();
-    let seat = match answer {
-        Ok(Some(guard)) => Seat::Held(guard),
-        Ok(None) => Seat::Busy(now),
-        Err(error) => Seat::Failed(error.about(member.given_name()), now),
+    let asked_at = Instant::now();
+    let seat = match member.vote(OWN_FOR).await {
+        Ok(Some(guard)) => Seat::Held(guard, asked_at),
+        Ok(None) => Seat::Busy(Instant::now()),
+        Err(error) => Seat::Failed(error.about(member.given_name()), Instant::now()),
     };
     (nth, seat)
 }
@@ -397,6 +404,9 @@ pub(super) enum Found {
     TooFew(Option<Error>),
 }
 
+/// For each server, whether it has answered.
+pub(super) type Answered = Vec<bool>;
+
 impl Round {
     /// With the job to drive until it is decided.
     pub(super) fn begin(members: &[Lock], within: Duration, permit: Permit) -> (Self, Job) {
@@ -410,16 +420,18 @@ impl Round {
         self.ballot.take()
     }
 
-    /// What the answers amount to. Without a quorum all is given back at once.
-    pub(super) async fn found(&self, limit: Instant) -> Found {
-        let found = match self.ballot.decided(limit).await {
-            Verdict::Taken => return Found::Taken,
+    /// What the answers amount to, and who gave them. Without a quorum all is given back.
+    pub(super) async fn found(&self, limit: Instant) -> (Found, Answered) {
+        let verdict = self.ballot.decided(limit).await;
+        let answered = self.ballot.answered_by();
+        let found = match verdict {
+            Verdict::Taken => return (Found::Taken, answered),
             Verdict::Busy | Verdict::Undecided => Found::Busy,
             Verdict::Silent => Found::TooFew(self.ballot.error()),
         };
         // The guards are dropped here: their clients release them in the background.
         drop(self.ballot.end(Ending::Released));
-        found
+        (found, answered)
     }
 
     /// What is held is kept.
@@ -437,7 +449,11 @@ impl Drop for Round {
     }
 }
 
-/// How long a server that was busy or did not answer is left alone.
+/// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose release
+/// is on its way.
+const OWN_FOR: Duration = Duration::from_millis(50);
+
+/// How long a server is left alone that was busy, did not answer, or has lost the lock since it was asked.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// With less of a fixed lease left no server is asked again.

@@ -2,13 +2,11 @@
 //! are servers of their own.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::lock::{Lock, Wait};
@@ -18,6 +16,7 @@ use crate::runtime::sleep_until;
 
 /// Callers that want the same locks of the same clients, first come, first served.
 pub(super) struct Queue {
+    set: Set,
     turns: Arc<Semaphore>,
     /// Those that hold or wait.
     owners: Mutex<Vec<Owner>>,
@@ -41,8 +40,8 @@ impl Queue {
         if let Some(queue) = queues.get(&set).and_then(Weak::upgrade) {
             return queue;
         }
-        queues.retain(|_, queue| queue.strong_count() > 0);
         let queue = Arc::new(Self {
+            set: set.clone(),
             turns: Arc::new(Semaphore::new(1)),
             owners: Mutex::default(),
         });
@@ -88,6 +87,17 @@ impl Queue {
     }
 }
 
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut queues = QUEUES.lock();
+        // Another one may have been made since its last handle was dropped.
+        let is_over = |queue: &Weak<Self>| queue.strong_count() == 0;
+        if queues.get(&self.set).is_some_and(is_over) {
+            queues.remove(&self.set);
+        }
+    }
+}
+
 /// The turn of one owner, until it is dropped.
 pub(super) struct Turn {
     queue: Arc<Queue>,
@@ -118,63 +128,95 @@ impl Drop for Turn {
 /// Whether two members are at one server, as far as the servers have said.
 #[derive(Default)]
 pub(super) struct Checked {
-    /// Empty before the first answers. `None`: it has not answered.
-    places: Mutex<Vec<Option<Place>>>,
-    /// A task asks those that have not answered.
-    is_asking: AtomicBool,
+    /// Empty before the first call.
+    members: Mutex<Vec<Known>>,
+    /// Notified of each answer.
+    answered: Notify,
 }
 
-/// Where a member is. `None`: the user may not ask.
-type Place = Option<Location>;
+/// What is known of where a member is.
+enum Known {
+    Nothing,
+    Asked,
+    /// `None`: the user may not ask.
+    At(Option<Location>),
+}
 
 impl Checked {
-    /// Asks the servers who they are. The first call waits for the answers; later ones only have those asked again that did not
-    /// answer, and hear of it afterwards: an outage does not hold up each of them. The error is the number of one that is at the
-    /// server of another.
-    pub(super) async fn check(
-        self: &Arc<Self>,
-        members: &[Lock],
-        limit: Duration,
-    ) -> Result<(), usize> {
-        let (is_first, is_missing) = {
-            let places = self.places.lock();
-            (places.is_empty(), places.iter().any(Option::is_none))
-        };
-        if is_first {
-            self.ask(members, limit).await;
-        } else if is_missing && !self.is_asking.swap(true, Ordering::Relaxed) {
-            let (checked, members) = (Arc::clone(self), members.to_vec());
-            members[0].clone().spawn(async move {
-                checked.ask(&members, limit).await;
-                checked.is_asking.store(false, Ordering::Relaxed);
-            });
-        }
-        let mut places = self.places.lock();
-        let place = |nth: usize| places.get(nth)?.as_ref()?.as_ref();
-        for nth in 0..members.len() {
-            let is_same = |other| Some(place(nth)?.is_at_server_of(place(other)?));
-            if (0..nth).any(|other| is_same(other) == Some(true)) {
-                // The next call asks all of them again.
-                places.clear();
-                return Err(nth);
+    /// Asks the servers who they are that have not said so, each in a task of its own, which outlives the call.
+    pub(super) fn begin(self: &Arc<Self>, members: &[Lock]) {
+        let mut known = self.members.lock();
+        known.resize_with(members.len(), || Known::Nothing);
+        for (nth, (known, member)) in known.iter_mut().zip(members).enumerate() {
+            if matches!(known, Known::Nothing) {
+                *known = Known::Asked;
+                let (question, lock) = (Question(Arc::clone(self), nth), member.clone());
+                member.spawn(async move {
+                    if let Ok(location) = lock.location().await {
+                        question.answer(Known::At(location));
+                    }
+                });
             }
         }
-        Ok(())
     }
 
-    async fn ask(&self, members: &[Lock], limit: Duration) {
-        let mut known = self.places.lock().clone();
-        known.resize(members.len(), None);
-        let asking = members.iter().zip(known).map(|(lock, known)| async {
-            match known {
-                Some(place) => Some(place),
-                None => tokio::time::timeout(limit, lock.location())
-                    .await
-                    .ok()?
-                    .ok(),
+    /// Waits until the limit for the answers of those that have `answered` the round: only their votes count, and a
+    /// server that is away holds up no call. The error is the number of a member that is at the server of another.
+    pub(super) async fn check(&self, answered: &[bool], limit: Instant) -> Result<(), usize> {
+        loop {
+            let is_answered = self.answered.notified();
+            let is_over = Instant::now() >= limit;
+            {
+                let mut known = self.members.lock();
+                if let Some(nth) = same(&known) {
+                    // The next call asks all of them again.
+                    known.clear();
+                    return Err(nth);
+                }
+                let is_missing =
+                    |(known, answered): (&Known, &bool)| *answered && matches!(known, Known::Asked);
+                if is_over || !known.iter().zip(answered).any(is_missing) {
+                    return Ok(());
+                }
             }
-        });
-        let places = join_all(asking).await;
-        *self.places.lock() = places;
+            tokio::select! {
+                () = is_answered => {}
+                () = tokio::time::sleep_until(limit) => {}
+            }
+        }
+    }
+}
+
+/// The number of a member that is at the server of an earlier one.
+fn same(known: &[Known]) -> Option<usize> {
+    let place = |nth: usize| match &known[nth] {
+        Known::At(location) => location.as_ref(),
+        Known::Nothing | Known::Asked => None,
+    };
+    let is_same = |nth| {
+        let mut others = (0..nth).filter_map(place);
+        place(nth).is_some_and(|here| others.any(|there| here.is_at_server_of(there)))
+    };
+    (0..known.len()).find(|&nth| is_same(nth))
+}
+
+/// A server is asked who it is. Dropped without an answer, it is asked again by the next call.
+struct Question(Arc<Checked>, usize);
+
+impl Question {
+    fn answer(&self, answer: Known) {
+        let Self(checked, nth) = self;
+        if let Some(known) = checked.members.lock().get_mut(*nth)
+            && matches!(known, Known::Asked)
+        {
+            *known = answer;
+        }
+        checked.answered.notify_waiters();
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.answer(Known::Nothing);
     }
 }

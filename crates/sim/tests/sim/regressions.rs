@@ -184,6 +184,22 @@ fn a_process_that_stood_still_does_not_doubt_its_connection() {
     });
 }
 
+/// Passed over in the tick in which it would have failed, it took its place again, for as long as its server was silent.
+#[test]
+fn a_call_whose_attempt_has_no_answer_fails_although_others_queue() {
+    play(true, async |fixture| {
+        fixture.world.down_for(ms(60_000));
+        let mut calls = Vec::new();
+        for nth in 0..3 {
+            calls.push(begin(lock(&fixture.task(nth))).await);
+        }
+        for taking in calls {
+            let taken = end(taking).await;
+            assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
+        }
+    });
+}
+
 fn close(
     fixture: &Fixture,
     grace: Duration,
