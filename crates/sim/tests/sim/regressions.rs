@@ -189,14 +189,21 @@ fn a_process_that_stood_still_does_not_doubt_its_connection() {
 fn a_call_whose_attempt_has_no_answer_fails_although_others_queue() {
     play(true, async |fixture| {
         fixture.world.down_for(ms(60_000));
-        let mut calls = Vec::new();
-        for nth in 0..3 {
-            calls.push(begin(lock(&fixture.task(nth))).await);
-        }
-        for taking in calls {
-            let taken = end(taking).await;
-            assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
-        }
+        // In each tick in which an attempt of the first may end: before it does, what is not polled is passed over.
+        let other = fixture.task(2);
+        let looks = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(ms(1_000)).await;
+                assert!(other.try_lock().await.expect("not asked").is_none());
+            }
+        });
+        let first = tokio::spawn(lock(&fixture.task(0)));
+        let second = begin(lock(&fixture.task(1))).await;
+        let taken = tokio::time::timeout(ms(1_500), first).await;
+        let taken = taken.expect("it ends").expect("no panic");
+        assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
+        looks.abort();
+        second.abort();
     });
 }
 
