@@ -761,9 +761,9 @@ async fn the_next_caller_has_its_turn_when_the_quorum_is_lost() {
 async fn what_is_lost_during_the_first_check_is_not_returned() {
     let servers = Servers::new(3).await;
     let (mut clients, mut proxies) = (servers.ours.clone(), Vec::new());
-    for nth in 0..2 {
-        let proxy = Proxy::start(servers.servers[nth].port).await;
-        clients[nth] = LockClient::builder()
+    for (client, server) in clients.iter_mut().zip(&servers.servers).take(2) {
+        let proxy = Proxy::start(server.port).await;
+        *client = LockClient::builder()
             .command_timeout(ms(4_000))
             .connect(&proxy.url())
             .await

@@ -42,7 +42,7 @@ impl<K> Lock<K> {
         self.acquire_or_find(Wait::of(wait)).await
     }
 
-    pub(super) async fn acquire_or_find(&self, wait: Wait) -> Result<TryLock<LockGuard<K>>, Error> {
+    pub(crate) async fn acquire_or_find(&self, wait: Wait) -> Result<TryLock<LockGuard<K>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::waiter::Retries;
-use super::{Lock, LockGuard, Wait};
-use crate::core::{Effects, HeldBy, LockCore, Order, WaiterId};
+use super::{Lock, Wait};
+use crate::core::{Effects, LockCore, Order, WaiterId};
 use crate::driven::Job;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -18,8 +17,6 @@ use crate::owner::Owner;
 use crate::redis::{Backoff, Location};
 use crate::renewal::extend;
 use crate::shared::Shared;
-use crate::try_lock::TryLock;
-use crate::wire;
 
 impl<K> Lock<K> {
     /// Returns this lock with the owner of this call, whatever polls it later.
@@ -75,23 +72,9 @@ impl<K> Lock<K> {
         self.client.shared().redis.pauses()
     }
 
-    /// Attempts it for a new owner: what an earlier call has left there is never joined. A hold of this client may be on
-    /// its way out, and is waited for this long.
-    pub(crate) async fn vote(&self, own_for: Duration) -> Result<Option<LockGuard<K>>, Error> {
-        let client_id = self.client_id();
-        let lock = self.owned_by(&Owner::fresh(client_id));
-        let (limit, mut pauses) = (Instant::now() + own_for, self.pauses());
-        loop {
-            let holder = match lock.acquire_or_find(Wait::Never).await? {
-                TryLock::Acquired(guard) => return Ok(Some(guard)),
-                TryLock::Busy { holder } => holder,
-            };
-            let is_foreign = |holder: &HeldBy| !wire::is_field_of(client_id, &holder.owner);
-            if holder.as_ref().is_some_and(is_foreign) || Instant::now() >= limit {
-                return Ok(None);
-            }
-            tokio::time::sleep(pauses.next()).await;
-        }
+    /// Returns this lock for a new owner, with the lease as asked.
+    pub(crate) fn of_fresh_owner(&self) -> Self {
+        self.owned_by(&Owner::fresh(self.client_id()))
     }
 
     /// Whether its name and its durations are valid.

@@ -16,12 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::Permit;
 use super::rule::{self, Verdict, Vote};
-use crate::core::LossReason;
+use crate::core::{HeldBy, LossReason};
 use crate::driven::Job;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState, Lost};
-use crate::lock::{Lock, LockGuard};
+use crate::lock::{Lock, LockGuard, Wait};
 use crate::runtime::sleep_until;
+use crate::try_lock::TryLock;
+use crate::wire::is_field_of;
 
 pub(super) struct Ballot {
     pub(super) servers: usize,
@@ -363,13 +365,25 @@ impl Ballot {
     }
 }
 
-/// Asks one server.
+/// Asks one server, for an owner of its own: what an earlier round has left there is never joined, but waited for.
 async fn ask((nth, member): (usize, Lock)) -> (usize, Seat) {
-    let asked_at = Instant::now();
-    let seat = match member.vote(OWN_FOR).await {
-        Ok(Some(guard)) => Seat::Held(guard, asked_at),
-        Ok(None) => Seat::Busy(Instant::now()),
-        Err(error) => Seat::Failed(error.about(member.given_name()), Instant::now()),
+    let lock = member.of_fresh_owner();
+    let (asked_at, mut pauses) = (Instant::now(), member.pauses());
+    let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
+    let seat = loop {
+        let found = lock.acquire_or_find(Wait::Never).await;
+        let now = Instant::now();
+        match found {
+            Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),
+            // Without a holder others of this client queue for it.
+            Ok(TryLock::Busy { holder })
+                if now < asked_at + OWN_FOR && holder.as_ref().is_none_or(is_ours) =>
+            {
+                tokio::time::sleep(pauses.next()).await;
+            }
+            Ok(TryLock::Busy { .. }) => break Seat::Busy(now),
+            Err(error) => break Seat::Failed(error.about(member.given_name()), now),
+        }
     };
     (nth, seat)
 }
