@@ -56,7 +56,10 @@ use queue::{Checked, Queue, Turn};
 /// the same clients and names queue, so that they do not split the votes.
 ///
 /// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
-/// at a server of its own: two clients of one server would then be two votes.
+/// at a server of its own: two clients of one server would then be two votes. So is a server that grants the lock and does
+/// not answer this question within the `member_timeout`, until it has. Keep one `RedLock` and clone it: a new one asks again.
+///
+/// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
 ///
 /// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
 /// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],

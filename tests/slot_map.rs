@@ -539,7 +539,7 @@ async fn nodes_without_sharded_channels_are_listened_to_by_classic_ones_unless_o
 
 /// A primary that hangs keeps its connections, so nothing but silence shows that another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_replaced() {
+async fn losses_are_reported_within_three_seconds_after_a_primary_that_hangs_was_replaced() {
     const HOLDS: usize = 5_000;
     let cluster = FakeCluster::start().await;
     // Nothing of it is renewed in this time.
@@ -569,7 +569,8 @@ async fn losses_are_reported_within_two_seconds_after_a_primary_that_hangs_was_r
         assert_eq!(reason.expect("reported"), LossReason::Gone);
     }
     let took = took(start);
-    assert!(took < ms(2_000), "{took:?}");
+    // A second until the next look, its limit, a map from another node, and the renewals.
+    assert!(took < ms(3_000), "{took:?}");
     assert!(guards.iter().all(|guard| guard.state() != HoldState::Held));
     drop(guards);
     client.close(Duration::ZERO).await;
