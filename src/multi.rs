@@ -38,8 +38,9 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 ///
 /// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
 /// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
-/// callers that always queue. It keeps a first place for up to a second and at most half of a command timeout, and while it tries the locks: for up to
-/// a command timeout if a server does not answer. Later callers of that client wait meanwhile.
+/// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to a command timeout,
+/// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
+/// they pass it, and it is the first again when the other queues have come to it.
 ///
 /// # The same lock twice
 ///

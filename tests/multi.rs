@@ -537,6 +537,36 @@ async fn it_does_not_starve_beside_crowds_that_always_queue() {
     servers.finish().await;
 }
 
+/// The short queue brings it to the front long before the long one does.
+async fn it_gets_in_beside_a_long_and_a_short_queue(tasks: [usize; 2]) {
+    let servers = Servers::with_timeout(ms(300)).await;
+    let [one, two] = &servers.clients;
+    let crowds = [Crowd::of(one, "a", tasks[0]), Crowd::of(two, "b", tasks[1])];
+    tokio::time::sleep(ms(100)).await;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let guard = within(ms(5_000), servers.multi().lock()).await;
+        let guard = guard.expect("it gets in").expect("held");
+        println!("{tasks:?}: in after {:?}", start.elapsed());
+        guard.unlock().await.expect("held");
+    }
+    for crowd in crowds {
+        let turns = crowd.leave().await;
+        assert!(turns.iter().all(|turns| *turns > 5), "{turns:?}");
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn it_does_not_starve_beside_a_long_queue_and_a_short_one() {
+    it_gets_in_beside_a_long_and_a_short_queue([2, 40]).await;
+}
+
+#[tokio::test]
+async fn it_does_not_starve_beside_a_short_queue_and_a_long_one() {
+    it_gets_in_beside_a_long_and_a_short_queue([40, 2]).await;
+}
+
 /// For 10 s, or as many as `MULTI_STORM_SECS` says.
 #[tokio::test]
 async fn twenty_tasks_over_five_names_in_any_order_neither_block_nor_starve() {

@@ -150,19 +150,18 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Waits until `try_lock` of its owner would not find others of this client before it.
-    pub(crate) async fn turn(&self) {
+    /// Whether `try_lock` of its owner would not find others of this client before it. If it was passed over, it is back:
+    /// nothing else takes it back.
+    pub(crate) fn asks(&self) -> bool {
         let id = self.id;
-        // It may have been passed over, and nothing else takes it back.
         let asks =
             |core: &mut LockCore, now, out: &mut Effects| core.asks_for_its_turn(now, id, out);
-        while !self.entry.step(asks) {
-            self.notify.notified().await;
-        }
+        self.entry.step(asks)
     }
 
-    pub(crate) fn has_turn(&self) -> bool {
-        self.entry.peek(|core| core.has_turn(self.id))
+    /// Waits until that may have changed.
+    pub(crate) async fn woken(&self) {
+        self.notify.notified().await;
     }
 }
 

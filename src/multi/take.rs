@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use super::rule::{FIRST_FOR, Gather, Step};
+use super::rule::{Gather, Step};
 use crate::error::Error;
 use crate::hold_handle::HoldState;
 use crate::lock::{Lock, LockGuard, Place, Wait};
@@ -32,8 +32,11 @@ pub(super) async fn take(
                 None => return Ok(None),
             },
             Step::Queue => {
-                places = places_in_all(members, wait.deadline()).await?;
-                gather.queued(!places.is_empty(), Instant::now());
+                let Some(first) = places_in_all(members, wait.deadline()).await? else {
+                    return Ok(None);
+                };
+                places = first;
+                gather.queued();
                 continue;
             }
             Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
@@ -97,34 +100,40 @@ fn is_over(wait: Wait) -> bool {
         .is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// A place in the queue of each lock, when all of them are the first. Empty: they were not in time.
-async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Vec<Place>, Error> {
+/// A place in the queue of each lock, when all of them are the first. `None`: they were not in time.
+///
+/// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
+/// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
+async fn places_in_all(
+    members: &[Lock],
+    deadline: Option<Instant>,
+) -> Result<Option<Vec<Place>>, Error> {
     let places: Result<Vec<_>, _> = members.iter().map(Lock::place).collect();
     let places = places?;
-    let waiting = async {
-        let turns = places.iter().map(|place| Box::pin(place.turn()));
-        let (mut limit, mut left) = (deadline, turns.collect::<Vec<_>>());
-        while !left.is_empty() {
-            let next = select_all(left);
-            tokio::select! {
-                biased;
-                ((), _, others) = next => left = others,
-                () = sleep_until(limit) => return Ok(false),
+    let queueing = async {
+        let mut had_turn = vec![false; places.len()];
+        loop {
+            for (place, had_turn) in places.iter().zip(&mut had_turn) {
+                *had_turn = *had_turn || place.asks();
             }
-            if left.len() + 1 == members.len() {
-                // Each of them passes over a place that is kept for a command timeout.
-                let timeouts = members.iter().map(|lock| lock.times().1 / 2);
-                let first_for = Instant::now() + timeouts.fold(FIRST_FOR, Duration::min);
-                limit = Some(deadline.map_or(first_for, |deadline| deadline.min(first_for)));
+            if !had_turn.contains(&false) {
+                had_turn = places.iter().map(Place::asks).collect();
             }
+            if !had_turn.contains(&false) {
+                return;
+            }
+            select_all(places.iter().map(|place| Box::pin(place.woken()))).await;
         }
-        // A place that was kept for long is passed over.
-        Ok(places.iter().all(Place::has_turn))
     };
-    match members[0].on_runtime(waiting).await? {
-        true => Ok(places),
-        false => Ok(Vec::new()),
-    }
+    let in_time = async {
+        tokio::select! {
+            biased;
+            () = queueing => Ok(true),
+            () = sleep_until(deadline) => Ok(false),
+        }
+    };
+    let in_time = members[0].on_runtime(in_time).await?;
+    Ok(Some(places).filter(|_| in_time))
 }
 
 /// Extends the leases of all but the one that was taken last: all end with it. One that is lost by now is an error.
