@@ -723,6 +723,83 @@ async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is()
     servers.finish().await;
 }
 
+/// A call is in the queues of `a`, which another owner holds, and of `b`, where it has its turn. Then the client of one of
+/// them ends.
+async fn it_ends_in_the_queues_with_client(nth: usize, is_runtime: bool) {
+    let home = tokio::runtime::Runtime::new().expect("runtime");
+    let mut servers = Servers::new().await;
+    let url = [&servers.one, &servers.two][nth].url();
+    let ending = home.spawn(async move { LockClient::connect(&url).await });
+    let ending = ending.await.expect("no panic").expect("connected");
+    let replaced = std::mem::replace(&mut servers.clients[nth], ending.clone());
+    replaced.close(Duration::ZERO).await;
+    let [one, two] = &servers.clients;
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let locking = tokio::spawn({
+        let multi = servers.multi();
+        async move { multi.lock().await }
+    });
+    eventually("it waits for b", ms(5_000), || {
+        servers.two.has_listener("b")
+    })
+    .await;
+    let impatient_at = Instant::now() + ms(1_100);
+    let holder = one.lock("a").owned_by(&one.owner()).lock().await;
+    let holder = holder.expect("given back");
+    eventually("it is impatient", ms(5_000), || {
+        Instant::now() > impatient_at
+    })
+    .await;
+    theirs.unlock().await.expect("held");
+    eventually("it queues for both", ms(5_000), || {
+        one.stats().waiting == 1 && two.stats().waiting == 1 && servers.keys().1.is_empty()
+    })
+    .await;
+    let start = Instant::now();
+    let closing = match is_runtime {
+        true => {
+            home.shutdown_background();
+            None
+        }
+        false => {
+            let closing = async move { ending.close(ms(20_000)).await };
+            Some((tokio::spawn(closing), home))
+        }
+    };
+    let ended = within(ms(5_000), locking).await.expect("it ends");
+    let ended = ended.expect("no panic").expect_err("without its client");
+    let took = start.elapsed();
+    assert!(took < ms(1_000) + stalls(start), "{took:?}");
+    let is_typed = match is_runtime {
+        true => matches!(ended, Error::NoRuntime),
+        false => matches!(ended, Error::Closed),
+    };
+    assert!(is_typed, "{ended:?}");
+    drop(holder);
+    if is_runtime {
+        // Its client can release nothing, and nothing counts down what it had.
+        _ = servers.one.control().run(&["DEL", "a"]);
+        servers.clients[nth] = [&servers.one, &servers.two][nth].client().await;
+    }
+    if let Some((closing, home)) = closing {
+        closing.await.expect("no panic");
+        home.shutdown_background();
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn it_ends_in_the_queues_when_a_client_is_closed() {
+    it_ends_in_the_queues_with_client(0, false).await;
+    it_ends_in_the_queues_with_client(1, false).await;
+}
+
+#[tokio::test]
+async fn it_ends_in_the_queues_when_the_runtime_of_a_client_ends() {
+    it_ends_in_the_queues_with_client(0, true).await;
+    it_ends_in_the_queues_with_client(1, true).await;
+}
+
 #[tokio::test]
 async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_does() {
     let servers = Servers::with_timeout(ms(500)).await;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::waiter::Retries;
 use super::{Lock, Wait};
-use crate::core::{Effects, LockCore, Order, WaiterId};
+use crate::core::{Effects, Life, LockCore, Order, WaiterId};
 use crate::driven::Job;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -159,7 +159,16 @@ impl Place {
         self.entry.step(asks)
     }
 
-    /// Waits until that may have changed.
+    /// Fails when the client has ended.
+    pub(crate) fn is_open(&self) -> Result<(), Error> {
+        match self.entry.shared().life() {
+            Life::Open => Ok(()),
+            Life::Gone => Err(Error::NoRuntime),
+            Life::Closing | Life::Closed => Err(Error::Closed),
+        }
+    }
+
+    /// Waits until one of both may have changed.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }

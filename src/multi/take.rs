@@ -113,6 +113,7 @@ async fn places_in_all(
     let queueing = async {
         let mut had_turn = vec![false; places.len()];
         loop {
+            places.iter().try_for_each(Place::is_open)?;
             for (place, had_turn) in places.iter().zip(&mut had_turn) {
                 *had_turn = *had_turn || place.asks();
             }
@@ -120,7 +121,7 @@ async fn places_in_all(
                 had_turn = places.iter().map(Place::asks).collect();
             }
             if !had_turn.contains(&false) {
-                return;
+                return Ok(true);
             }
             select_all(places.iter().map(|place| Box::pin(place.woken()))).await;
         }
@@ -128,7 +129,7 @@ async fn places_in_all(
     let in_time = async {
         tokio::select! {
             biased;
-            () = queueing => Ok(true),
+            first = queueing => first,
             () = sleep_until(deadline) => Ok(false),
         }
     };
