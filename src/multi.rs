@@ -9,10 +9,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use futures_util::future::{select_all, try_join_all};
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub struct MultiLock {
     members: Vec<Lock>,
     lease: Option<Duration>,
     /// Whether the servers were asked if two of the locks are the same.
-    checked: Arc<OnceCell<()>>,
+    checked: Arc<AtomicBool>,
 }
 
 impl MultiLock {
@@ -345,7 +345,7 @@ impl MultiLock {
             let members: Result<Vec<Lock>, Error> =
                 self.members.iter().map(Lock::of_this_call).collect();
             let members = members?;
-            if !self.checked.initialized() && !self.are_apart(&members, wait).await? {
+            if !self.checked.load(Ordering::Relaxed) && !self.are_apart(&members, wait).await? {
                 return Ok(None);
             }
             let taken = take::take(&members, wait, self.lease).await?;
@@ -359,9 +359,11 @@ impl MultiLock {
         let mut retry = members[0].retry(wait);
         let asking = async {
             loop {
-                let checked = self.checked.get_or_try_init(|| check(members)).await;
-                match checked {
-                    Ok(()) => return Ok(true),
+                match check(members).await {
+                    Ok(()) => {
+                        self.checked.store(true, Ordering::Relaxed);
+                        return Ok(true);
+                    }
                     Err(error) => retry.failed(error).await?,
                 }
             }

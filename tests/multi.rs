@@ -849,6 +849,25 @@ async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_do
     servers.finish().await;
 }
 
+#[tokio::test]
+async fn a_question_that_is_not_polled_holds_up_no_other_call() {
+    let servers = Servers::new().await;
+    let [one, two] = &servers.clients;
+    let multi = MultiLock::new([one.lock("a"), two.lock("a")]).expect("two locks");
+    let mut kept = Box::pin(multi.try_lock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(kept.as_mut().poll(&mut context).is_pending());
+    let guard = within(ms(2_000), multi.try_lock()).await.expect("in time");
+    guard
+        .expect("asked")
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    drop(kept);
+    servers.finish().await;
+}
+
 /// `a` is taken, and `b` on the way; then the server of `a` hangs.
 /// A call with a deadline has all locks in the end. Another one fails with the name of the first. Nothing is left of either.
 async fn taken_or_failed(
