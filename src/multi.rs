@@ -354,28 +354,18 @@ impl MultiLock {
         in_span(span.as_deref(), acquiring).await
     }
 
-    /// Asks whether two of them are the same, as often as a call that waits so tries again. `false`: no answer in time.
+    /// Asks whether two of them are the same. `false`: no answer in time.
     async fn are_apart(&self, members: &[Lock], wait: Wait) -> Result<bool, Error> {
-        let mut retry = members[0].retry(wait);
-        let asking = async {
-            loop {
-                match check(members).await {
-                    Ok(()) => {
-                        self.checked.store(true, Ordering::Relaxed);
-                        return Ok(true);
-                    }
-                    Err(error) => retry.failed(error).await?,
-                }
-            }
-        };
         let asking = async {
             tokio::select! {
                 biased;
-                apart = asking => apart,
+                apart = check(members, wait) => apart.map(|()| true),
                 () = sleep_until(wait.deadline()) => Ok(false),
             }
         };
-        members[0].on_runtime(asking).await
+        let are_apart = members[0].on_runtime(asking).await?;
+        self.checked.fetch_or(are_apart, Ordering::Relaxed);
+        Ok(are_apart)
     }
 
     /// The same locks with the owners that they were given, or else the calling thread's.
@@ -420,15 +410,25 @@ where
     settled(ended, released)
 }
 
-/// Asks the servers whether two locks of several clients are the same.
-async fn check(members: &[Lock]) -> Result<(), Error> {
-    let places = members.iter().map(|lock| async {
+/// Asks the servers whether two locks of several clients are the same, each as often as a call for its lock tries again
+/// that waits so.
+async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
+    let places = members.iter().map(|lock| async move {
         let is_asked =
             same_keys(members).any(|(one, other)| ptr::eq(one, lock) || ptr::eq(other, lock));
-        let place = match is_asked {
-            true => lock.location().await,
-            false => Ok(None),
+        if !is_asked {
+            return Ok(None);
+        }
+        let mut retry = lock.retry(wait);
+        let asking = async {
+            loop {
+                match lock.location().await {
+                    Ok(place) => return Ok(place),
+                    Err(error) => retry.failed(error).await?,
+                }
+            }
         };
+        let place = lock.on_runtime(asking).await;
         place.map_err(|error| error.about(lock.given_name()))
     });
     let places = try_join_all(places).await?;

@@ -7,7 +7,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockKind, LossReason, MultiGuard, MultiLock,
+    Error, HoldState, Lock, LockClient, LockClientBuilder, LockKind, LossReason, MultiGuard,
+    MultiLock,
 };
 use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
@@ -865,6 +866,41 @@ async fn a_question_that_is_not_polled_holds_up_no_other_call() {
         .await
         .expect("held");
     drop(kept);
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_question_is_asked_again_for_as_long_as_the_lock_of_a_silent_server_says() {
+    let servers = Servers::with_timeout(ms(500)).await;
+    let one = servers.clients[0].lock("x:a");
+    let prefixed = |builder: LockClientBuilder| builder.command_timeout(ms(500)).key_prefix("x:");
+    let prefixed = servers.two.client_with(prefixed).await;
+    let silent = prefixed.lock("a");
+    servers.two.pause();
+    let patient = MultiLock::new([one.retry_for(ms(50)), silent.retry_for(ms(20_000))]);
+    let patient = tokio::spawn({
+        let patient = patient.expect("two locks");
+        async move { patient.lock().await }
+    });
+    for (other, silent, most) in [
+        (one.retry_for(ms(20_000)), silent.clone(), ms(1_000)),
+        (one.clone(), silent.retry_for(ms(1_000)), ms(2_500)),
+    ] {
+        let multi = MultiLock::new([other, silent]).expect("two locks");
+        let start = Instant::now();
+        let failed = within(ms(5_000), multi.lock()).await.expect("in time");
+        let failed = failed.expect_err("no answer");
+        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+        assert_eq!(failed.lock(), Some("a"));
+        let took = start.elapsed();
+        assert!(took < most + stalls(start), "{took:?}");
+        assert!(most < ms(2_000) || took > ms(1_000), "{took:?}");
+    }
+    servers.two.resume();
+    let guard = within(ms(5_000), patient).await.expect("in time");
+    let guard = guard.expect("no panic").expect("answered");
+    guard.unlock().await.expect("held");
+    prefixed.close(Duration::ZERO).await;
     servers.finish().await;
 }
 
