@@ -192,7 +192,8 @@ impl MultiLock {
 
     /// Acquires all of them, waiting at most this long. Returns `None` if that was not possible in time.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. No attempt at
+    /// another lock begins after that.
     ///
     /// # Errors
     ///

@@ -904,6 +904,26 @@ async fn the_question_is_asked_again_for_as_long_as_the_lock_of_a_silent_server_
     servers.finish().await;
 }
 
+#[tokio::test]
+async fn no_attempt_begins_after_the_deadline() {
+    let servers = Servers::new().await;
+    let multi = servers.multi();
+    let warm = multi.try_lock().await.expect("asked").expect("free");
+    warm.unlock().await.expect("held");
+    let mut second = servers.two.control();
+    let before = second.calls("evalsha");
+    servers.one.pause();
+    let waiting = tokio::spawn(async move { multi.try_lock_for(ms(300)).await });
+    tokio::time::sleep(ms(600)).await;
+    assert!(!waiting.is_finished(), "its first attempt has no answer");
+    servers.one.resume();
+    let found = waiting.await.expect("no panic").expect("answered");
+    assert!(found.is_none(), "{found:?}");
+    assert_eq!(second.calls("evalsha"), before);
+    eventually("nothing is kept", ms(5_000), || servers.keys().0.is_empty()).await;
+    servers.finish().await;
+}
+
 /// `a` is taken, and `b` on the way; then the server of `a` hangs.
 /// A call with a deadline has all locks in the end. Another one fails with the name of the first. Nothing is left of either.
 async fn taken_or_failed(

@@ -39,6 +39,7 @@ pub(super) async fn take(
                 gather.queued();
                 continue;
             }
+            Step::Try(_) if is_over(wait) => return Ok(None),
             Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
                 Ok(taken) => (nth, taken),
                 // It is the next that is waited for.
@@ -60,7 +61,7 @@ pub(super) async fn take(
         // Not awaited: a server that does not answer would hold up this call.
         guards.iter_mut().for_each(|guard| *guard = None);
         places.clear();
-        if matches!(wait, Wait::Never) || is_over(wait) {
+        if matches!(wait, Wait::Never) {
             return Ok(None);
         }
         let now = Instant::now();
@@ -78,6 +79,9 @@ pub(super) async fn take(
             Ok(())
         };
         members[nth].on_runtime(pausing).await?;
+        if is_over(wait) {
+            return Ok(None);
+        }
     }
 }
 
