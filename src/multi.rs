@@ -146,8 +146,9 @@ impl MultiLock {
     ///
     /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
-    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken; a call that tries
-    /// again after errors takes all of them again.
+    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
+    /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
+    /// from its first failure on.
     ///
     /// # Cancel safety
     ///

@@ -10,7 +10,7 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LockKind, LossReason, MultiGuard,
     MultiLock,
 };
-use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
+use test_support::{Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
 /// Two servers with a client each, and another client of both.
 struct Servers {
@@ -1007,4 +1007,46 @@ async fn what_is_lost_before_all_are_taken_is_taken_again_or_is_the_error() {
         );
     }
     servers.finish().await;
+}
+
+/// Each round of `b` takes longer than the lease of `a`, whose server may be silent in the end.
+async fn it_ends_within_the_retry_for_of_what_is_lost(is_silent: bool) -> Error {
+    let servers = Servers::with_timeout(ms(500)).await;
+    let proxy = Proxy::start(servers.two.port).await;
+    let slow = LockClient::connect(&proxy.url()).await.expect("connected");
+    proxy.slow_down(ms(300));
+    let retry_for = ms(3_000);
+    let a = servers.clients[0].lock("a").lease(ms(200));
+    let both = [a.retry_for(retry_for), slow.lock("b").retry_for(ms(60_000))];
+    let multi = MultiLock::new(both).expect("two locks");
+    let start = Instant::now();
+    let locking = tokio::spawn(async move { multi.lock().await });
+    if is_silent {
+        tokio::time::sleep(ms(2_500)).await;
+        servers.one.pause();
+    }
+    let failed = within(ms(15_000), locking).await.expect("it ends");
+    let failed = failed.expect("no panic").expect_err("no round is quick");
+    // The first round before that is over, and one may be under way then.
+    let most = retry_for + ms(2_500) + stalls(start);
+    assert!(start.elapsed() < most, "{:?}", start.elapsed());
+    assert_eq!(failed.lock(), Some("a"));
+    servers.one.resume();
+    proxy.slow_down(Duration::ZERO);
+    slow.close(ms(5_000)).await;
+    proxy.stop().await;
+    servers.finish().await;
+    failed
+}
+
+#[tokio::test]
+async fn what_is_lost_in_each_round_is_taken_again_for_as_long_as_retry_for_says() {
+    let failed = it_ends_within_the_retry_for_of_what_is_lost(false).await;
+    assert!(matches!(failed, Error::Lost { .. }), "{failed}");
+}
+
+#[tokio::test]
+async fn what_was_lost_is_waited_for_within_the_same_retry_for() {
+    let failed = it_ends_within_the_retry_for_of_what_is_lost(true).await;
+    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
 }

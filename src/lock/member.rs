@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::waiter::Retries;
 use super::{Lock, Wait};
@@ -63,7 +64,16 @@ impl<K> Lock<K> {
         match wait {
             Wait::Never => false,
             Wait::Until(_) | Wait::Standby => true,
-            Wait::Forever => self.retry_for.is_some(),
+            Wait::Forever => self.retry_for.is_some_and(|left| !left.is_zero()),
+        }
+    }
+
+    /// Returns this lock with what is left of its `retry_for`.
+    pub(crate) fn failing_since(&self, since: Instant) -> Self {
+        let left = |retry_for: Duration| retry_for.saturating_sub(since.elapsed());
+        Self {
+            retry_for: self.retry_for.map(left),
+            ..self.clone()
         }
     }
 

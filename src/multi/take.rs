@@ -25,12 +25,17 @@ pub(super) async fn take(
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
     let (mut pauses, mut impatient) = (None, None);
+    // Since when rounds have failed because of a lock, without one that found a lock busy.
+    let mut failing = vec![None; members.len()];
     loop {
         let (nth, taken) = match gather.next() {
-            Step::Wait(nth) => match acquire(&members[nth], wait).await? {
-                Some(guard) => (nth, Some(guard)),
-                None => return Ok(None),
-            },
+            Step::Wait(nth) => {
+                let member = failing[nth].map(|since| members[nth].failing_since(since));
+                match acquire(member.as_ref().unwrap_or(&members[nth]), wait).await? {
+                    None => return Ok(None),
+                    taken => (nth, Ok(taken)),
+                }
+            }
             Step::Queue => {
                 let Some(first) = places_in_all(members, wait.deadline()).await? else {
                     return Ok(None);
@@ -40,23 +45,27 @@ pub(super) async fn take(
                 continue;
             }
             Step::Try(_) if is_over(wait) => return Ok(None),
-            Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
-                Ok(taken) => (nth, taken),
-                // It is the next that is waited for.
-                Err(error) if error.is_retryable() && goes_on(&members[nth], wait) => (nth, None),
-                Err(error) => return Err(error),
-            },
+            Step::Try(nth) => (nth, acquire(&members[nth], Wait::Never).await),
             Step::Done => match settle(&guards, gather.last(), lease).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
-                // What is lost is taken again.
-                Err((nth, error)) if passes(&error) && goes_on(&members[nth], wait) => (nth, None),
-                Err((_, error)) => return Err(error),
+                Err((nth, error)) => (nth, Err(error)),
             },
         };
-        if taken.is_some() {
-            guards[nth] = taken;
-            gather.taken();
-            continue;
+        match taken {
+            Ok(Some(guard)) => {
+                guards[nth] = Some(guard);
+                gather.taken();
+                continue;
+            }
+            Ok(None) => failing.fill(None),
+            // It is the next that is waited for; what is lost is taken again.
+            Err(error) if passes(&error) => {
+                let since = *failing[nth].get_or_insert_with(Instant::now);
+                if !members[nth].failing_since(since).retries(wait) || is_over(wait) {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
         }
         // Not awaited: a server that does not answer would hold up this call.
         guards.iter_mut().for_each(|guard| *guard = None);
@@ -72,13 +81,8 @@ pub(super) async fn take(
             true => impatient.get_or_insert_with(|| members[nth].short_pauses()),
             false => pauses.get_or_insert_with(|| members[nth].pauses()),
         };
-        let again = Some(now + pauses.next());
-        let limit = [again, wait.deadline()].into_iter().flatten().min();
-        let pausing = async {
-            sleep_until(limit).await;
-            Ok(())
-        };
-        members[nth].on_runtime(pausing).await?;
+        let again = now + pauses.next();
+        pause(&members[nth], again, wait.deadline()).await?;
         if is_over(wait) {
             return Ok(None);
         }
@@ -89,9 +93,13 @@ fn passes(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Lost { .. })
 }
 
-/// Whether a call that waits so tries again.
-fn goes_on(member: &Lock, wait: Wait) -> bool {
-    member.retries(wait) && !is_over(wait)
+async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Result<(), Error> {
+    let limit = deadline.map_or(until, |deadline| deadline.min(until));
+    let pausing = async {
+        sleep_until(Some(limit)).await;
+        Ok(())
+    };
+    member.on_runtime(pausing).await
 }
 
 async fn acquire(member: &Lock, wait: Wait) -> Result<Option<LockGuard>, Error> {
