@@ -102,7 +102,8 @@ impl MultiLock {
     }
 
     /// Returns these locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are
-    /// taken, the earlier ones are extended to end with the last.
+    /// taken, the earlier leases are extended: none ends before the lease of the lock that was taken last. A lease whose
+    /// extension would pass its lock's `max_hold` stays as it is.
     ///
     /// # Examples
     ///

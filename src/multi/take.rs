@@ -12,7 +12,8 @@ use crate::hold_handle::HoldState;
 use crate::lock::{Lock, LockGuard, Place, Wait};
 use crate::runtime::sleep_until;
 
-/// Takes all of them, or none; with a lease all end together. Returns them in their order. `None`: not in time.
+/// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
+/// in time.
 ///
 /// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
 /// clients, and so is what an attempt without an answer has left.
@@ -149,7 +150,7 @@ async fn places_in_all(
     Ok(Some(places).filter(|_| in_time))
 }
 
-/// Extends the leases of all but the one that was taken last: all end with it. One that is lost by now is an error.
+/// Extends the leases of all but the one that was taken last: none ends before it. One that is lost by now is an error.
 async fn settle(
     guards: &[Option<LockGuard>],
     last: usize,
