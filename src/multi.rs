@@ -9,10 +9,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use futures_util::future::{select_all, try_join_all};
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -38,8 +38,9 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 ///
 /// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
 /// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
-/// callers that always queue. It keeps a first place for up to a second and at most half of a command timeout, and while it tries the locks: for up to
-/// a command timeout if a server does not answer. Later callers of that client wait meanwhile.
+/// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to a command timeout,
+/// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
+/// they pass it, and it is the first again when the other queues have come to it.
 ///
 /// # The same lock twice
 ///
@@ -65,7 +66,7 @@ pub struct MultiLock {
     members: Vec<Lock>,
     lease: Option<Duration>,
     /// Whether the servers were asked if two of the locks are the same.
-    checked: Arc<OnceCell<()>>,
+    checked: Arc<AtomicBool>,
 }
 
 impl MultiLock {
@@ -101,7 +102,8 @@ impl MultiLock {
     }
 
     /// Returns these locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are
-    /// taken, the earlier ones are extended to end with the last.
+    /// taken, the earlier leases are extended: none ends before the lease of the lock that was taken last. A lease whose
+    /// extension would pass its lock's `max_hold` stays as it is.
     ///
     /// # Examples
     ///
@@ -145,8 +147,9 @@ impl MultiLock {
     ///
     /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
-    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken; a call that tries
-    /// again after errors takes all of them again.
+    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
+    /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
+    /// from its first failure on.
     ///
     /// # Cancel safety
     ///
@@ -191,7 +194,8 @@ impl MultiLock {
 
     /// Acquires all of them, waiting at most this long. Returns `None` if that was not possible in time.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. No attempt at
+    /// another lock begins after that.
     ///
     /// # Errors
     ///
@@ -344,7 +348,7 @@ impl MultiLock {
             let members: Result<Vec<Lock>, Error> =
                 self.members.iter().map(Lock::of_this_call).collect();
             let members = members?;
-            if !self.checked.initialized() && !self.are_apart(&members, wait).await? {
+            if !self.checked.load(Ordering::Relaxed) && !self.are_apart(&members, wait).await? {
                 return Ok(None);
             }
             let taken = take::take(&members, wait, self.lease).await?;
@@ -353,26 +357,18 @@ impl MultiLock {
         in_span(span.as_deref(), acquiring).await
     }
 
-    /// Asks whether two of them are the same, as often as a call that waits so tries again. `false`: no answer in time.
+    /// Asks whether two of them are the same. `false`: no answer in time.
     async fn are_apart(&self, members: &[Lock], wait: Wait) -> Result<bool, Error> {
-        let mut retry = members[0].retry(wait);
-        let asking = async {
-            loop {
-                let checked = self.checked.get_or_try_init(|| check(members)).await;
-                match checked {
-                    Ok(()) => return Ok(true),
-                    Err(error) => retry.failed(error).await?,
-                }
-            }
-        };
         let asking = async {
             tokio::select! {
                 biased;
-                apart = asking => apart,
+                apart = check(members, wait) => apart.map(|()| true),
                 () = sleep_until(wait.deadline()) => Ok(false),
             }
         };
-        members[0].on_runtime(asking).await
+        let are_apart = members[0].on_runtime(asking).await?;
+        self.checked.fetch_or(are_apart, Ordering::Relaxed);
+        Ok(are_apart)
     }
 
     /// The same locks with the owners that they were given, or else the calling thread's.
@@ -417,15 +413,25 @@ where
     settled(ended, released)
 }
 
-/// Asks the servers whether two locks of several clients are the same.
-async fn check(members: &[Lock]) -> Result<(), Error> {
-    let places = members.iter().map(|lock| async {
+/// Asks the servers whether two locks of several clients are the same, each as often as a call for its lock tries again
+/// that waits so.
+async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
+    let places = members.iter().map(|lock| async move {
         let is_asked =
             same_keys(members).any(|(one, other)| ptr::eq(one, lock) || ptr::eq(other, lock));
-        let place = match is_asked {
-            true => lock.location().await,
-            false => Ok(None),
+        if !is_asked {
+            return Ok(None);
+        }
+        let mut retry = lock.retry(wait);
+        let asking = async {
+            loop {
+                match lock.location().await {
+                    Ok(place) => return Ok(place),
+                    Err(error) => retry.failed(error).await?,
+                }
+            }
         };
+        let place = lock.on_runtime(asking).await;
         place.map_err(|error| error.about(lock.given_name()))
     });
     let places = try_join_all(places).await?;

@@ -7,9 +7,10 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockKind, LossReason, MultiGuard, MultiLock,
+    Error, HoldState, Lock, LockClient, LockClientBuilder, LockKind, LossReason, MultiGuard,
+    MultiLock,
 };
-use test_support::{Monitor, TestServer, eventually, may_take, ms, stalls, tokio, within};
+use test_support::{Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
 /// Two servers with a client each, and another client of both.
 struct Servers {
@@ -537,6 +538,36 @@ async fn it_does_not_starve_beside_crowds_that_always_queue() {
     servers.finish().await;
 }
 
+/// The short queue brings it to the front long before the long one does.
+async fn it_gets_in_beside_a_long_and_a_short_queue(tasks: [usize; 2]) {
+    let servers = Servers::with_timeout(ms(300)).await;
+    let [one, two] = &servers.clients;
+    let crowds = [Crowd::of(one, "a", tasks[0]), Crowd::of(two, "b", tasks[1])];
+    tokio::time::sleep(ms(100)).await;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let guard = within(ms(5_000), servers.multi().lock()).await;
+        let guard = guard.expect("it gets in").expect("held");
+        println!("{tasks:?}: in after {:?}", start.elapsed());
+        guard.unlock().await.expect("held");
+    }
+    for crowd in crowds {
+        let turns = crowd.leave().await;
+        assert!(turns.iter().all(|turns| *turns > 5), "{turns:?}");
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn it_does_not_starve_beside_a_long_queue_and_a_short_one() {
+    it_gets_in_beside_a_long_and_a_short_queue([2, 40]).await;
+}
+
+#[tokio::test]
+async fn it_does_not_starve_beside_a_short_queue_and_a_long_one() {
+    it_gets_in_beside_a_long_and_a_short_queue([40, 2]).await;
+}
+
 /// For 10 s, or as many as `MULTI_STORM_SECS` says.
 #[tokio::test]
 async fn twenty_tasks_over_five_names_in_any_order_neither_block_nor_starve() {
@@ -693,6 +724,83 @@ async fn a_call_that_was_not_polled_while_it_queued_for_all_goes_on_when_it_is()
     servers.finish().await;
 }
 
+/// A call is in the queues of `a`, which another owner holds, and of `b`, where it has its turn. Then the client of one of
+/// them ends.
+async fn it_ends_in_the_queues_with_client(nth: usize, is_runtime: bool) {
+    let home = tokio::runtime::Runtime::new().expect("runtime");
+    let mut servers = Servers::new().await;
+    let url = [&servers.one, &servers.two][nth].url();
+    let ending = home.spawn(async move { LockClient::connect(&url).await });
+    let ending = ending.await.expect("no panic").expect("connected");
+    let replaced = std::mem::replace(&mut servers.clients[nth], ending.clone());
+    replaced.close(Duration::ZERO).await;
+    let [one, two] = &servers.clients;
+    let theirs = servers.others[1].lock("b").lock().await.expect("free");
+    let locking = tokio::spawn({
+        let multi = servers.multi();
+        async move { multi.lock().await }
+    });
+    eventually("it waits for b", ms(5_000), || {
+        servers.two.has_listener("b")
+    })
+    .await;
+    let impatient_at = Instant::now() + ms(1_100);
+    let holder = one.lock("a").owned_by(&one.owner()).lock().await;
+    let holder = holder.expect("given back");
+    eventually("it is impatient", ms(5_000), || {
+        Instant::now() > impatient_at
+    })
+    .await;
+    theirs.unlock().await.expect("held");
+    eventually("it queues for both", ms(5_000), || {
+        one.stats().waiting == 1 && two.stats().waiting == 1 && servers.keys().1.is_empty()
+    })
+    .await;
+    let start = Instant::now();
+    let closing = match is_runtime {
+        true => {
+            home.shutdown_background();
+            None
+        }
+        false => {
+            let closing = async move { ending.close(ms(20_000)).await };
+            Some((tokio::spawn(closing), home))
+        }
+    };
+    let ended = within(ms(5_000), locking).await.expect("it ends");
+    let ended = ended.expect("no panic").expect_err("without its client");
+    let took = start.elapsed();
+    assert!(took < ms(1_000) + stalls(start), "{took:?}");
+    let is_typed = match is_runtime {
+        true => matches!(ended, Error::NoRuntime),
+        false => matches!(ended, Error::Closed),
+    };
+    assert!(is_typed, "{ended:?}");
+    drop(holder);
+    if is_runtime {
+        // Its client can release nothing, and nothing counts down what it had.
+        _ = servers.one.control().run(&["DEL", "a"]);
+        servers.clients[nth] = [&servers.one, &servers.two][nth].client().await;
+    }
+    if let Some((closing, home)) = closing {
+        closing.await.expect("no panic");
+        home.shutdown_background();
+    }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn it_ends_in_the_queues_when_a_client_is_closed() {
+    it_ends_in_the_queues_with_client(0, false).await;
+    it_ends_in_the_queues_with_client(1, false).await;
+}
+
+#[tokio::test]
+async fn it_ends_in_the_queues_when_the_runtime_of_a_client_ends() {
+    it_ends_in_the_queues_with_client(0, true).await;
+    it_ends_in_the_queues_with_client(1, true).await;
+}
+
 #[tokio::test]
 async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_does() {
     let servers = Servers::with_timeout(ms(500)).await;
@@ -739,6 +847,80 @@ async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_do
     guard.expect("free").unlock().await.expect("held");
     assert_eq!(connections() - before, 2);
     elsewhere.close(Duration::ZERO).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_question_that_is_not_polled_holds_up_no_other_call() {
+    let servers = Servers::new().await;
+    let [one, two] = &servers.clients;
+    let multi = MultiLock::new([one.lock("a"), two.lock("a")]).expect("two locks");
+    let mut kept = Box::pin(multi.try_lock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(kept.as_mut().poll(&mut context).is_pending());
+    let guard = within(ms(2_000), multi.try_lock()).await.expect("in time");
+    guard
+        .expect("asked")
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    drop(kept);
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_question_is_asked_again_for_as_long_as_the_lock_of_a_silent_server_says() {
+    let servers = Servers::with_timeout(ms(500)).await;
+    let one = servers.clients[0].lock("x:a");
+    let prefixed = |builder: LockClientBuilder| builder.command_timeout(ms(500)).key_prefix("x:");
+    let prefixed = servers.two.client_with(prefixed).await;
+    let silent = prefixed.lock("a");
+    servers.two.pause();
+    let patient = MultiLock::new([one.retry_for(ms(50)), silent.retry_for(ms(20_000))]);
+    let patient = tokio::spawn({
+        let patient = patient.expect("two locks");
+        async move { patient.lock().await }
+    });
+    for (other, silent, most) in [
+        (one.retry_for(ms(20_000)), silent.clone(), ms(1_000)),
+        (one.clone(), silent.retry_for(ms(1_000)), ms(2_500)),
+    ] {
+        let multi = MultiLock::new([other, silent]).expect("two locks");
+        let start = Instant::now();
+        let failed = within(ms(5_000), multi.lock()).await.expect("in time");
+        let failed = failed.expect_err("no answer");
+        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+        assert_eq!(failed.lock(), Some("a"));
+        let took = start.elapsed();
+        assert!(took < most + stalls(start), "{took:?}");
+        assert!(most < ms(2_000) || took > ms(1_000), "{took:?}");
+    }
+    servers.two.resume();
+    let guard = within(ms(5_000), patient).await.expect("in time");
+    let guard = guard.expect("no panic").expect("answered");
+    guard.unlock().await.expect("held");
+    prefixed.close(Duration::ZERO).await;
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn no_attempt_begins_after_the_deadline() {
+    let servers = Servers::new().await;
+    let multi = servers.multi();
+    let warm = multi.try_lock().await.expect("asked").expect("free");
+    warm.unlock().await.expect("held");
+    let mut second = servers.two.control();
+    let before = second.calls("evalsha");
+    servers.one.pause();
+    let waiting = tokio::spawn(async move { multi.try_lock_for(ms(300)).await });
+    tokio::time::sleep(ms(600)).await;
+    assert!(!waiting.is_finished(), "its first attempt has no answer");
+    servers.one.resume();
+    let found = waiting.await.expect("no panic").expect("answered");
+    assert!(found.is_none(), "{found:?}");
+    assert_eq!(second.calls("evalsha"), before);
+    eventually("nothing is kept", ms(5_000), || servers.keys().0.is_empty()).await;
     servers.finish().await;
 }
 
@@ -825,4 +1007,46 @@ async fn what_is_lost_before_all_are_taken_is_taken_again_or_is_the_error() {
         );
     }
     servers.finish().await;
+}
+
+/// Each round of `b` takes longer than the lease of `a`, whose server may be silent in the end.
+async fn it_ends_within_the_retry_for_of_what_is_lost(is_silent: bool) -> Error {
+    let servers = Servers::with_timeout(ms(500)).await;
+    let proxy = Proxy::start(servers.two.port).await;
+    let slow = LockClient::connect(&proxy.url()).await.expect("connected");
+    proxy.slow_down(ms(300));
+    let retry_for = ms(3_000);
+    let a = servers.clients[0].lock("a").lease(ms(200));
+    let both = [a.retry_for(retry_for), slow.lock("b").retry_for(ms(60_000))];
+    let multi = MultiLock::new(both).expect("two locks");
+    let start = Instant::now();
+    let locking = tokio::spawn(async move { multi.lock().await });
+    if is_silent {
+        tokio::time::sleep(ms(2_500)).await;
+        servers.one.pause();
+    }
+    let failed = within(ms(15_000), locking).await.expect("it ends");
+    let failed = failed.expect("no panic").expect_err("no round is quick");
+    // The first round before that is over, and one may be under way then.
+    let most = retry_for + ms(2_500) + stalls(start);
+    assert!(start.elapsed() < most, "{:?}", start.elapsed());
+    assert_eq!(failed.lock(), Some("a"));
+    servers.one.resume();
+    proxy.slow_down(Duration::ZERO);
+    slow.close(ms(5_000)).await;
+    proxy.stop().await;
+    servers.finish().await;
+    failed
+}
+
+#[tokio::test]
+async fn what_is_lost_in_each_round_is_taken_again_for_as_long_as_retry_for_says() {
+    let failed = it_ends_within_the_retry_for_of_what_is_lost(false).await;
+    assert!(matches!(failed, Error::Lost { .. }), "{failed}");
+}
+
+#[tokio::test]
+async fn what_was_lost_is_waited_for_within_the_same_retry_for() {
+    let failed = it_ends_within_the_retry_for_of_what_is_lost(true).await;
+    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::waiter::Retries;
 use super::{Lock, Wait};
-use crate::core::{Effects, LockCore, Order, WaiterId};
+use crate::core::{Effects, Life, LockCore, Order, WaiterId};
 use crate::driven::Job;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -63,7 +64,16 @@ impl<K> Lock<K> {
         match wait {
             Wait::Never => false,
             Wait::Until(_) | Wait::Standby => true,
-            Wait::Forever => self.retry_for.is_some(),
+            Wait::Forever => self.retry_for.is_some_and(|left| !left.is_zero()),
+        }
+    }
+
+    /// Returns this lock with what is left of its `retry_for`.
+    pub(crate) fn failing_since(&self, since: Instant) -> Self {
+        let left = |retry_for: Duration| retry_for.saturating_sub(since.elapsed());
+        Self {
+            retry_for: self.retry_for.map(left),
+            ..self.clone()
         }
     }
 
@@ -156,19 +166,27 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Waits until `try_lock` of its owner would not find others of this client before it.
-    pub(crate) async fn turn(&self) {
+    /// Whether `try_lock` of its owner would not find others of this client before it. If it was passed over, it is back:
+    /// nothing else takes it back.
+    pub(crate) fn asks(&self) -> bool {
         let id = self.id;
-        // It may have been passed over, and nothing else takes it back.
         let asks =
             |core: &mut LockCore, now, out: &mut Effects| core.asks_for_its_turn(now, id, out);
-        while !self.entry.step(asks) {
-            self.notify.notified().await;
+        self.entry.step(asks)
+    }
+
+    /// Fails when the client has ended.
+    pub(crate) fn is_open(&self) -> Result<(), Error> {
+        match self.entry.shared().life() {
+            Life::Open => Ok(()),
+            Life::Gone => Err(Error::NoRuntime),
+            Life::Closing | Life::Closed => Err(Error::Closed),
         }
     }
 
-    pub(crate) fn has_turn(&self) -> bool {
-        self.entry.peek(|core| core.has_turn(self.id))
+    /// Waits until one of both may have changed.
+    pub(crate) async fn woken(&self) {
+        self.notify.notified().await;
     }
 }
 

@@ -91,12 +91,9 @@ impl Gather {
         now.saturating_duration_since(since) >= PATIENCE
     }
 
-    /// The call is the first in the queues of all, or it was not in time.
-    pub(super) fn queued(&mut self, first: bool, now: Instant) {
-        match first {
-            true => self.places = Places::First,
-            false => self.busy(now),
-        }
+    /// The call is the first in the queues of all.
+    pub(super) fn queued(&mut self) {
+        self.places = Places::First;
     }
 
     /// The last lock that was taken.
@@ -107,10 +104,6 @@ impl Gather {
 
 /// After which time a call queues for all locks.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a call that is the first in one queue keeps its place there until it is the first in all.
-/// Callers of its client wait meanwhile.
-pub(super) const FIRST_FOR: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -150,14 +143,12 @@ mod tests {
             let now = now + Duration::from_millis(400);
             let (mut yes, mut no) = (gather.clone(), gather.clone());
             if step == Step::Queue {
-                yes.queued(true, now);
-                no.queued(false, now);
-                walk(&yes, 0, now, depth - 1);
-            } else {
-                yes.taken();
-                no.busy(now);
-                walk(&yes, held + 1, now, depth - 1);
+                yes.queued();
+                return walk(&yes, 0, now, depth - 1);
             }
+            yes.taken();
+            no.busy(now);
+            walk(&yes, held + 1, now, depth - 1);
             walk(&no, 0, now, depth - 1);
         }
         walk(&Gather::new(3), 0, Instant::now(), 14);
@@ -177,13 +168,11 @@ mod tests {
         assert_eq!(gather.next(), Step::Wait(0));
         busy(&mut gather, 1_200);
         assert_eq!(gather.next(), Step::Queue);
-        gather.queued(true, at(1_300));
+        gather.queued();
         assert_eq!(gather.next(), Step::Try(1));
         busy(&mut gather, 1_400);
         assert_eq!(gather.next(), Step::Wait(0));
         busy(&mut gather, 2_400);
         assert_eq!(gather.next(), Step::Queue);
-        gather.queued(false, at(3_600));
-        assert_eq!(gather.next(), Step::Wait(1));
     }
 }

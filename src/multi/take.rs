@@ -6,13 +6,14 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use super::rule::{FIRST_FOR, Gather, Step};
+use super::rule::{Gather, Step};
 use crate::error::Error;
 use crate::hold_handle::HoldState;
 use crate::lock::{Lock, LockGuard, Place, Wait};
 use crate::runtime::sleep_until;
 
-/// Takes all of them, or none; with a lease all end together. Returns them in their order. `None`: not in time.
+/// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
+/// in time.
 ///
 /// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
 /// clients, and so is what an attempt without an answer has left.
@@ -25,39 +26,52 @@ pub(super) async fn take(
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
     let (mut pauses, mut impatient) = (None, None);
+    // Since when rounds have failed because of a lock, without one that found a lock busy.
+    let mut failing = vec![None; members.len()];
     loop {
         let (nth, taken) = match gather.next() {
-            Step::Wait(nth) => match acquire(&members[nth], wait).await? {
-                Some(guard) => (nth, Some(guard)),
-                None => return Ok(None),
-            },
+            Step::Wait(nth) => {
+                let member = failing[nth].map(|since| members[nth].failing_since(since));
+                match acquire(member.as_ref().unwrap_or(&members[nth]), wait).await? {
+                    None => return Ok(None),
+                    taken => (nth, Ok(taken)),
+                }
+            }
             Step::Queue => {
-                places = places_in_all(members, wait.deadline()).await?;
-                gather.queued(!places.is_empty(), Instant::now());
+                let Some(first) = places_in_all(members, wait.deadline()).await? else {
+                    return Ok(None);
+                };
+                places = first;
+                gather.queued();
                 continue;
             }
-            Step::Try(nth) => match acquire(&members[nth], Wait::Never).await {
-                Ok(taken) => (nth, taken),
-                // It is the next that is waited for.
-                Err(error) if error.is_retryable() && goes_on(&members[nth], wait) => (nth, None),
-                Err(error) => return Err(error),
-            },
+            Step::Try(_) if is_over(wait) => return Ok(None),
+            Step::Try(nth) => (nth, acquire(&members[nth], Wait::Never).await),
             Step::Done => match settle(&guards, gather.last(), lease).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
-                // What is lost is taken again.
-                Err((nth, error)) if passes(&error) && goes_on(&members[nth], wait) => (nth, None),
-                Err((_, error)) => return Err(error),
+                Err((nth, error)) => (nth, Err(error)),
             },
         };
-        if taken.is_some() {
-            guards[nth] = taken;
-            gather.taken();
-            continue;
+        match taken {
+            Ok(Some(guard)) => {
+                guards[nth] = Some(guard);
+                gather.taken();
+                continue;
+            }
+            Ok(None) => failing.fill(None),
+            // It is the next that is waited for; what is lost is taken again.
+            Err(error) if passes(&error) => {
+                let since = *failing[nth].get_or_insert_with(Instant::now);
+                if !members[nth].failing_since(since).retries(wait) || is_over(wait) {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
         }
         // Not awaited: a server that does not answer would hold up this call.
         guards.iter_mut().for_each(|guard| *guard = None);
         places.clear();
-        if matches!(wait, Wait::Never) || is_over(wait) {
+        if matches!(wait, Wait::Never) {
             return Ok(None);
         }
         let now = Instant::now();
@@ -68,13 +82,11 @@ pub(super) async fn take(
             true => impatient.get_or_insert_with(|| members[nth].short_pauses()),
             false => pauses.get_or_insert_with(|| members[nth].pauses()),
         };
-        let again = Some(now + pauses.next());
-        let limit = [again, wait.deadline()].into_iter().flatten().min();
-        let pausing = async {
-            sleep_until(limit).await;
-            Ok(())
-        };
-        members[nth].on_runtime(pausing).await?;
+        let again = now + pauses.next();
+        pause(&members[nth], again, wait.deadline()).await?;
+        if is_over(wait) {
+            return Ok(None);
+        }
     }
 }
 
@@ -82,9 +94,13 @@ fn passes(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Lost { .. })
 }
 
-/// Whether a call that waits so tries again.
-fn goes_on(member: &Lock, wait: Wait) -> bool {
-    member.retries(wait) && !is_over(wait)
+async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Result<(), Error> {
+    let limit = deadline.map_or(until, |deadline| deadline.min(until));
+    let pausing = async {
+        sleep_until(Some(limit)).await;
+        Ok(())
+    };
+    member.on_runtime(pausing).await
 }
 
 async fn acquire(member: &Lock, wait: Wait) -> Result<Option<LockGuard>, Error> {
@@ -97,37 +113,44 @@ fn is_over(wait: Wait) -> bool {
         .is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// A place in the queue of each lock, when all of them are the first. Empty: they were not in time.
-async fn places_in_all(members: &[Lock], deadline: Option<Instant>) -> Result<Vec<Place>, Error> {
+/// A place in the queue of each lock, when all of them are the first. `None`: they were not in time.
+///
+/// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
+/// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
+async fn places_in_all(
+    members: &[Lock],
+    deadline: Option<Instant>,
+) -> Result<Option<Vec<Place>>, Error> {
     let places: Result<Vec<_>, _> = members.iter().map(Lock::place).collect();
     let places = places?;
-    let waiting = async {
-        let turns = places.iter().map(|place| Box::pin(place.turn()));
-        let (mut limit, mut left) = (deadline, turns.collect::<Vec<_>>());
-        while !left.is_empty() {
-            let next = select_all(left);
-            tokio::select! {
-                biased;
-                ((), _, others) = next => left = others,
-                () = sleep_until(limit) => return Ok(false),
+    let queueing = async {
+        let mut had_turn = vec![false; places.len()];
+        loop {
+            places.iter().try_for_each(Place::is_open)?;
+            for (place, had_turn) in places.iter().zip(&mut had_turn) {
+                *had_turn = *had_turn || place.asks();
             }
-            if left.len() + 1 == members.len() {
-                // Each of them passes over a place that is kept for a command timeout.
-                let timeouts = members.iter().map(|lock| lock.command_timeout() / 2);
-                let first_for = Instant::now() + timeouts.fold(FIRST_FOR, Duration::min);
-                limit = Some(deadline.map_or(first_for, |deadline| deadline.min(first_for)));
+            if !had_turn.contains(&false) {
+                had_turn = places.iter().map(Place::asks).collect();
             }
+            if !had_turn.contains(&false) {
+                return Ok(true);
+            }
+            select_all(places.iter().map(|place| Box::pin(place.woken()))).await;
         }
-        // A place that was kept for long is passed over.
-        Ok(places.iter().all(Place::has_turn))
     };
-    match members[0].on_runtime(waiting).await? {
-        true => Ok(places),
-        false => Ok(Vec::new()),
-    }
+    let in_time = async {
+        tokio::select! {
+            biased;
+            first = queueing => first,
+            () = sleep_until(deadline) => Ok(false),
+        }
+    };
+    let in_time = members[0].on_runtime(in_time).await?;
+    Ok(Some(places).filter(|_| in_time))
 }
 
-/// Extends the leases of all but the one that was taken last: all end with it. One that is lost by now is an error.
+/// Extends the leases of all but the one that was taken last: none ends before it. One that is lost by now is an error.
 async fn settle(
     guards: &[Option<LockGuard>],
     last: usize,
