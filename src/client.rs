@@ -289,7 +289,7 @@ impl LockClient {
 
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
     ///
-    /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) at once. Open guards have `grace` to be released
+    /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) immediately. Open guards have `grace` to be released
     /// and are renewed meanwhile. After that, detached holds are released; holds with an open guard
     /// are *not* released under a running section: they become lost with [`LossReason::Closed`](crate::LossReason::Closed) and
     /// end with their lease. The report lists them. Closing a closed client does nothing.

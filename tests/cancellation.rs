@@ -166,7 +166,7 @@ async fn dropped_while_subscribing_confirmed_waiting_and_notified() {
         if let Some(held) = held {
             held.unlock().await.expect("held");
         }
-        // A waiter of our own client takes the place at once.
+        // A waiter of our own client takes the place immediately.
         let start = Instant::now();
         let next = pair.ours.lock("a").lock().await.expect("free");
         assert!(start.elapsed() < ms(500) + stalls(start), "{stage}");
@@ -380,7 +380,7 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
     });
     assert!(
         matches!(waiter.await.expect("no panic"), Err(Error::Closed)),
-        "waiters are told at once"
+        "waiters are told immediately"
     );
     released.unlock().await.expect("within the grace");
     let report = closing.await.expect("no panic");

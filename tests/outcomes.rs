@@ -407,7 +407,7 @@ async fn without_the_right_to_kill_a_ghost_is_unrenewed_and_released_by_its_own_
     assert_eq!((pair.ours.stats().held, pair.ours.stats().renewals), (0, 0));
     let left = pair.control.pttl("a");
     assert!(left > 0 && left <= 3000);
-    // Others wait for its lease; a task of this client releases it at once.
+    // Others wait for its lease; a task of this client releases it immediately.
     assert!(
         pair.theirs
             .lock("a")

@@ -392,7 +392,7 @@ fn a_runtime_without_timers_or_without_sockets_is_refused() {
             }
             assert!(
                 start.elapsed() < ms(1000) + stalls(start),
-                "at once, not after the command timeout"
+                "immediately, not after the command timeout"
             );
         }
     }

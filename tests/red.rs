@@ -893,7 +893,7 @@ async fn durations_without_sense_are_refused_or_cut() {
     for lease in [Duration::ZERO, Duration::MAX] {
         let lock = servers.lock().lease(lease);
         let found = within(ms(5_000), lock.try_lock_for(ms(20_000))).await;
-        let found = found.expect("at once");
+        let found = found.expect("immediately");
         assert!(
             matches!(found, Err(Error::InvalidDuration { .. })),
             "{found:?}"

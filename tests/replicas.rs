@@ -72,7 +72,7 @@ async fn a_lock_that_too_few_replicas_have_is_released_again() {
     let (primary, replicas) = with_replicas().await;
     let client = primary.client().await;
     replicas[0].pause();
-    // Its connection has written nothing: WAIT by itself would say at once that all replicas have everything.
+    // Its connection has written nothing: WAIT by itself would say immediately that all replicas have everything.
     let both = client.lock("both").sync_replicas(2, ms(100));
     let refused = both.lock().await.expect_err("one is silent");
     match &refused {

@@ -43,7 +43,7 @@ use crate::lock::LockGuard as AsyncGuard;
 /// guard.unlock() // `Error::Lost`, if it was
 /// # }
 /// ```
-#[must_use = "dropping a guard releases the lock at once"]
+#[must_use = "dropping a guard releases the lock immediately"]
 pub struct LockGuard<K = Unfenced> {
     // Dropped in this order: the release is started before the last handle waits for it.
     guard: AsyncGuard<K>,

@@ -127,7 +127,7 @@ impl fmt::Debug for MultiLock {
 /// guard.unlock()
 /// # }
 /// ```
-#[must_use = "dropping a guard releases the locks at once"]
+#[must_use = "dropping a guard releases the locks immediately"]
 pub struct MultiGuard {
     // Dropped in this order: the releases are started before the last handles wait for them.
     guard: AsyncGuard,

@@ -139,7 +139,7 @@ impl fmt::Debug for RedLock {
 /// guard.unlock()
 /// # }
 /// ```
-#[must_use = "dropping a guard releases the lock at once"]
+#[must_use = "dropping a guard releases the lock immediately"]
 pub struct RedGuard {
     // Dropped in this order: the releases are started before the last handles wait for them.
     guard: AsyncGuard,

@@ -88,7 +88,7 @@ impl LockCore {
         self.step(now, out, |core, _| {
             core.queue.add(id, owner, order, terms, now)
         });
-        // It asks at once; being woken for that would make it ask twice.
+        // It asks immediately; being woken for that would make it ask twice.
         out.woken.retain(|woken| *woken != id);
         id
     }

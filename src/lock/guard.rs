@@ -46,7 +46,7 @@ use crate::shared::Taken;
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "dropping a guard releases the lock at once"]
+#[must_use = "dropping a guard releases the lock immediately"]
 pub struct LockGuard<K = Unfenced> {
     handle: HoldHandle<K>,
     open: OpenHold,

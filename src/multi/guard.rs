@@ -33,7 +33,7 @@ use crate::lock::LockGuard;
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "dropping a guard releases the locks at once"]
+#[must_use = "dropping a guard releases the locks immediately"]
 pub struct MultiGuard {
     hold: MultiHold,
     guards: Vec<LockGuard>,

@@ -35,7 +35,7 @@ use crate::lock::{Lock, extend_hold};
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "dropping a guard releases the lock at once"]
+#[must_use = "dropping a guard releases the lock immediately"]
 pub struct RedGuard {
     hold: RedHold,
     home: Lock,

@@ -226,7 +226,7 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     assert_eq!(server.control().run(&["EXISTS", "a"]), "0");
     drop(outer);
 
-    // An own hold is told at once.
+    // An own hold is told immediately.
     let guard = ours.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
     assert!(matches!(guard.state(), HoldState::Lost(_)));

@@ -292,7 +292,7 @@ impl Nodes {
         for one in seen.iter().filter(|one| !one.slots.is_empty()) {
             let _ = set(self.cluster.port(one.nth), "NODE", &to.id);
         }
-        let how = by_key.map_or("at once", |_| "key by key");
+        let how = by_key.map_or("immediately", |_| "key by key");
         Ok(Done {
             what: format!("slot {slot} from port {source} to port {target} {how}"),
             outages: vec![Outage {

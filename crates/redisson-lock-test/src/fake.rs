@@ -137,7 +137,7 @@ impl FakeRedis {
         self.server.lose_reply();
     }
 
-    /// Cuts every connection. Clients reconnect at once, and hold what they held.
+    /// Cuts every connection. Clients reconnect immediately, and hold what they held.
     ///
     /// What was sent and is not executed yet, because the server is [paused](Self::pause), is never
     /// executed.

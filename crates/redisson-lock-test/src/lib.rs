@@ -22,7 +22,7 @@
 //! # Time
 //!
 //! A fake measures leases with tokio's clock. Under `#[tokio::test(start_paused = true)]` a lease of
-//! 30 seconds passes at once, when every task waits. In real time a fake works on every runtime.
+//! 30 seconds passes immediately, when every task waits. In real time a fake works on every runtime.
 //! Each reply takes one millisecond.
 //!
 //! Paused time belongs to one runtime. So each test starts its own fake, and calls it from inside

@@ -212,7 +212,7 @@ impl Proxy {
         self.to.store(port, Ordering::SeqCst);
     }
 
-    /// Accepts and closes new connections at once.
+    /// Accepts and closes new connections immediately.
     pub fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::SeqCst);
     }

@@ -43,7 +43,7 @@ fn every_loss_ends_the_command_and_its_children_at_once() {
     ];
     for (lose, reason) in losses {
         let fixture = Fixture::new();
-        // A grace that no test waits for: TERM is sent at once, or the test fails.
+        // A grace that no test waits for: TERM is sent immediately, or the test fails.
         let running = command_with_child(&fixture, &["--lease", SHORT, "--grace", "10m"]);
         let (command, child) = (fixture.process("in"), fixture.process("child"));
         lose(&fixture);

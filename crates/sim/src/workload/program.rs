@@ -16,7 +16,7 @@ pub struct Program {
     /// Several servers, whose slots move.
     pub cluster: bool,
     pub latency: Latency,
-    /// How many of a hundred answers reach a caller that is not polled at once.
+    /// How many of a hundred answers reach a caller that is not polled immediately.
     pub late_percent: u8,
     pub watchdog_ms: u64,
     pub command_ms: u64,
@@ -239,7 +239,7 @@ pub enum Fault {
         client: usize,
         grace_ms: u64,
     },
-    /// The slot of a lock moves: at once, or key by key within this time.
+    /// The slot of a lock moves: immediately, or key by key within this time.
     Move {
         lock: usize,
         to: usize,
@@ -273,7 +273,7 @@ pub(super) const SINGLE: usize = 2;
 pub(crate) const PREFIX: &str = "app:";
 
 impl Fault {
-    /// A slot that moves, of which everybody hears at once. No call fails because of it.
+    /// A slot that moves, of which everybody hears immediately. No call fails because of it.
     fn is_smooth(&self) -> bool {
         matches!(self, Self::Move { gossip_ms: 0, .. })
     }

@@ -261,7 +261,7 @@ impl Fault {
         Self::roll_common(rng, client, command_ms)
     }
 
-    /// Everybody hears at once that a slot has moved.
+    /// Everybody hears immediately that a slot has moved.
     fn smooth(rng: &mut Rng) -> Self {
         Self::Move {
             lock: rng.usize(0..SINGLE),

@@ -14,12 +14,14 @@ fn the_end_of_the_runtime_is_told_to_holders_and_waiters() {
         let second = begin(lock(&fixture.task(2))).await;
         let lost = guard.lost();
         test_util::end_runtime(&fixture.client);
-        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        let reported = tokio::time::timeout(ms(10), lost)
+            .await
+            .expect("immediately");
         assert_eq!(reported, LossReason::Closed);
         for waiting in [queued, second] {
             let ended = tokio::time::timeout(ms(10), waiting)
                 .await
-                .expect("at once")
+                .expect("immediately")
                 .expect("no panic");
             assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
         }
@@ -39,7 +41,9 @@ fn the_end_of_the_runtime_ends_a_detached_hold() {
         guard.detach();
         assert_eq!(fixture.client.stats().held, 1);
         test_util::end_runtime(&fixture.client);
-        let reported = tokio::time::timeout(ms(10), lost).await.expect("at once");
+        let reported = tokio::time::timeout(ms(10), lost)
+            .await
+            .expect("immediately");
         assert_eq!(reported, LossReason::Closed);
         assert_eq!(fixture.client.stats().held, 0);
     });
@@ -62,7 +66,7 @@ fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
         for waiting in [listening, asking] {
             let ended = tokio::time::timeout(ms(10), waiting)
                 .await
-                .expect("at once")
+                .expect("immediately")
                 .expect("no panic");
             assert!(matches!(ended, Err(Error::NoRuntime)), "{ended:?}");
         }

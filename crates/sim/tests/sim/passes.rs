@@ -144,12 +144,16 @@ fn a_receiver_that_is_not_subscribed_yet_gets_the_lock() {
         fixture.world.hold_answers(0, false);
         let guard = end(taking).await.expect("answered").expect("it is free");
         guard.unlock().await.expect("held");
-        let guard = tokio::time::timeout(ms(500), first).await.expect("at once");
+        let guard = tokio::time::timeout(ms(500), first)
+            .await
+            .expect("immediately");
         let guard = guard.expect("no panic").expect("its turn");
         fixture.believe(&guard);
         fixture.nobody_is_wrong();
         guard.unlock().await.expect("held");
-        let guard = tokio::time::timeout(ms(500), next).await.expect("at once");
+        let guard = tokio::time::timeout(ms(500), next)
+            .await
+            .expect("immediately");
         guard
             .expect("no panic")
             .expect("its turn")

@@ -61,7 +61,7 @@ fn a_caller_that_subscribes_while_the_client_closes_is_told_so() {
         end(begin(close(&fixture, Duration::ZERO)).await).await;
         let waited = tokio::time::timeout(ms(100), waiting)
             .await
-            .expect("at once")
+            .expect("immediately")
             .expect("no panic");
         assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     });

@@ -1,5 +1,5 @@
 //! Releases by hand: what an unlock waits for, what goes on in the background, and what is given
-//! up at once.
+//! up immediately.
 
 use redisson_lock::{Error, test_util};
 use redisson_lock_test::sim::{Gossip, Latency, NODES};
@@ -92,7 +92,7 @@ fn without_the_right_to_call_scripts_nothing_is_tried_again() {
             matches!(refused, Err(Error::PermissionDenied { .. })),
             "{refused:?}"
         );
-        assert_eq!(figures(), (0, 1), "at once");
+        assert_eq!(figures(), (0, 1), "immediately");
         drop(dropped);
         assert_eq!(figures(), (1, 1));
         tokio::time::sleep(ms(10)).await;

@@ -186,7 +186,7 @@ fn v09_a_cancelled_acquire_is_over_before_its_owner_takes_the_lock_again() {
         let cancelled = begin(lock(&fixture.task(0))).await;
         cancelled.abort();
         let again = begin(lock(&fixture.task(0))).await;
-        // All of it is sent again over the next connection: the acquire at once, the release after
+        // All of it is sent again over the next connection: the acquire immediately, the release after
         // a pause. It would be built for a count of nought, and be executed after the acquire.
         fixture.lose_connection();
         tokio::time::sleep(ms(200)).await;

@@ -72,7 +72,7 @@ impl Server {
     }
 
     /// The replica that was cut off takes over. The former primary goes on answering for a while, or is
-    /// gone at once. Answers how each of these locks has changed. `None`: no replica was cut off.
+    /// gone immediately. Answers how each of these locks has changed. `None`: no replica was cut off.
     pub fn promote(&self, stale: Duration, keys: &[&str]) -> Option<Vec<Promoted>> {
         let mut state = self.state.lock();
         let cluster = state.cluster.as_mut()?;
