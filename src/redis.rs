@@ -83,10 +83,10 @@ impl Redis {
         connections: usize,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let around = ConnectionContext::new(runtime);
+        let context = ConnectionContext::new(runtime);
         // Cancel safety: dropping this future stops what was opened so far.
-        let stop_on_drop = StopOnDrop(Some(around.clone()));
-        let (map, announce) = topology::open(settings, connections, &around).await?;
+        let stop_on_drop = StopOnDrop(Some(context.clone()));
+        let (map, announce) = topology::open(settings, connections, &context).await?;
         stop_on_drop.keep();
         Ok(Self {
             map,
@@ -109,7 +109,7 @@ impl Redis {
     /// From now on `in_use` says whether the client holds a lock or waits for one.
     pub(crate) fn set_in_use(&self, in_use: impl Fn() -> bool + Send + Sync + 'static) {
         // It is set once.
-        let _ = self.map.around.in_use.set(Box::new(in_use));
+        let _ = self.map.context.in_use.set(Box::new(in_use));
     }
 
     /// How releases are announced.
@@ -120,7 +120,7 @@ impl Redis {
     /// Notified when the subscriber's connection leads to the wrong server.
     #[cfg(feature = "test-util")]
     pub(crate) fn moved(&self) -> &Notify {
-        &self.map.around.moved
+        &self.map.context.moved
     }
 
     /// The way of every command of this key.
@@ -155,7 +155,7 @@ impl Redis {
 
     /// The servers that commands go to, and how often that has changed.
     pub(crate) fn nodes(&self) -> Nodes {
-        self.map.figures()
+        self.map.stats()
     }
 
     /// How many times command connections were replaced.
@@ -189,7 +189,7 @@ impl Redis {
     /// Asks every server on every lane for an answer, all servers at the same time.
     pub(crate) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let nodes = self.map.nodes();
-        let pings = nodes.iter().map(|node| node.ping(&self.map.around, limit));
+        let pings = nodes.iter().map(|node| node.ping(&self.map.context, limit));
         try_join_all(pings).await.map(|_| ())
     }
 
@@ -206,8 +206,8 @@ impl Redis {
 
     /// Ends every connection and waits until their tasks are gone.
     pub(crate) async fn shut_down(&self) {
-        self.map.around.end();
-        self.map.around.tasks.ended().await;
+        self.map.context.end();
+        self.map.context.tasks.ended().await;
     }
 }
 
@@ -261,7 +261,7 @@ impl<'a> Route<'a> {
         let map = &self.redis.map;
         match map.only.get() {
             Some(node) => {
-                let lane = node.lane(self.lane, &map.around);
+                let lane = node.lane(self.lane, &map.context);
                 lane.ready(limit).await.map(RoutedLink::only)
             }
             None => Box::pin(map.ready(self.group, self.lane, limit)).await,
@@ -331,12 +331,12 @@ impl<'a> Route<'a> {
     /// that a pass is not safe: a late copy of it takes the lock from a later hold. A command of a key may have gone
     /// over any lane where slots move, so it is asked of all.
     pub(crate) fn is_fenced(self) -> bool {
-        self.redis.map.around.fences.are_active()
+        self.redis.map.context.fences.are_active()
     }
 
     /// How many times a connection of this client was replaced without a fence.
     pub(crate) fn unfenced(self) -> u64 {
-        self.redis.map.around.fences.replaced_without()
+        self.redis.map.context.fences.replaced_without()
     }
 }
 
@@ -351,8 +351,8 @@ impl StopOnDrop {
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if let Some(around) = &self.0 {
-            around.end();
+        if let Some(context) = &self.0 {
+            context.end();
         }
     }
 }

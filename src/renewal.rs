@@ -260,8 +260,8 @@ impl RenewalCheck {
         let confirmer = match replicas {
             0 => None,
             _ => {
-                let site = entry.route().waiting_for(replicas);
-                site.confirmer(limit).await.ok()
+                let replica_route = entry.route().waiting_for(replicas);
+                replica_route.confirmer(limit).await.ok()
             }
         };
         Self {
@@ -282,11 +282,13 @@ impl RenewalCheck {
         let Some(confirmer) = &self.confirmer else {
             return 0;
         };
-        let site = entry.route().waiting_for(self.replicas);
+        let replica_route = entry.route().waiting_for(self.replicas);
         // One write is enough for all of them: the server that makes it has executed the call before.
         let holds = held.map(|held| (&held.key, &held.field));
         let touch = script::touch(entry.name.kind(), holds);
-        confirmer.acknowledged(site, touch, sent_at, until).await
+        confirmer
+            .acknowledged(replica_route, touch, sent_at, until)
+            .await
     }
 }
 

@@ -56,7 +56,7 @@ impl LockCore {
         }
         let head = self.queue.head()?;
         if let Some(streak) = &mut self.streak
-            && (streak.passes >= bounds.passes || streak.since + bounds.for_at_most < now)
+            && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
         {
             streak.over = true;
             return None;

@@ -193,7 +193,7 @@ pub struct HandOff {
     /// Passes in a streak. Default 32; 0 is off.
     pub passes: u32,
     /// From the first pass of a streak to the last. Default 50 ms.
-    pub for_at_most: Duration,
+    pub longest: Duration,
 }
 
 impl HandOff {
@@ -201,7 +201,7 @@ impl HandOff {
     pub const fn off() -> Self {
         Self {
             passes: 0,
-            for_at_most: Duration::ZERO,
+            longest: Duration::ZERO,
         }
     }
 
@@ -212,7 +212,7 @@ impl HandOff {
         }
         Self {
             passes: self.passes.div_ceil(2),
-            for_at_most: self.for_at_most / 2,
+            longest: self.longest / 2,
         }
     }
 }
@@ -227,7 +227,7 @@ impl Default for HandOff {
     fn default() -> Self {
         Self {
             passes: 32,
-            for_at_most: Duration::from_millis(50),
+            longest: Duration::from_millis(50),
         }
     }
 }

@@ -79,19 +79,19 @@ pub(crate) struct ReplicaCheck {
 }
 
 impl ReplicaCheck {
-    fn site<'a>(&self, entry: &'a Entry) -> ReplicaRoute<'a> {
+    fn replica_route<'a>(&self, entry: &'a Entry) -> ReplicaRoute<'a> {
         entry.route().waiting_for(self.wanted.replicas)
     }
 
     /// Before an attempt: a connection that is opened behind a taking may lead to another server.
     pub(super) async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
-        let site = self.site(entry);
+        let replica_route = self.replica_route(entry);
         let usable = self.confirmer.as_ref();
-        if usable.is_some_and(|confirmer| confirmer.is_current(site)) {
+        if usable.is_some_and(|confirmer| confirmer.is_current(replica_route)) {
             return Ok(());
         }
         let limit = Instant::now() + entry.shared().command_timeout();
-        let confirmer = site.confirmer(limit).await;
+        let confirmer = replica_route.confirmer(limit).await;
         let send_error = |error| script::send_error(error, Operation::Acquiring);
         self.confirmer = Some(confirmer.map_err(send_error)?);
         Ok(())
@@ -118,7 +118,7 @@ impl ReplicaCheck {
         let mut backoff = entry.shared().redis.backoff();
         loop {
             if let Some(confirmer) = &self.confirmer {
-                confirmer.outdated(self.site(entry)).await;
+                confirmer.outdated(self.replica_route(entry)).await;
             }
             if self.prepare(entry).await.is_err() {
                 backoff.wait().await;
@@ -151,7 +151,7 @@ impl ReplicaCheck {
             let touch = script::touch(entry.name.kind(), holds);
             let until = Instant::now() + within;
             acknowledged = confirmer
-                .acknowledged(self.site(&entry), touch, sent_at, until)
+                .acknowledged(self.replica_route(&entry), touch, sent_at, until)
                 .await;
             let leased = (entry.shared().clock.time(sent_at), lease);
             entry

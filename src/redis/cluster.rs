@@ -147,7 +147,7 @@ impl SlotMapRefresher {
 
     /// Starts what keeps the map right.
     pub(super) fn keep(self, map: &Arc<Map>, known: Vec<Address>) {
-        map.around.spawn(self.keep_on(Arc::clone(map), known));
+        map.context.spawn(self.keep_on(Arc::clone(map), known));
     }
 
     async fn keep_on(mut self, map: Arc<Map>, known: Vec<Address>) {
@@ -165,12 +165,12 @@ impl SlotMapRefresher {
     async fn until_outdated(&mut self, map: &Map) {
         loop {
             let doubted = async {
-                map.around.doubted.notified().await;
+                map.context.doubted.notified().await;
                 tokio::time::sleep_until(self.asked_at + LOOK_INTERVAL).await;
             };
             tokio::select! {
                 biased;
-                () = map.around.outdated.notified() => return,
+                () = map.context.outdated.notified() => return,
                 () = doubted => return,
                 () = tokio::time::sleep(LOOK_INTERVAL) => {}
             }
@@ -178,7 +178,7 @@ impl SlotMapRefresher {
             if self.asked_at.elapsed() >= REFRESH_INTERVAL {
                 return;
             }
-            if map.around.is_in_use() && !self.has_same_epoch().await {
+            if map.context.is_in_use() && !self.has_same_epoch().await {
                 return;
             }
         }

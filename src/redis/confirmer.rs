@@ -31,7 +31,7 @@ impl ReplicaRoute<'_> {
     /// The connection at the server that has the lock now, if it is the one with this number.
     fn at(self, number: u16) -> Option<(Arc<Link>, Arc<Replicas>)> {
         let (owner, node) = self.map.owner(self.group)?;
-        let link = node.lane(self.lane, &self.map.around).now()?;
+        let link = node.lane(self.lane, &self.map.context).now()?;
         (owner == number).then(|| (link, node.replicas(self.replicas)))
     }
 }
@@ -46,13 +46,13 @@ pub(crate) struct ReplicaProbe {
 impl ReplicaProbe {
     /// Whether it can be asked about what is sent from now on: its server has the lock, and there is a
     /// connection.
-    pub(crate) fn is_current(&self, site: ReplicaRoute<'_>) -> bool {
-        site.at(self.way.node).is_some()
+    pub(crate) fn is_current(&self, replica_route: ReplicaRoute<'_>) -> bool {
+        replica_route.at(self.way.node).is_some()
     }
 
     /// Waits until another server has the lock.
-    pub(crate) async fn outdated(&self, site: ReplicaRoute<'_>) {
-        site.map.lost(site.group, &self.way).await;
+    pub(crate) async fn outdated(&self, replica_route: ReplicaRoute<'_>) {
+        replica_route.map.lost(replica_route.group, &self.way).await;
     }
 
     /// How many replicas have the locks that `touch` is about as they were sent then, after `until` at the
@@ -61,12 +61,12 @@ impl ReplicaProbe {
     /// Dropped, it leaves nothing but a question that no call waits for.
     pub(crate) async fn acknowledged(
         &self,
-        site: ReplicaRoute<'_>,
+        replica_route: ReplicaRoute<'_>,
         touch: Call<bool>,
         sent_at: Instant,
         until: Instant,
     ) -> u32 {
-        let Some((link, replicas)) = site.at(self.way.node) else {
+        let Some((link, replicas)) = replica_route.at(self.way.node) else {
             return 0;
         };
         // What was found or opened after the send may lead to a server that never executed it: one that was
@@ -75,9 +75,10 @@ impl ReplicaProbe {
             return 0;
         }
         let question = (Arc::clone(&link), touch, until);
-        let acknowledged = replicas.acknowledged(&site.map.around, site.replicas, question);
+        let acknowledged =
+            replicas.acknowledged(&replica_route.map.context, replica_route.replicas, question);
         let acknowledged = acknowledged.await;
-        match site.at(self.way.node) {
+        match replica_route.at(self.way.node) {
             Some((now, _)) if Arc::ptr_eq(&now, &link) => acknowledged,
             _ => 0,
         }

@@ -28,7 +28,7 @@ use supervisor::{Connected, Supervisor};
 pub(super) struct Lane {
     endpoint: Arc<Endpoint>,
     current: Arc<Current>,
-    figures: Arc<LaneStats>,
+    stats: Arc<LaneStats>,
     wanted: watch::Sender<bool>,
 }
 
@@ -37,31 +37,35 @@ impl Lane {
     pub(super) async fn open(
         endpoint: &Arc<Endpoint>,
         nth: usize,
-        around: &ConnectionContext,
+        context: &ConnectionContext,
     ) -> Result<Self, Error> {
-        let (lane, mut supervisor) = Self::new(endpoint, nth, around);
+        let (lane, mut supervisor) = Self::new(endpoint, nth, context);
         let refused = |problem| connect_error(&endpoint.settings(), problem);
         let opened = supervisor.open().await.map_err(refused)?;
         let first = supervisor.take_over(opened).await.map_err(refused)?;
-        lane.spawn(supervisor, Some(first), around);
+        lane.spawn(supervisor, Some(first), context);
         Ok(lane)
     }
 
     /// Starts the task that connects, and replaces the connection from then on.
-    pub(super) fn start(endpoint: &Arc<Endpoint>, nth: usize, around: &ConnectionContext) -> Self {
-        let (lane, supervisor) = Self::new(endpoint, nth, around);
-        lane.spawn(supervisor, None, around);
+    pub(super) fn start(endpoint: &Arc<Endpoint>, nth: usize, context: &ConnectionContext) -> Self {
+        let (lane, supervisor) = Self::new(endpoint, nth, context);
+        lane.spawn(supervisor, None, context);
         lane
     }
 
-    fn new(endpoint: &Arc<Endpoint>, nth: usize, around: &ConnectionContext) -> (Self, Supervisor) {
-        let figures = Arc::new(LaneStats::default());
+    fn new(
+        endpoint: &Arc<Endpoint>,
+        nth: usize,
+        context: &ConnectionContext,
+    ) -> (Self, Supervisor) {
+        let stats = Arc::new(LaneStats::default());
         let (wanted, is_wanted) = watch::channel(true);
         let supervisor = Supervisor {
             endpoint: Arc::clone(endpoint),
             nth,
-            figures: Arc::clone(&figures),
-            around: around.clone(),
+            stats: Arc::clone(&stats),
+            context: context.clone(),
             predecessor: None,
             next_misfit: Instant::now(),
             wanted: is_wanted,
@@ -73,15 +77,15 @@ impl Lane {
         let lane = Self {
             endpoint: Arc::clone(endpoint),
             current,
-            figures,
+            stats,
             wanted,
         };
         (lane, supervisor)
     }
 
-    fn spawn(&self, supervisor: Supervisor, first: Option<Connected>, around: &ConnectionContext) {
+    fn spawn(&self, supervisor: Supervisor, first: Option<Connected>, context: &ConnectionContext) {
         let current = GoneOnDrop(Arc::clone(&self.current));
-        around.tasks.spawn(supervisor.run(first, current));
+        context.tasks.spawn(supervisor.run(first, current));
     }
 
     /// Whether there is to be a connection. Without one the commands under way have no answer; the next
@@ -97,11 +101,11 @@ impl Lane {
     }
 
     pub(super) fn reconnects(&self) -> u64 {
-        self.figures.reconnects.load(Ordering::Relaxed)
+        self.stats.reconnects.load(Ordering::Relaxed)
     }
 
     pub(super) fn fence(&self) -> ConnectionFence {
-        *self.figures.fence.lock()
+        *self.stats.fence.lock()
     }
 
     /// Whether scripts can be sent now.

@@ -40,7 +40,7 @@ pub(super) struct Map {
     expected: Expected,
     /// Connections to each server.
     pub(super) connections: usize,
-    pub(super) around: ConnectionContext,
+    pub(super) context: ConnectionContext,
     /// The server of every route, if there is no other: commands to it look nothing up.
     pub(super) only: OnceLock<Arc<Node>>,
     state: Mutex<State>,
@@ -92,7 +92,7 @@ impl Map {
         expected: Expected,
         routes: usize,
         connections: usize,
-        around: ConnectionContext,
+        context: ConnectionContext,
     ) -> Arc<Self> {
         let state = State {
             registry: Registry::default(),
@@ -107,7 +107,7 @@ impl Map {
             settings,
             expected,
             connections,
-            around,
+            context,
             only: OnceLock::new(),
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -293,7 +293,7 @@ impl Map {
         self.failovers.fetch_add(failovers, Ordering::Relaxed);
         // In a cluster every node hears every message, but one that has no slots any more may be leaving.
         if failovers > 0 {
-            self.around.moved.notify_one();
+            self.context.moved.notify_one();
         }
         change
     }
@@ -354,7 +354,7 @@ impl Map {
         nodes.for_each(|(_, node)| node.lanes().for_each(&mut visit));
     }
 
-    pub(super) fn figures(&self) -> Nodes {
+    pub(super) fn stats(&self) -> Nodes {
         Nodes {
             nodes: self.state.lock().in_use.len(),
             redirects: self.redirects.load(Ordering::Relaxed),

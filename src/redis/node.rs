@@ -48,9 +48,9 @@ impl Node {
     }
 
     /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
-    pub(super) async fn open(&self, around: &ConnectionContext) -> Result<(), Error> {
+    pub(super) async fn open(&self, context: &ConnectionContext) -> Result<(), Error> {
         for (nth, lane) in self.lanes.iter().enumerate().take(self.commands()) {
-            let opened = Lane::open(&self.endpoint, nth, around).await?;
+            let opened = Lane::open(&self.endpoint, nth, context).await?;
             // It is empty: the node is not shared yet.
             let _ = lane.set(opened);
         }
@@ -68,13 +68,13 @@ impl Node {
         }
     }
 
-    pub(super) fn lane(&self, nth: usize, around: &ConnectionContext) -> &Lane {
+    pub(super) fn lane(&self, nth: usize, context: &ConnectionContext) -> &Lane {
         let lane = &self.lanes[nth];
         lane.get().unwrap_or_else(|| {
             // Who says otherwise meanwhile would not find the lane yet.
             let wanted = self.wanted.lock();
             lane.get_or_init(|| {
-                let lane = Lane::start(&self.endpoint, nth, around);
+                let lane = Lane::start(&self.endpoint, nth, context);
                 lane.set_wanted(*wanted);
                 lane
             })
@@ -96,12 +96,12 @@ impl Node {
     pub(super) fn announce(
         self: Arc<Self>,
         nth: usize,
-        around: &ConnectionContext,
+        context: &ConnectionContext,
         (channel, announce): (&Arc<str>, Announce),
         limit: Limit,
     ) {
-        let (channel, lanes) = (Arc::clone(channel), around.clone());
-        around.spawn(async move {
+        let (channel, lanes) = (Arc::clone(channel), context.clone());
+        context.spawn(async move {
             if let Ok(link) = self.lane(nth, &lanes).ready(limit.until).await {
                 link.announce(&channel, announce, limit).await;
             }
@@ -123,11 +123,11 @@ impl Node {
     /// Asks for an answer on every lane, one after the other.
     pub(super) async fn ping(
         &self,
-        around: &ConnectionContext,
+        context: &ConnectionContext,
         limit: Limit,
     ) -> Result<(), SendError> {
         for nth in 0..self.commands() {
-            let lane = self.lane(nth, around);
+            let lane = self.lane(nth, context);
             lane.ready(limit.until).await?.ping(limit).await?;
         }
         Ok(())

@@ -66,7 +66,7 @@ impl Replicas {
     /// Dropped, the question may still be asked; nothing else is left of it.
     pub(super) async fn acknowledged(
         self: &Arc<Self>,
-        around: &ConnectionContext,
+        context: &ConnectionContext,
         replicas: u32,
         (link, touch, until): (Arc<Link>, Call<bool>, Instant),
     ) -> u32 {
@@ -87,7 +87,7 @@ impl Replicas {
                 replicas: Arc::clone(self),
                 is_done: false,
             };
-            around.spawn(serving.serve(replicas));
+            context.spawn(serving.serve(replicas));
         }
         let answer = match tokio::time::timeout_at(until, &mut answered).await {
             Ok(answer) => Ok(answer),

@@ -99,12 +99,12 @@ impl Sentinels {
         for address in this.reports.lock().addresses() {
             Arc::clone(&this).start(map, address, &asked);
         }
-        let around = map.around.clone();
+        let context = map.context.clone();
         let map = Arc::clone(map);
-        around.spawn(async move {
+        context.spawn(async move {
             let in_doubt = async {
                 loop {
-                    map.around.outdated.notified().await;
+                    map.context.outdated.notified().await;
                     let _ = query_now.send(());
                     // Every call that finds its server gone reports that.
                     tokio::time::sleep(QUERY_GAP_MIN).await;
@@ -116,8 +116,8 @@ impl Sentinels {
 
     /// Starts asking a sentinel.
     fn start(self: Arc<Self>, map: &Arc<Map>, address: Address, asked: &watch::Receiver<()>) {
-        let (around, map, asked) = (map.around.clone(), Arc::clone(map), asked.clone());
-        around.spawn(async move {
+        let (context, map, asked) = (map.context.clone(), Arc::clone(map), asked.clone());
+        context.spawn(async move {
             let poll = Box::pin(self.poll(&map, &address, asked));
             poll.await;
         });
@@ -256,7 +256,7 @@ impl Sentinels {
                 hear(map, &connection, task).await;
             }
             // One may have happened meanwhile.
-            map.around.outdated.notify_one();
+            map.context.outdated.notify_one();
             backoff.wait().await;
         }
     }
@@ -279,7 +279,7 @@ async fn hear(map: &Map, connection: &Connection, mut task: Task) {
             () = task.ended() => return,
             message = messages.next() => match message {
                 PubSubEvent::Message(_) | PubSubEvent::Missed(_) => {
-                    map.around.outdated.notify_one();
+                    map.context.outdated.notify_one();
                 }
                 PubSubEvent::End => return,
             },

@@ -30,7 +30,7 @@ pub(super) fn open(map: &Arc<Map>, subscriptions: Arc<Subscriptions>) {
         shards: BTreeMap::new(),
         assigned: BTreeMap::new(),
     };
-    map.around.spawn(assigner.run());
+    map.context.spawn(assigner.run());
 }
 
 /// Assigns channels to primaries.
@@ -146,9 +146,9 @@ mod tests {
         let url = "redis-cluster://127.0.0.1:1";
         let settings = Settings::from_url(url, None, Duration::from_millis(1_500), true);
         let settings = Arc::new(settings.expect("valid"));
-        let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+        let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
         Assigner {
-            map: Map::new(settings, Expected::WorkingCluster, 16_384, 1, around),
+            map: Map::new(settings, Expected::WorkingCluster, 16_384, 1, context),
             common: Arc::new(Common {
                 subscriptions: Arc::default(),
                 lost: Notify::new(),
@@ -177,6 +177,6 @@ mod tests {
         assigner.assign();
         assert_eq!(assigner.assigned.get(&name), Some(&0));
         assert!(assigner.shards.contains_key(&0));
-        assigner.map.around.end();
+        assigner.map.context.end();
     }
 }

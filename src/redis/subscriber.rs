@@ -39,7 +39,7 @@ pub(super) async fn open(map: &Arc<Map>, subscriptions: Arc<Subscriptions>) -> R
     };
     let first = actor.connect().await;
     let first = first.map_err(|failed| failed.into_error(&map.settings))?;
-    map.around.spawn(actor.run(first));
+    map.context.spawn(actor.run(first));
     Ok(())
 }
 
@@ -162,7 +162,7 @@ impl Actor {
             biased;
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
-            () = self.map.around.moved.notified() => return End::Useless,
+            () = self.map.context.moved.notified() => return End::Useless,
             () = self.listen(messages) => {}
             OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
             successor = self.successor(&worker) => return End::Replaced(successor),

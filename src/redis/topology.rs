@@ -18,17 +18,17 @@ use crate::wire::Announce;
 pub(super) async fn open(
     settings: &Arc<Settings>,
     connections: usize,
-    around: &ConnectionContext,
+    context: &ConnectionContext,
 ) -> Result<(Arc<Map>, Announce), Error> {
     let map = |expected, routes| {
         let settings = Arc::clone(settings);
-        Map::new(settings, expected, routes, connections, around.clone())
+        Map::new(settings, expected, routes, connections, context.clone())
     };
     Ok(match &settings.kind {
         Kind::Server => {
             let endpoint = Endpoint::new(Address::default(), Arc::clone(settings), None, None);
             let node = Node::new(endpoint, connections, BULK_MAX);
-            node.open(around).await?;
+            node.open(context).await?;
             let map = map(settings.expected, 1);
             map.fix(node);
             (map, Announce::Classic)

@@ -14,9 +14,9 @@ fn settings() -> Arc<Settings> {
 }
 
 fn map(settings: &Arc<Settings>) -> Arc<Map> {
-    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+    let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
     let settings = Arc::clone(settings);
-    Map::new(settings, Expected::WorkingCluster, 16_384, 1, around)
+    Map::new(settings, Expected::WorkingCluster, 16_384, 1, context)
 }
 
 fn addresses(cluster: &FakeCluster) -> Vec<Address> {
@@ -36,7 +36,7 @@ async fn without_a_reason_the_slots_are_asked_for_every_five_seconds() {
     let start = Instant::now();
     refresher.until_outdated(&map).await;
     assert_eq!(start.elapsed().as_secs(), REFRESH_INTERVAL.as_secs());
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,10 +44,10 @@ async fn out_of_doubt_the_slots_are_asked_for_at_most_every_second() {
     let settings = settings();
     let (map, mut refresher) = (map(&settings), SlotMapRefresher::new(&settings));
     let start = Instant::now();
-    map.around.doubted.notify_one();
+    map.context.doubted.notify_one();
     refresher.until_outdated(&map).await;
     assert_eq!(start.elapsed().as_secs(), LOOK_INTERVAL.as_secs());
-    map.around.doubted.notify_one();
+    map.context.doubted.notify_one();
     refresher.until_outdated(&map).await;
     let again = start.elapsed().as_secs();
     assert_eq!(
@@ -55,7 +55,7 @@ async fn out_of_doubt_the_slots_are_asked_for_at_most_every_second() {
         LOOK_INTERVAL.as_secs(),
         "the last question was a second ago"
     );
-    map.around.end();
+    map.context.end();
 }
 
 /// It is looked at over the connection of the last question.
@@ -76,7 +76,7 @@ async fn the_epoch_shows_whether_the_slots_have_changed() {
     assert!(is_same);
     cluster.change(|view| view.epoch += 1);
     assert!(!refresher.has_same_epoch().await);
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]

@@ -23,8 +23,8 @@ use crate::runtime::event;
 pub(super) struct Supervisor {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
-    pub(super) figures: Arc<LaneStats>,
-    pub(super) around: ConnectionContext,
+    pub(super) stats: Arc<LaneStats>,
+    pub(super) context: ConnectionContext,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
     /// server is unknown.
     pub(super) predecessor: Option<Option<Identity>>,
@@ -37,7 +37,7 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     pub(super) async fn run(mut self, first: Option<Connected>, current: GoneOnDrop) {
-        let stop = self.around.stop.clone();
+        let stop = self.context.stop.clone();
         let mut connected = match first {
             Some(first) => first,
             None => {
@@ -90,8 +90,8 @@ impl Supervisor {
                 }
                 replacement = replacement => replacement,
             };
-            self.figures.reconnects.fetch_add(1, Ordering::Relaxed);
-            let connection_fence = *self.figures.fence.lock();
+            self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+            let connection_fence = *self.stats.fence.lock();
             event!(INFO, lane = self.nth,
                 server = &*self.endpoint.settings().address,
                 %connection_fence,
@@ -111,7 +111,7 @@ impl Supervisor {
                 server = &*settings.address,
                 "command connection lost, reconnecting"
             );
-            self.around.outdated.notify_one();
+            self.context.outdated.notify_one();
         }
         self.predecessor = Some(link.identity.clone());
         let misfit = link.misfit()?;
@@ -147,7 +147,7 @@ impl Supervisor {
                 if !link.is_doubted() {
                     continue;
                 }
-                self.around.doubted.notify_one();
+                self.context.doubted.notify_one();
                 if let Some(opened) = self.open_while_doubted(link).await {
                     return opened;
                 }
@@ -162,7 +162,7 @@ impl Supervisor {
                 not_writable.wait().await;
                 if let Ok(opened) = self.open().await {
                     // The subscriber was connected to the same server.
-                    self.around.moved.notify_one();
+                    self.context.moved.notify_one();
                     return opened;
                 }
             }
@@ -233,7 +233,7 @@ impl Supervisor {
                     };
                     let server = &self.endpoint.settings().address;
                     current.set(State::Down(is_refused.then(|| problem.into_cause(server))));
-                    self.around.outdated.notify_one();
+                    self.context.outdated.notify_one();
                     backoff.wait().await;
                 }
             }
@@ -277,8 +277,8 @@ impl Supervisor {
             (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
             (fence, _) => fence,
         };
-        let was = std::mem::replace(&mut *self.figures.fence.lock(), fence);
-        self.around.fences.changed(was, fence);
+        let was = std::mem::replace(&mut *self.stats.fence.lock(), fence);
+        self.context.fences.changed(was, fence);
         if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
             event!(WARN, lane = self.nth,
                 connection_fence = %fence,
@@ -287,7 +287,7 @@ impl Supervisor {
         }
         self.predecessor = None;
         let address = Arc::clone(&self.endpoint.settings().address);
-        let misfits = Arc::clone(&self.figures.misfits);
+        let misfits = Arc::clone(&self.stats.misfits);
         let link = Arc::new(Link::new(connection, identity, address, misfits));
         let ended = link.ended.clone().drop_guard();
         Ok(Connected {
@@ -325,7 +325,7 @@ impl Supervisor {
     /// Counts a connection whose predecessors may still be executed.
     fn unfenced(&self, fence: ConnectionFence) -> ConnectionFence {
         if self.predecessor.is_some() || fence == ConnectionFence::NotPermitted {
-            self.around.fences.count_replaced_without();
+            self.context.fences.count_replaced_without();
         }
         fence
     }

@@ -40,7 +40,7 @@ impl Map {
             changed.as_mut().enable();
             let Some((number, node)) = which() else {
                 // It may have got one since the map was read.
-                self.around.outdated.notify_one();
+                self.context.outdated.notify_one();
                 let again = limit.min(Instant::now() + NO_OWNER);
                 let changed = tokio::time::timeout_at(again, changed).await;
                 if changed.is_err() && again == limit {
@@ -53,7 +53,7 @@ impl Map {
             };
             tokio::select! {
                 biased;
-                link = node.lane(nth, &self.around).ready(limit) => {
+                link = node.lane(nth, &self.context).ready(limit) => {
                     let link = link?;
                     return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
                 }
@@ -88,7 +88,7 @@ impl Map {
                 )) => DOWN,
                 _ => return Err(SendError::Refused(cause)),
             };
-            self.around.outdated.notify_one();
+            self.context.outdated.notify_one();
             let named = |host, port| {
                 let asked = self.node(number).endpoint.address();
                 Address::named(host, port, &asked)
@@ -165,7 +165,7 @@ impl Map {
             && let Some((channel, announce)) = &call.announced
             && let Some((_, owner)) = self.owner(route)
         {
-            owner.announce(nth, &self.around, (channel, *announce), limit);
+            owner.announce(nth, &self.context, (channel, *announce), limit);
         }
         Ok(Received {
             reply,

@@ -27,12 +27,12 @@ fn map() -> Arc<Map> {
 fn map_of(url: &str, routes: usize, connections: usize) -> Arc<Map> {
     let settings = Settings::from_url(url, None, Duration::from_millis(1_500), true);
     let settings = Arc::new(settings.expect("valid"));
-    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+    let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
     let expected = match url == CLUSTER {
         true => Expected::WorkingCluster,
         false => Expected::Primary,
     };
-    Map::new(settings, expected, routes, connections, around)
+    Map::new(settings, expected, routes, connections, context)
 }
 
 /// No server listens there.
@@ -74,7 +74,7 @@ async fn more_servers_than_there_are_numbers_are_not_followed() {
     assert_eq!(map.owner(6).expect("a known one").0, 3);
     assert!(map.importing(&address(NODES_MAX)).is_none());
     assert_eq!(map.nodes().len(), 2);
-    map.around.end();
+    map.context.end();
 }
 
 /// A table of one range, with identities.
@@ -111,8 +111,8 @@ async fn a_server_keeps_its_number_under_every_address() {
     assert_eq!(owner(&map), 1);
     map.apply(&named(4, ("a", 3), &["b"]));
     assert_eq!(owner(&map), 0);
-    assert_eq!(map.figures().failovers, 2);
-    map.around.end();
+    assert_eq!(map.stats().failovers, 2);
+    map.context.end();
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn a_server_that_takes_the_place_of_one_that_is_gone_has_its_number_and_it
     );
     let all = (0..=9).chain(20..=29).collect();
     assert_eq!(map.switches.next().await, all);
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
     let (number, node) = map.importing(&address(7)).expect("a number is left");
     let mut changed = pin!(map.switched());
     changed.as_mut().enable();
-    node.lane(0, &map.around);
+    node.lane(0, &map.context);
     assert_eq!(map.identify(number, id("a").as_ref()), Identified::Other);
     changed.await;
     assert_eq!(map.importing(&address(7)).expect("known").0, 0);
@@ -170,7 +170,7 @@ async fn a_connection_tells_which_server_an_address_leads_to() {
         Identified::Other,
         "only the table says so"
     );
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +185,7 @@ async fn a_server_that_was_to_take_over_a_slot_keeps_its_connections_for_a_while
     };
     change();
     let (_, node) = map.importing(&address(7)).expect("a number is left");
-    node.lane(0, &map.around);
+    node.lane(0, &map.context);
     let is_wanted = || node.lanes().any(Lane::is_wanted);
     change();
     assert!(is_wanted(), "from the first moment on");
@@ -195,7 +195,7 @@ async fn a_server_that_was_to_take_over_a_slot_keeps_its_connections_for_a_while
     tokio::time::advance(Duration::from_millis(1)).await;
     change();
     assert!(!is_wanted(), "it has taken over nothing");
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -206,8 +206,8 @@ async fn a_table_tells_which_server_an_address_leads_to() {
     assert_eq!(owner(&map), 1, "nobody has named it");
     assert!(map.apply(&named(1, ("a", 2), &[])));
     assert_eq!((owner(&map), map.nodes().len()), (0, 1));
-    assert_eq!(map.figures().failovers, 0, "it was the same server");
-    map.around.end();
+    assert_eq!(map.stats().failovers, 0, "it was the same server");
+    map.context.end();
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn an_identity_that_comes_back_at_another_address_is_another_server() {
     assert_eq!(owner(&map), 1);
     let at = map.node(0).endpoint.address();
     assert_eq!(at, address(1), "the other one is still there");
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn a_server_that_was_named_by_its_address_is_known_by_its_identity_from_th
     assert_eq!(map.identify(2, Some(&id)), Identified::Same);
     map.apply(&named(3, ("c", 4), &["a", "b"]));
     assert_eq!(owner(&map), 2, "wherever it is now");
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn the_owner_of_a_route_knows_who_is_next_and_others_may_have_heard_of_it_
     };
     assert!(map.apply(&from_it));
     assert_eq!(here(&map), (0, 0));
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn only_a_server_that_routes_had_before_was_taken_over_from() {
     let map = map();
     let reported = || {
         let routes = map.switches.next().now_or_never();
-        let is_server_gone = map.around.moved.notified().now_or_never().is_some();
+        let is_server_gone = map.context.moved.notified().now_or_never().is_some();
         (routes.is_some(), is_server_gone)
     };
     map.apply(&named(1, ("a", 1), &["b"]));
@@ -287,7 +287,7 @@ async fn only_a_server_that_routes_had_before_was_taken_over_from() {
     assert_eq!(reported(), (true, false), "it has other routes");
     map.apply(&named(2, ("b", 2), &["a"]));
     assert_eq!(reported(), (true, true));
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,9 +297,9 @@ async fn a_route_without_a_server_is_waited_for_until_the_limit() {
     let missing = map.ready(5, 0, start + limit).await;
     assert!(matches!(missing, Err(SendError::NotSent(_))));
     assert_eq!(start.elapsed().as_millis(), limit.as_millis());
-    let is_asked_for = map.around.outdated.notified().now_or_never();
+    let is_asked_for = map.context.outdated.notified().now_or_never();
     assert!(is_asked_for.is_some());
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn the_connections_of_a_server_share_the_calls_of_a_kind() {
     let begin = || node.bulk(3, BackgroundClass::Renewals).now_or_never();
     let begun: Vec<_> = std::iter::from_fn(begin).collect();
     assert_eq!(begun.len(), BULK_MAX / 4);
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -326,7 +326,7 @@ async fn the_last_route_has_a_server_and_those_beyond_are_not_looked_at() {
     assert_eq!(map.owner(7).expect("it has one").0, 1);
     assert_eq!(map.identify(1, Some(&id)), Identified::Other);
     assert_eq!(map.owner(7).expect("it has one").0, 0);
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -338,14 +338,14 @@ async fn a_server_that_takes_over_a_slot_under_another_address_has_connections()
         map.node(0),
         map.importing(&address(7)).expect("one is left"),
     );
-    known.lane(0, &map.around);
-    named_so.lane(0, &map.around);
+    known.lane(0, &map.context);
+    named_so.lane(0, &map.context);
     let wanted = || [&known, &named_so].map(|node| node.lanes().any(Lane::is_wanted));
     assert_eq!(wanted(), [false, true]);
     let id = ServerId::from("a");
     assert_eq!(map.identify(alias, Some(&id)), Identified::Other);
     assert_eq!(wanted(), [true, false]);
-    map.around.end();
+    map.context.end();
 }
 
 #[tokio::test]
@@ -357,12 +357,12 @@ async fn the_connections_of_a_server_that_was_replaced_end() {
     map.apply(&named(1, ("a", nth), &[]));
     let (_, node) = map.owner(5).expect("it has one");
     let limit = Instant::now() + LONG;
-    let link = node.lane(0, &map.around).ready(limit).await;
+    let link = node.lane(0, &map.context).ready(limit).await;
     let link = link.expect("it responds");
     map.apply(&named(2, ("b", nth), &[]));
     let ended = within(LONG, link.ended.cancelled()).await;
     assert!(ended.is_some(), "it leads to a server that is gone");
-    map.around.end();
+    map.context.end();
 }
 
 /// Far longer than it takes.
@@ -402,7 +402,7 @@ async fn a_way_is_lost_with_the_route_of_its_server_or_of_the_one_that_still_has
         [false, false, true],
         "only where the slot is about to be"
     );
-    map.around.end();
+    map.context.end();
 }
 
 /// The answer has arrived by then, but the call has not read it.
@@ -436,7 +436,7 @@ async fn an_answer_is_read_only_while_its_server_has_the_route() {
         };
         assert_eq!(is_known, !is_taken_over);
     }
-    map.around.end();
+    map.context.end();
 }
 
 /// Half of the threads have lanes made, the others change whether they are wanted.
@@ -447,14 +447,14 @@ async fn a_lane_that_begins_while_its_server_is_dismissed_knows_that() {
         let settings = Arc::clone(&map.settings);
         let endpoint = Endpoint::new(address(1), settings, None, None);
         let node = Arc::new(Node::new(endpoint, 1, 1));
-        let (other, around) = (Arc::clone(&node), map.around.clone());
+        let (other, context) = (Arc::clone(&node), map.context.clone());
         let runtime = tokio::runtime::Handle::current();
         let start = Arc::new(std::sync::Barrier::new(2));
         let at = Arc::clone(&start);
         let making = std::thread::spawn(move || {
             let _runtime = runtime.enter();
             at.wait();
-            other.lane(0, &around);
+            other.lane(0, &context);
         });
         start.wait();
         (0..round % 64).for_each(|_| std::hint::spin_loop());
@@ -463,5 +463,5 @@ async fn a_lane_that_begins_while_its_server_is_dismissed_knows_that() {
         let wanted = node.lanes().any(Lane::is_wanted);
         assert!(!wanted, "round {round}");
     }
-    map.around.end();
+    map.context.end();
 }

@@ -73,12 +73,12 @@ async fn nothing_is_asked_for_a_caller_that_has_gone_or_has_no_time_left() {
 #[tokio::test]
 async fn without_a_task_that_asks_no_replica_has_a_lock() {
     let scene = Scene::new().await;
-    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
-    around.end();
+    let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+    context.end();
     for _ in 0..2 {
         let question = (Arc::clone(&scene.link), touch(), Instant::now() + LONG);
         let start = Instant::now();
-        assert_eq!(scene.replicas.acknowledged(&around, 1, question).await, 0);
+        assert_eq!(scene.replicas.acknowledged(&context, 1, question).await, 0);
         assert!(start.elapsed() < LONG, "it has not waited for an answer");
     }
     assert!(!scene.replicas.pending.lock().is_served);

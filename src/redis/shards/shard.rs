@@ -106,7 +106,7 @@ impl Shard {
             probed: "".into(),
         };
         let stop = ended.clone();
-        map.around.spawn(async move {
+        map.context.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
@@ -260,7 +260,7 @@ impl ShardTask {
                 self.subscribed.remove(name);
             }
             self.work.orders.lock().lost.extend(refused);
-            self.map.around.outdated.notify_one();
+            self.map.context.outdated.notify_one();
             // Not immediately: the map has to follow first.
             tokio::time::sleep(ELSEWHERE).await;
             self.common.lost.notify_one();
@@ -336,8 +336,8 @@ mod tests {
         let url = format!("redis://127.0.0.1:{port}");
         let settings = Settings::from_url(&url, None, TIME_LIMIT, true).expect("valid");
         let (settings, address) = (Arc::new(settings), Address::new("127.0.0.1", port));
-        let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
-        let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, around);
+        let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+        let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, context);
         let endpoint = Endpoint::new(address, settings, None, None);
         ShardTask {
             node: Arc::new(Node::new(endpoint, 1, 1)),

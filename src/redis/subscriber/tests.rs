@@ -17,8 +17,8 @@ const TIME_LIMIT: Duration = Duration::from_millis(1_500);
 fn actor(url: &str) -> Actor {
     let settings = Settings::from_url(url, None, TIME_LIMIT, true);
     let settings = Arc::new(settings.expect("valid"));
-    let around = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
-    let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, around);
+    let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+    let map = Map::new(Arc::clone(&settings), Expected::Nothing, 1, 1, context);
     let endpoint = Endpoint::new(Address::default(), settings, None, None);
     map.fix(Node::new(endpoint, 1, 1));
     Actor {

@@ -4,7 +4,7 @@ use super::*;
 
 const ONCE: HandOff = HandOff {
     passes: 1,
-    for_at_most: Duration::from_millis(50),
+    longest: Duration::from_millis(50),
 };
 
 /// `A` had the lock, `B` has it now, and `C` waits.
@@ -105,7 +105,7 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
 fn a_row_behind_a_release_that_others_heard_is_half_as_long() {
     const TWICE: HandOff = HandOff {
         passes: 2,
-        for_at_most: Duration::from_millis(50),
+        longest: Duration::from_millis(50),
     };
     let (mut fixture, hold, _) = held_by_a(TWICE, &[]);
     let unlock = fixture.unlock(A, hold);

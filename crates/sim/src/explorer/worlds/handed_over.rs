@@ -113,7 +113,7 @@ pub(super) fn handing_over(world: World) -> World {
     World {
         handoff: HandOff {
             passes: 2,
-            for_at_most: Duration::from_secs(60),
+            longest: Duration::from_secs(60),
         },
         ..world
     }

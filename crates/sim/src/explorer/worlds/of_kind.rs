@@ -185,7 +185,7 @@ pub(super) fn longer() -> Vec<World> {
             kind: LockKind::Spin,
             handoff: HandOff {
                 passes: 1,
-                for_at_most: Duration::from_secs(60),
+                longest: Duration::from_secs(60),
             },
             ..streak
         },
