@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::doomed::Doomed;
-use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
+use crate::fixture::{Fixture, Load, QUICK, Scenario, between, channel, eventually};
 use crate::waiting::{begin, is_woken_by};
-use test_support::ms;
+use test_support::{Monitor, ms};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -98,11 +98,20 @@ async fn paused_waiter(fixture: Fixture) {
     waiter.signal("-CONT");
     tokio::time::sleep(ms(300)).await;
     assert_eq!(fixture.control().hash(name), before, "nothing changed");
+    let monitor = Monitor::start(fixture.port());
     third.unlock(name).await.expect("held");
-    eventually("the waiter is served", || {
-        fixture.control().count(name) == 1
-    })
-    .await;
+    let is_served = async {
+        while fixture.control().count(name) != 1 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    if tokio::time::timeout(ms(20_000), is_served).await.is_err() {
+        let mut control = fixture.control();
+        let listeners = control.run(&["PUBSUB", "NUMSUB", &channel(name)]);
+        let mut seen = monitor.take(&mut control);
+        seen.retain(|line| line.contains(&**name));
+        panic!("the waiter is not served; {listeners}: {seen:#?}");
+    }
     assert!(!second.is_held(name).await && !third.is_held(name).await);
     waiter.signal("-KILL");
     eventually("its lease ends", || fixture.control().hash(name).is_empty()).await;
