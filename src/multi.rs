@@ -38,7 +38,7 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 ///
 /// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
 /// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
-/// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to a command timeout,
+/// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts,
 /// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
 /// they pass it, and it is the first again when the other queues have come to it.
 ///
@@ -149,7 +149,7 @@ impl MultiLock {
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
     /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
     /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
-    /// from its first failure on.
+    /// from its first failure in a round until a round finds a lock busy.
     ///
     /// # Cancel safety
     ///
@@ -367,7 +367,9 @@ impl MultiLock {
             }
         };
         let are_apart = members[0].on_runtime(asking).await?;
-        self.checked.fetch_or(are_apart, Ordering::Relaxed);
+        if are_apart {
+            self.checked.store(true, Ordering::Relaxed);
+        }
         Ok(are_apart)
     }
 

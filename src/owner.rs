@@ -65,7 +65,7 @@ impl Owner {
     /// The owner of the current call: its scope, its task, its thread inside a bare `block_on`, or
     /// a fresh one.
     pub(crate) fn current(client_id: &str) -> Self {
-        if let Some(owner) = Self::of_scope(client_id) {
+        if let Some(owner) = Self::of_scope(|owner| owner.is_of(client_id)) {
             return owner;
         }
         if let Some(id) = tokio::task::try_id() {
@@ -81,12 +81,12 @@ impl Owner {
     #[cfg(feature = "blocking")]
     pub(crate) fn of_thread(client_id: &str) -> Self {
         let thread = || Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
-        Self::of_scope(client_id).unwrap_or_else(thread)
+        Self::of_scope(|owner| owner.is_of(client_id)).unwrap_or_else(thread)
     }
 
-    /// The owner of the innermost scope of this client.
-    pub(crate) fn of_scope(client_id: &str) -> Option<Self> {
-        let owner = SCOPE.try_with(|scope| scope.owner_of(client_id));
+    /// The owner of the innermost scope that is meant.
+    pub(crate) fn of_scope(is_meant: impl Fn(&Self) -> bool) -> Option<Self> {
+        let owner = SCOPE.try_with(|scope| scope.innermost(is_meant));
         owner.unwrap_or_default()
     }
 
@@ -197,9 +197,9 @@ struct Scope {
 }
 
 impl Scope {
-    fn owner_of(&self, client_id: &str) -> Option<Owner> {
+    fn innermost(&self, is_meant: impl Fn(&Owner) -> bool) -> Option<Owner> {
         let mut scope = self;
-        while !scope.owner.is_of(client_id) {
+        while !is_meant(&scope.owner) {
             scope = scope.outer.as_deref()?;
         }
         Some(scope.owner.clone())

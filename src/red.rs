@@ -56,8 +56,8 @@ use queue::{Checked, Queue, Turn};
 /// the same clients and names queue, so that they do not split the votes.
 ///
 /// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
-/// at a server of its own: two clients of one server would then be two votes. So is a server that grants the lock and does
-/// not answer this question within the `member_timeout`, until it has. Keep one `RedLock` and clone it: a new one asks again.
+/// at a server of its own: two clients of one server would then be two votes. So is a server that answers the round and not
+/// this question: one round waits for it, up to the `member_timeout`. Keep one `RedLock` and clone it: a new one asks again.
 ///
 /// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
 ///
@@ -423,7 +423,7 @@ impl RedLock {
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
         loop {
             self.checked.begin(&self.members);
-            let (round, job) = Round::begin(&self.members, unpolled, turn.permit());
+            let (round, job) = Round::begin(&self.members, member_timeout, unpolled, turn.permit());
             let limit = Instant::now() + member_timeout;
             let found = async {
                 let (found, answered) = round.found(limit).await;
@@ -481,11 +481,9 @@ impl RedLock {
         }
     }
 
-    /// The owner of a scope of one of its clients: of two such owners the same whatever the order of the members.
+    /// The owner of the innermost scope of one of its clients.
     fn scope_owner(&self) -> Option<Owner> {
-        let owners = self.members.iter().map(Lock::client_id);
-        let owners = owners.filter_map(Owner::of_scope);
-        owners.min_by(|one, other| one.field().cmp(other.field()))
+        Owner::of_scope(|owner| self.members.iter().any(|lock| lock.knows(owner)))
     }
 
     /// The same client whatever the order of the members, so that a caller is the same owner of each such lock.

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LossReason, RedGuard, RedLock,
 };
-use test_support::{Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, tokio, within};
+use test_support::{
+    Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, test, tokio, within,
+};
 
 /// Far more than a round takes, also on a machine that is busy.
 const MEMBER: Duration = Duration::from_millis(1_000);
@@ -1123,5 +1125,96 @@ async fn a_member_that_is_lost_each_time_is_asked_once_in_a_second() {
         "{asked} of {most}"
     );
     guard.unlock().await.expect("a quorum has it");
+    servers.finish().await;
+}
+
+/// It has no task any more that could ask its server.
+#[test]
+fn a_member_whose_runtime_has_ended_is_a_server_that_is_away() {
+    let [away, home] = [(), ()].map(|()| tokio::runtime::Runtime::new().expect("threads"));
+    let mut servers = away.block_on(Servers::new(3));
+    let url = servers.servers[2].url();
+    let connected = home.block_on(LockClient::connect(&url));
+    servers.ours[2] = connected.expect("it answers");
+    home.shutdown_timeout(ms(1_000));
+    let lock = servers.lock();
+    let (report, reported) = std::sync::mpsc::channel();
+    away.spawn(async move {
+        let taken = lock.try_lock().await;
+        let _ = report.send(taken.is_ok_and(|guard| guard.is_some()));
+    });
+    assert_eq!(reported.recv_timeout(ms(8_000)), Ok(true));
+}
+
+/// Holds of this client are waited for, but never for longer than a round.
+#[tokio::test]
+async fn an_own_lock_is_no_missing_answer_however_short_a_round_is() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    taken(&lock).await.unlock().await.expect("held");
+    let own = servers.ours[..2].iter().map(|client| client.lock("red"));
+    let mut held = Vec::new();
+    for lock in own {
+        held.push(lock.lock().await.expect("free"));
+    }
+    for member_timeout in [30, 200] {
+        let found = lock.member_timeout(ms(member_timeout)).try_lock().await;
+        assert!(matches!(found, Ok(None)), "{member_timeout}: {found:?}");
+    }
+    drop(held);
+    servers.finish().await;
+}
+
+/// They run scripts, and their new connections hang.
+#[tokio::test]
+async fn servers_that_never_say_who_they_are_delay_one_round() {
+    let servers = Servers::new(3).await;
+    let (mut clients, mut proxies) = (servers.ours.clone(), Vec::new());
+    for (client, server) in clients.iter_mut().zip(&servers.servers).take(2) {
+        let proxy = Proxy::start(server.port).await;
+        let connected = LockClient::builder().connect(&proxy.url()).await;
+        *client = connected.expect("it answers");
+        proxy.hold_commands(|words| words[0] == "INFO");
+        proxies.push(proxy);
+    }
+    let lock = Servers::red(&clients);
+    for nth in 0..4 {
+        let start = Instant::now();
+        taken(&lock).await.unlock().await.expect("held");
+        let took = start.elapsed();
+        assert!(nth == 0 || took < MEMBER / 2 + stalls(start), "{took:?}");
+    }
+    // Its first round is lost during the check; it makes another.
+    let short = Servers::red(&clients).lease(ms(600));
+    let guard = within(ms(5_000), short.lock()).await.expect("in time");
+    guard.expect("a quorum").unlock().await.expect("held");
+    for client in &clients[..2] {
+        client.close(ms(1_000)).await;
+    }
+    for proxy in proxies {
+        proxy.stop().await;
+    }
+    drop((lock, short, clients));
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn the_innermost_scope_of_its_clients_says_who_calls() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let outer = servers.ours.iter().map(LockClient::owner);
+    for outer in outer {
+        for client in &servers.ours {
+            let [one, other] = [client.owner(), client.owner()];
+            outer
+                .scope(async {
+                    let guard = one.scope(taken(&lock)).await;
+                    let found = other.scope(lock.try_lock()).await;
+                    assert!(matches!(found, Ok(None)), "another owner: {found:?}");
+                    guard.unlock().await.expect("held");
+                })
+                .await;
+        }
+    }
     servers.finish().await;
 }

@@ -27,6 +27,9 @@ use crate::wire::is_field_of;
 
 pub(super) struct Ballot {
     pub(super) servers: usize,
+    /// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose
+    /// release is on its way.
+    own_for: Duration,
     state: Mutex<State>,
     /// Notified of each answer, and of the end, for the call that waits for a quorum.
     answered: Notify,
@@ -65,9 +68,16 @@ enum Seat {
 impl Ballot {
     /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
     /// polled. A quorum that is lost ends the turn of the caller.
-    fn begin(members: &[Lock], within: Duration, permit: Permit) -> (Arc<Self>, Job) {
+    fn begin(
+        members: &[Lock],
+        member_timeout: Duration,
+        within: Duration,
+        permit: Permit,
+    ) -> (Arc<Self>, Job) {
         let ballot = Arc::new(Self {
             servers: members.len(),
+            // The answer has to be in time.
+            own_for: OWN_FOR.min(member_timeout / 2),
             state: Mutex::new(State {
                 members: members.to_vec(),
                 seats: members.iter().map(|_| Seat::Asked).collect(),
@@ -290,6 +300,7 @@ impl Ballot {
         Box::pin(async move {
             let ballot = &keeper.0;
             let members = members.into_iter().enumerate();
+            let ask = |member| ask(member, ballot.own_for);
             let mut asked: FuturesUnordered<_> = members.map(ask).collect();
             let mut settled = pin!(tokio::time::timeout_at(limit, ballot.settled.notified()));
             loop {
@@ -366,9 +377,10 @@ impl Ballot {
 }
 
 /// Asks one server, for an owner of its own: what an earlier round has left there is never joined, but waited for.
-async fn ask((nth, member): (usize, Lock)) -> (usize, Seat) {
+async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
     let lock = member.of_fresh_owner();
     let (asked_at, mut pauses) = (Instant::now(), member.pauses());
+    let limit = asked_at + own_for;
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
     let seat = loop {
         let found = lock.acquire_or_find(Wait::Never).await;
@@ -376,10 +388,8 @@ async fn ask((nth, member): (usize, Lock)) -> (usize, Seat) {
         match found {
             Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),
             // Without a holder others of this client queue for it.
-            Ok(TryLock::Busy { holder })
-                if now < asked_at + OWN_FOR && holder.as_ref().is_none_or(is_ours) =>
-            {
-                tokio::time::sleep(pauses.next()).await;
+            Ok(TryLock::Busy { holder }) if now < limit && holder.as_ref().is_none_or(is_ours) => {
+                tokio::time::sleep_until(limit.min(now + pauses.next())).await;
             }
             Ok(TryLock::Busy { .. }) => break Seat::Busy(now),
             Err(error) => break Seat::Failed(error.about(member.given_name()), now),
@@ -423,8 +433,13 @@ pub(super) type Answered = Vec<bool>;
 
 impl Round {
     /// With the job to drive until it is decided.
-    pub(super) fn begin(members: &[Lock], within: Duration, permit: Permit) -> (Self, Job) {
-        let (ballot, job) = Ballot::begin(members, within, permit);
+    pub(super) fn begin(
+        members: &[Lock],
+        member_timeout: Duration,
+        within: Duration,
+        permit: Permit,
+    ) -> (Self, Job) {
+        let (ballot, job) = Ballot::begin(members, member_timeout, within, permit);
         let kept = false;
         (Self { ballot, kept }, job)
     }
@@ -463,8 +478,7 @@ impl Drop for Round {
     }
 }
 
-/// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose release
-/// is on its way.
+/// See `own_for`; at most.
 const OWN_FOR: Duration = Duration::from_millis(50);
 
 /// How long a server is left alone that was busy, did not answer, or has lost the lock since it was asked.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -135,28 +136,47 @@ pub(super) struct Checked {
 }
 
 /// What is known of where a member is.
-enum Known {
-    Nothing,
-    Asked,
-    /// `None`: the user may not ask.
-    At(Option<Location>),
+#[derive(Clone, Default)]
+struct Known {
+    /// `Some(None)`: the user may not ask.
+    location: Option<Option<Location>>,
+    asked_at: Option<Instant>,
+    is_asked: bool,
+    /// A round has waited for its answer, or it had none: no other round waits.
+    is_late: bool,
+}
+
+impl Known {
+    /// Whether it has to be asked now.
+    fn begin(&mut self, now: Instant) -> bool {
+        let is_due = self.asked_at.is_none_or(|at| at + AGAIN_AFTER <= now);
+        let begins = self.location.is_none() && !self.is_asked && is_due;
+        if begins {
+            (self.is_asked, self.asked_at) = (true, Some(now));
+        }
+        begins
+    }
 }
 
 impl Checked {
     /// Asks the servers who they are that have not said so, each in a task of its own, which outlives the call.
     pub(super) fn begin(self: &Arc<Self>, members: &[Lock]) {
-        let mut known = self.members.lock();
-        known.resize_with(members.len(), || Known::Nothing);
-        for (nth, (known, member)) in known.iter_mut().zip(members).enumerate() {
-            if matches!(known, Known::Nothing) {
-                *known = Known::Asked;
-                let (question, lock) = (Question(Arc::clone(self), nth), member.clone());
-                member.spawn(async move {
-                    if let Ok(location) = lock.location().await {
-                        question.answer(Known::At(location));
-                    }
-                });
-            }
+        let now = Instant::now();
+        let due: Vec<usize> = {
+            let mut known = self.members.lock();
+            known.resize(members.len(), Known::default());
+            (0..members.len())
+                .filter(|&nth| known[nth].begin(now))
+                .collect()
+        };
+        // When the mutex is free: a runtime that has ended drops the task here.
+        for nth in due {
+            let (question, lock) = (Question(Arc::clone(self), nth), members[nth].clone());
+            members[nth].spawn(async move {
+                if let Ok(location) = lock.location().await {
+                    question.answer(Some(location));
+                }
+            });
         }
     }
 
@@ -173,9 +193,14 @@ impl Checked {
                     known.clear();
                     return Err(nth);
                 }
-                let is_missing =
-                    |(known, answered): (&Known, &bool)| *answered && matches!(known, Known::Asked);
-                if is_over || !known.iter().zip(answered).any(is_missing) {
+                let mut is_missing = false;
+                for (known, answered) in known.iter_mut().zip(answered) {
+                    if *answered && known.is_asked && !known.is_late {
+                        is_missing = true;
+                        known.is_late = is_over;
+                    }
+                }
+                if is_over || !is_missing {
                     return Ok(());
                 }
             }
@@ -189,10 +214,7 @@ impl Checked {
 
 /// The number of a member that is at the server of an earlier one.
 fn same(known: &[Known]) -> Option<usize> {
-    let place = |nth: usize| match &known[nth] {
-        Known::At(location) => location.as_ref(),
-        Known::Nothing | Known::Asked => None,
-    };
+    let place = |nth: usize| known[nth].location.as_ref()?.as_ref();
     let is_same = |nth| {
         let mut others = (0..nth).filter_map(place);
         place(nth).is_some_and(|here| others.any(|there| here.is_at_server_of(there)))
@@ -200,16 +222,18 @@ fn same(known: &[Known]) -> Option<usize> {
     (0..known.len()).find(|&nth| is_same(nth))
 }
 
-/// A server is asked who it is. Dropped without an answer, it is asked again by the next call.
+/// A server is asked who it is. Dropped without an answer, it may be asked again by another call.
 struct Question(Arc<Checked>, usize);
 
 impl Question {
-    fn answer(&self, answer: Known) {
+    fn answer(&self, location: Option<Option<Location>>) {
         let Self(checked, nth) = self;
         if let Some(known) = checked.members.lock().get_mut(*nth)
-            && matches!(known, Known::Asked)
+            && known.is_asked
         {
-            *known = answer;
+            known.is_asked = false;
+            known.is_late |= location.is_none();
+            known.location = location;
         }
         checked.answered.notify_waiters();
     }
@@ -217,6 +241,9 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        self.answer(Known::Nothing);
+        self.answer(None);
     }
 }
+
+/// How long a server that has not said who it is is left alone.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
