@@ -1207,12 +1207,12 @@ async fn the_innermost_scope_of_its_clients_says_who_calls() {
         for client in &servers.ours {
             let [one, other] = [client.owner(), client.owner()];
             outer
-                .scope(async {
+                .scope(Box::pin(async {
                     let guard = one.scope(taken(&lock)).await;
                     let found = other.scope(lock.try_lock()).await;
                     assert!(matches!(found, Ok(None)), "another owner: {found:?}");
                     guard.unlock().await.expect("held");
-                })
+                }))
                 .await;
         }
     }
