@@ -66,7 +66,9 @@ pub enum Rejected {
 /// How an acquire ended that brought no lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Untaken {
-    /// The server said no, or it was never sent.
+    /// Another owner has the lock, or comes first.
+    Busy,
+    /// The server refused it, or it was never sent.
     NotExecuted,
     /// The outer hold is gone, so there was nothing to nest into.
     OuterGone,
@@ -333,7 +335,9 @@ impl LockCore {
                 }
                 own.end_acquire(
                     match outcome {
-                        Untaken::NotExecuted | Untaken::OuterGone => AfterAcquire::NotExecuted,
+                        Untaken::Busy | Untaken::NotExecuted | Untaken::OuterGone => {
+                            AfterAcquire::NotExecuted
+                        }
                         Untaken::Unknown => AfterAcquire::Unknown,
                     },
                     cx,

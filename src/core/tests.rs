@@ -207,7 +207,7 @@ fn a_call_that_has_to_queue_wakes_the_next_of_its_owner() {
         assert!(matches!(admission, Admission::OwnerBusy { .. }));
         waiter
     });
-    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::Busy, out));
     assert!(fixture.out.woken.contains(&first));
     assert!(matches!(fixture.admit(first), Admission::Queued { .. }));
     assert!(fixture.out.woken.contains(&second), "{:?}", fixture.out);

@@ -370,7 +370,7 @@ impl AcquirePermit {
                     Box::pin(release_stray_hold(&entry, holder)).await;
                 }
                 Acquired::Busy { left, holder } => {
-                    self.untaken(Untaken::NotExecuted);
+                    self.untaken(Untaken::Busy);
                     let busy = HeldBy {
                         owner: holder.clone(),
                         lease_left: *left,

@@ -11,7 +11,7 @@ impl Fixture {
     /// An attempt of this call finds the lock held by another process.
     fn finds_it_held(&mut self, waiter: WaiterId) {
         let permit = self.permit(waiter);
-        self.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+        self.step(|core, now, out| core.untaken(now, &permit, Untaken::Busy, out));
     }
 
     fn waits(&mut self, waiter: WaiterId, time: Duration) {

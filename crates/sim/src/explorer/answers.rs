@@ -186,7 +186,8 @@ impl State {
             Reply::Gone | Reply::Taken => Untaken::OuterGone,
             // The first send may have been executed.
             Reply::Refused if sent.repeats.is_some() => Untaken::Unknown,
-            Reply::Busy { .. } | Reply::Refused => Untaken::NotExecuted,
+            Reply::Busy { .. } => Untaken::Busy,
+            Reply::Refused => Untaken::NotExecuted,
         };
         self.untaken(&permit, untaken);
         let Reply::Busy { left } = reply else {
@@ -261,7 +262,7 @@ impl State {
     pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
         let input = match outcome {
             _ if !self.core.is_attempting(permit) => Input::AcquireLate,
-            Untaken::NotExecuted => Input::NotExecuted,
+            Untaken::Busy | Untaken::NotExecuted => Input::NotExecuted,
             Untaken::OuterGone => Input::OuterGone,
             Untaken::Unknown => Input::AcquireUnknown,
         };
