@@ -47,10 +47,10 @@ pub use queue::{LeaseKind, Order, Terms};
 pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
-pub use values::Visitor;
+pub use values::{Face, Visitor};
 pub use values::{
     Counts, Effects, Ending, Event, Generation, HandOff, HeldBy, HoldId, Life, LossReason, OpId,
-    Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
+    OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
 
 use op::Attempt;
@@ -128,14 +128,14 @@ impl LockCore {
     }
 
     /// When the timer of an owner has to fire. `None`: it needs none.
-    pub fn timer(&self, owner: ThreadId) -> Option<Time> {
+    pub fn timer(&self, owner: OwnerKey) -> Option<Time> {
         let of_owner = self.owners.get(owner).and_then(|own| own.timer);
-        let of_queue = self.turn_timer.filter(|_| owner == ThreadId::QUEUE);
+        let of_queue = self.turn_timer.filter(|_| owner == OwnerKey::QUEUE);
         of_owner.into_iter().chain(of_queue).min()
     }
 
     /// What a guard shows. Changes nothing. `None`: the hold has ended.
-    pub fn snapshot(&self, now: Time, owner: ThreadId, hold: HoldId) -> Option<HoldSnapshot> {
+    pub fn snapshot(&self, now: Time, owner: OwnerKey, hold: HoldId) -> Option<HoldSnapshot> {
         self.owners
             .get(owner)?
             .tenure
@@ -143,12 +143,12 @@ impl LockCore {
     }
 
     /// The field under which this owner appears in Redis, if it has anything to do with the lock.
-    pub fn field(&self, owner: ThreadId) -> Option<Arc<str>> {
+    pub fn field(&self, owner: OwnerKey) -> Option<Arc<str>> {
         Some(Arc::clone(&self.owners.get(owner)?.field))
     }
 
     /// Which owner has this field, and since when. Looks through all of them.
-    pub fn owner_of(&self, field: &str) -> Option<(ThreadId, Generation)> {
+    pub fn owner_of(&self, field: &str) -> Option<(OwnerKey, Generation)> {
         let mut owners = self.owners.iter();
         let (owner, state) = owners.find(|(_, state)| *state.field == *field)?;
         Some((owner, state.generation))
@@ -190,7 +190,7 @@ impl LockCore {
     fn change<T>(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
     ) -> Option<T> {
@@ -224,7 +224,7 @@ impl LockCore {
     /// nest into its hold or have to hear of its loss. One at a time; its end wakes the next.
     fn wake_own(
         &mut self,
-        owner: ThreadId,
+        owner: OwnerKey,
         before: OwnerStatus,
         after: OwnerStatus,
         out: &mut Effects,

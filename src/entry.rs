@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
-    Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, Terms, ThreadId, Time,
+    Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, OwnerKey, Terms, Time,
     Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
@@ -38,17 +38,17 @@ pub(crate) struct Locks {
     pub(crate) timers: Timers<Entry>,
     pub(crate) table: Table<Entry>,
     /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
-    waiting_jobs: Mutex<BTreeMap<(u64, ThreadId), Arc<Notify>>>,
+    waiting_jobs: Mutex<BTreeMap<(u64, OwnerKey), Arc<Notify>>>,
     pub(crate) driven: Arc<Driven>,
     ids: AtomicU64,
     /// Makes the job of a release.
-    release_job: fn(Arc<Entry>, ThreadId, OpId) -> Job,
+    release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
 }
 
 impl Locks {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        release_job: fn(Arc<Entry>, ThreadId, OpId) -> Job,
+        release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
     ) -> Self {
         let timers = Timers::new(shared.runtime.clone());
         let driven = Driven::new(shared.runtime.clone(), shared.command_timeout());
@@ -277,11 +277,11 @@ impl Entry {
         }
     }
 
-    pub(crate) fn release_job(self: &Arc<Self>, owner: ThreadId, id: OpId) -> Job {
+    pub(crate) fn release_job(self: &Arc<Self>, owner: OwnerKey, id: OpId) -> Job {
         (self.locks.release_job)(Arc::clone(self), owner, id)
     }
 
-    fn set_timer(self: &Arc<Self>, owner: ThreadId) {
+    fn set_timer(self: &Arc<Self>, owner: OwnerKey) {
         let clock = &self.shared().clock;
         let due = || {
             self.state
@@ -320,7 +320,7 @@ impl Entry {
     /// Joins the queue.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
-        owner: ThreadId,
+        owner: OwnerKey,
         order: Order,
         terms: Terms,
     ) -> (WaiterId, Arc<Notify>) {
@@ -360,7 +360,7 @@ impl Entry {
     /// was released before.
     pub(crate) fn unlock(
         self: &Arc<Self>,
-        owner: ThreadId,
+        owner: OwnerKey,
         hold: HoldId,
     ) -> Result<Option<(Option<OpId>, Outcome)>, LossReason> {
         let unlock = self.step_with(|state, now, out| {
@@ -384,7 +384,7 @@ impl Entry {
     }
 
     /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
-    pub(crate) async fn joined(&self, owner: ThreadId) {
+    pub(crate) async fn joined(&self, owner: OwnerKey) {
         let key = (self.id, owner);
         let _registered = WaitingJob {
             locks: &self.locks,
@@ -403,7 +403,7 @@ impl Entry {
 
     /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
     /// may have begun another one.
-    pub(crate) fn lose(self: &Arc<Self>, owner: ThreadId, hold: HoldId, reason: LossReason) {
+    pub(crate) fn lose(self: &Arc<Self>, owner: OwnerKey, hold: HoldId, reason: LossReason) {
         self.step(|core, now, out| {
             if core.snapshot(now, owner, hold).is_some() {
                 core.lose_owner(now, owner, None, reason, out);
@@ -415,7 +415,7 @@ impl Entry {
     /// given up, and all of them have failed. Returns whether a caller has the error.
     pub(crate) fn release_failed(
         self: &Arc<Self>,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         maybe_executed: bool,
         is_final: bool,
@@ -460,7 +460,7 @@ impl Entry {
 
     /// Whether the timer of an owner is set to what is due. Only while no call is at this lock.
     #[cfg(feature = "test-util")]
-    pub(crate) fn is_timer_right(&self, owner: ThreadId) -> bool {
+    pub(crate) fn is_timer_right(&self, owner: OwnerKey) -> bool {
         let due = self.peek(|core| core.timer(owner));
         let set = self.locks.timers.due(self.id, owner);
         let set = set.map(|at| self.shared().clock.time(at));
@@ -475,7 +475,7 @@ impl Entry {
 /// A job that waits, until it is dropped.
 struct WaitingJob<'a> {
     locks: &'a Locks,
-    key: (u64, ThreadId),
+    key: (u64, OwnerKey),
 }
 
 impl Drop for WaitingJob<'_> {

@@ -488,7 +488,7 @@ impl<K> Lock<K> {
                 return Err(if shared.is_closed() {
                     Error::Closed
                 } else {
-                    Error::not_held(&self.given, &shared.client_id, owner.0)
+                    Error::not_held(&self.given, &shared.client_id, owner.thread.0)
                 });
             };
             let status = entry.status(hold);

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::coop;
 
-use crate::core::ThreadId;
+use crate::core::{OwnerKey, ThreadId};
 use crate::wire;
 
 /// The owner of a hold: the `clientId:threadId` in the lock hash.
@@ -146,8 +146,9 @@ impl Owner {
         self.thread_id
     }
 
-    pub(crate) fn id(&self) -> ThreadId {
-        ThreadId(self.thread_id)
+    /// As a lock without parts knows it.
+    pub(crate) fn id(&self) -> OwnerKey {
+        OwnerKey::only(ThreadId(self.thread_id))
     }
 
     pub(crate) fn is_of(&self, client_id: &str) -> bool {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::builder::LockClientBuilder;
 use crate::client::LockClient;
-use crate::core::{Ending, Generation, LossReason, RenewOutcome, RenewalAsk, ThreadId};
+use crate::core::{Ending, Generation, LossReason, OwnerKey, RenewOutcome, RenewalAsk};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::Hold;
@@ -141,7 +141,7 @@ pub fn field_of(owner: &Owner) -> Arc<str> {
 #[allow(missing_debug_implementations, reason = "hidden")]
 pub struct Renewing {
     entry: Arc<Entry>,
-    owner: ThreadId,
+    owner: OwnerKey,
     generation: Generation,
 }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use crate::core::ThreadId;
+use crate::core::OwnerKey;
 use crate::runtime::Runtime;
 
 pub(crate) struct Timers<T> {
@@ -34,24 +34,24 @@ struct Inner<T> {
 /// A key of the queue is used again once its timer has fired, so no other part may keep one.
 #[derive(Default)]
 struct Keys {
-    all: HashMap<(u64, ThreadId), delay_queue::Key>,
+    all: HashMap<(u64, OwnerKey), delay_queue::Key>,
     /// How many of them belong to the queue of a lock, and not to an owner.
     of_queues: usize,
 }
 
 impl Keys {
-    fn get(&self, id: u64, owner: ThreadId) -> Option<&delay_queue::Key> {
+    fn get(&self, id: u64, owner: OwnerKey) -> Option<&delay_queue::Key> {
         self.all.get(&(id, owner))
     }
 
-    fn insert(&mut self, id: u64, owner: ThreadId, timer: delay_queue::Key) {
+    fn insert(&mut self, id: u64, owner: OwnerKey, timer: delay_queue::Key) {
         let former = self.all.insert((id, owner), timer);
-        self.of_queues += usize::from(former.is_none() && owner == ThreadId::QUEUE);
+        self.of_queues += usize::from(former.is_none() && owner == OwnerKey::QUEUE);
     }
 
-    fn remove(&mut self, id: u64, owner: ThreadId) {
+    fn remove(&mut self, id: u64, owner: OwnerKey) {
         let former = self.all.remove(&(id, owner));
-        self.of_queues -= usize::from(former.is_some() && owner == ThreadId::QUEUE);
+        self.of_queues -= usize::from(former.is_some() && owner == OwnerKey::QUEUE);
     }
 }
 
@@ -59,7 +59,7 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct FiredTimer<T> {
     pub(crate) lock: Weak<T>,
-    pub(crate) owner: ThreadId,
+    pub(crate) owner: OwnerKey,
     id: u64,
 }
 
@@ -84,7 +84,7 @@ impl<T> Timers<T> {
     pub(crate) fn set(
         &self,
         id: u64,
-        owner: ThreadId,
+        owner: OwnerKey,
         due: impl FnOnce() -> Option<Instant>,
         lock: impl FnOnce() -> Weak<T>,
     ) {
@@ -125,7 +125,7 @@ impl<T> Timers<T> {
 
     /// When the timer of an owner fires.
     #[cfg(feature = "test-util")]
-    pub(crate) fn due(&self, id: u64, owner: ThreadId) -> Option<Instant> {
+    pub(crate) fn due(&self, id: u64, owner: OwnerKey) -> Option<Instant> {
         let timers = self.timers.lock();
         Some(timers.queue.deadline(timers.keys.get(id, owner)?))
     }
@@ -163,6 +163,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::core::ThreadId;
     use test_support::tokio;
 
     fn timers() -> Timers<()> {
@@ -173,7 +174,7 @@ mod tests {
         move || Some(Instant::now() + Duration::from_millis(ms))
     }
 
-    const OWNER: ThreadId = ThreadId(1);
+    const OWNER: OwnerKey = OwnerKey::only(ThreadId(1));
 
     #[tokio::test(start_paused = true)]
     async fn timers_of_one_instant_fire_together() {
@@ -223,7 +224,7 @@ mod tests {
         let timers = timers();
         timers.set(1, OWNER, at(2_000), Weak::new);
         for _ in 0..2 {
-            timers.set(1, ThreadId::QUEUE, at(1_000), Weak::new);
+            timers.set(1, OwnerKey::QUEUE, at(1_000), Weak::new);
         }
         assert_eq!(timers.len(), 1);
         let fired = std::future::poll_fn(|context| timers.poll_fired(context)).await;

@@ -14,7 +14,7 @@ use super::op::{Acquire, Attempt, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Order, Terms, Waiter};
 use super::values::{
-    Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Token, Total, WaiterId,
+    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
 
 /// What a call may do right now.
@@ -39,7 +39,7 @@ pub enum Admission {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Permit {
     pub waiter: WaiterId,
-    pub owner: ThreadId,
+    pub owner: OwnerKey,
     pub op: OpId,
     pub field: Arc<str>,
     /// The count to go to.
@@ -81,7 +81,7 @@ impl LockCore {
     pub fn enqueue(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         order: Order,
         terms: Terms,
         out: &mut Effects,
@@ -384,7 +384,7 @@ impl LockCore {
 
     /// What is under way for an owner, in the words of the explorer, and whether it holds the lock.
     #[cfg(feature = "test-util")]
-    pub fn under_way(&self, owner: ThreadId) -> (&'static str, bool) {
+    pub fn under_way(&self, owner: OwnerKey) -> (&'static str, bool) {
         let Some(own) = self.owners.get(owner) else {
             return (Op::Idle.words(false, false), false);
         };

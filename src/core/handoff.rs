@@ -22,11 +22,11 @@ use super::op::{Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, PassStreak, Waiter};
 use super::release::ReleaseSend;
-use super::values::{Effects, Life, OpId, ThreadId, Time, Token, Total, WaiterId};
+use super::values::{Effects, Life, OpId, OwnerKey, Time, Token, Total, WaiterId};
 
 impl LockCore {
     /// A repetition of a pass says the same again.
-    pub(super) fn pass_under_way(&self, owner: ThreadId) -> Option<ReleaseSend> {
+    pub(super) fn pass_under_way(&self, owner: OwnerKey) -> Option<ReleaseSend> {
         let pass = self.owners.get(owner)?.op.release()?.pass.as_ref()?;
         let receiver = self.owners.get(pass.to)?;
         let acquire = receiver
@@ -44,7 +44,7 @@ impl LockCore {
     pub(super) fn begin_pass(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         out: &mut Effects,
     ) -> Option<ReleaseSend> {
         let own = self.owners.get(owner)?;
@@ -95,7 +95,7 @@ impl LockCore {
     pub(super) fn take_pass(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         out: &mut Effects,
     ) -> Option<Pass> {
         self.owners.get(owner)?.op.release()?.pass.as_ref()?;
@@ -168,7 +168,7 @@ impl LockCore {
     }
 
     /// A lock was handed to a call that has not picked it up in time: it is not polled.
-    pub(super) fn expire_grant(&mut self, now: Time, owner: ThreadId) {
+    pub(super) fn expire_grant(&mut self, now: Time, owner: OwnerKey) {
         let given = self.owners.get(owner).and_then(|own| own.op.given());
         if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
             self.queue.pass_over(waiter);

@@ -13,7 +13,7 @@
 use super::LockCore;
 use super::op::Attempt;
 use super::owner_state::AfterAcquire;
-use super::values::{Effects, OpId, ThreadId, Time, WaiterId};
+use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
     /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
@@ -45,7 +45,7 @@ impl LockCore {
         self.has_turn(id)
     }
 
-    pub(super) fn is_under_way(&self, owner: ThreadId, op: OpId) -> bool {
+    pub(super) fn is_under_way(&self, owner: OwnerKey, op: OpId) -> bool {
         let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
         acquire.is_some_and(|acquire| acquire.id == op)
     }
@@ -111,7 +111,7 @@ impl LockCore {
 
     /// When the acquire that is under way for longest counts as one whose call is not polled, if anything
     /// waits for its end.
-    fn first_unpolled(&self) -> Option<(Time, ThreadId)> {
+    fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {
         let (since, owner) = self.owners.first_acquire()?;
         let releases = || self.owners.get(owner).is_some_and(|own| own.op.releases());
         let is_waited_for = self.queue.len() > 1 || releases();
@@ -139,12 +139,12 @@ impl LockCore {
         let timer = [kept, turn_ends, unpolled].into_iter().flatten().min();
         if timer != self.turn_timer {
             self.turn_timer = timer;
-            out.timers.push(ThreadId::QUEUE);
+            out.timers.push(OwnerKey::QUEUE);
         }
     }
 
-    pub(super) fn turn_timer_fired(&mut self, owner: ThreadId) {
-        if owner == ThreadId::QUEUE {
+    pub(super) fn turn_timer_fired(&mut self, owner: OwnerKey) {
+        if owner == OwnerKey::QUEUE {
             self.turn_timer = None;
         }
     }

@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use super::queue::Order;
-use super::values::{OpId, ThreadId, Time, Token, WaiterId};
+use super::values::{OpId, OwnerKey, Time, Token, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -55,7 +55,7 @@ pub(super) struct Acquire {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) waiter: WaiterId,
-    pub(super) owner: ThreadId,
+    pub(super) owner: OwnerKey,
     pub(super) op: OpId,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct Sent {
 /// A pass that is under way. It occupies both owners: the receiver with an acquire.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pass {
-    pub(super) to: ThreadId,
+    pub(super) to: OwnerKey,
     /// The acquire of the receiver.
     pub(super) op: OpId,
 }

@@ -10,7 +10,7 @@ use super::op::{Acquire, Op, Release, Unlock, Unlocking};
 use super::queue::Order;
 use super::tenure::Tenure;
 use super::values::{
-    Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, Rules, ThreadId,
+    Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
     Time, Total, Unlocked, WaiterId,
 };
 use crate::small_map::SmallMap;
@@ -18,7 +18,7 @@ use crate::small_map::SmallMap;
 /// What a step has at hand besides the owner it is about.
 pub(super) struct Context<'a> {
     pub(super) now: Time,
-    pub(super) owner: ThreadId,
+    pub(super) owner: OwnerKey,
     pub(super) life: Life,
     pub(super) ids: &'a mut Ids,
     pub(super) out: &'a mut Effects,

@@ -4,27 +4,27 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 use super::owner_state::{IndexEntry, OwnerState};
-use super::values::{ThreadId, Time};
+use super::values::{OwnerKey, Time};
 use crate::small_map::SmallMap;
 
 /// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is
 /// looked for one by one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Owners {
-    states: SmallMap<ThreadId, OwnerState>,
+    states: SmallMap<OwnerKey, OwnerState>,
     /// While there is more than one, and until all are gone. A single one is looked at itself.
     index: Option<Box<OwnerIndex>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct OwnerIndex {
-    expires: BTreeSet<(Time, ThreadId)>,
+    expires: BTreeSet<(Time, OwnerKey)>,
     blocks: usize,
-    acquires: BTreeSet<(Time, ThreadId)>,
+    acquires: BTreeSet<(Time, OwnerKey)>,
 }
 
 impl OwnerIndex {
-    fn of(states: &SmallMap<ThreadId, OwnerState>) -> Self {
+    fn of(states: &SmallMap<OwnerKey, OwnerState>) -> Self {
         let mut index = Self::default();
         for (owner, state) in states.iter() {
             index.add(*owner, state.index_entry());
@@ -32,13 +32,13 @@ impl OwnerIndex {
         index
     }
 
-    fn add(&mut self, owner: ThreadId, entry: IndexEntry) {
+    fn add(&mut self, owner: OwnerKey, entry: IndexEntry) {
         self.expires.extend(entry.expires.map(|at| (at, owner)));
         self.blocks += usize::from(entry.blocks);
         self.acquires.extend(entry.acquires.map(|at| (at, owner)));
     }
 
-    fn remove(&mut self, owner: ThreadId, entry: IndexEntry) {
+    fn remove(&mut self, owner: OwnerKey, entry: IndexEntry) {
         entry.expires.map(|at| self.expires.remove(&(at, owner)));
         self.blocks -= usize::from(entry.blocks);
         entry.acquires.map(|at| self.acquires.remove(&(at, owner)));
@@ -55,17 +55,17 @@ impl Owners {
         self.states.is_empty()
     }
 
-    pub(super) fn get(&self, owner: ThreadId) -> Option<&OwnerState> {
+    pub(super) fn get(&self, owner: OwnerKey) -> Option<&OwnerState> {
         self.states.get(&owner)
     }
 
     /// For [`LockCore::change`](super::LockCore::change), which has [`changed`](Self::changed) follow.
-    pub(super) fn get_mut(&mut self, owner: ThreadId) -> Option<&mut OwnerState> {
+    pub(super) fn get_mut(&mut self, owner: OwnerKey) -> Option<&mut OwnerState> {
         self.states.get_mut(&owner)
     }
 
     /// Puts an owner in, if it is not there.
-    pub(super) fn ensure(&mut self, owner: ThreadId, make: impl FnOnce() -> OwnerState) {
+    pub(super) fn ensure(&mut self, owner: OwnerKey, make: impl FnOnce() -> OwnerState) {
         self.states.get_or_insert_with(owner, make);
         if self.index.is_none() && self.states.len() > 1 {
             self.index = Some(Box::new(OwnerIndex::of(&self.states)));
@@ -73,13 +73,13 @@ impl Owners {
     }
 
     /// What [`changed`](Self::changed) will ask for. `None`: there is no index.
-    pub(super) fn index_entry(&self, owner: ThreadId) -> Option<IndexEntry> {
+    pub(super) fn index_entry(&self, owner: OwnerKey) -> Option<IndexEntry> {
         self.index.as_ref()?;
         self.get(owner).map(OwnerState::index_entry)
     }
 
     /// An owner with this entry may have another one now, or there may be nothing left of it.
-    pub(super) fn changed(&mut self, owner: ThreadId, before: Option<IndexEntry>) {
+    pub(super) fn changed(&mut self, owner: OwnerKey, before: Option<IndexEntry>) {
         let Some(state) = self.states.get(&owner) else {
             return;
         };
@@ -95,12 +95,12 @@ impl Owners {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ThreadId, &OwnerState)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (OwnerKey, &OwnerState)> {
         self.states.iter().map(|(owner, state)| (*owner, state))
     }
 
     /// When the next of them has something that is over by the clock.
-    pub(super) fn first_expiry(&self) -> Option<(Time, ThreadId)> {
+    pub(super) fn first_expiry(&self) -> Option<(Time, OwnerKey)> {
         match &self.index {
             Some(index) => index.expires.first().copied(),
             None => self.single(OwnerState::expires_at),
@@ -119,7 +119,7 @@ impl Owners {
     }
 
     /// Whether another one than that does so.
-    pub(super) fn others_block(&self, owner: ThreadId) -> bool {
+    pub(super) fn others_block(&self, owner: OwnerKey) -> bool {
         let own = self.get(owner).is_some_and(OwnerState::blocks);
         match &self.index {
             Some(index) => index.blocks > usize::from(own),
@@ -128,14 +128,14 @@ impl Owners {
     }
 
     /// Whose acquire has been under way for longest.
-    pub(super) fn first_acquire(&self) -> Option<(Time, ThreadId)> {
+    pub(super) fn first_acquire(&self) -> Option<(Time, OwnerKey)> {
         match &self.index {
             Some(index) => index.acquires.first().copied(),
             None => self.single(OwnerState::acquires_since),
         }
     }
 
-    fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, ThreadId)> {
+    fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, OwnerKey)> {
         let (owner, state) = self.states.first_entry()?;
         Some((mark(state)?, *owner))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
-use super::values::{ThreadId, Time, WaiterId};
+use super::values::{OwnerKey, ThreadId, Time, WaiterId};
 use crate::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
@@ -53,7 +53,7 @@ impl Terms {
 /// A call that wants the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Waiter {
-    pub(super) owner: ThreadId,
+    pub(super) owner: OwnerKey,
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
@@ -92,18 +92,19 @@ pub(super) struct Queue {
     owned: SmallSet<Owned>,
 }
 
-/// A waiter as one of its owner's.
+/// A waiter as one of its owner's. Calls for different faces are served in one order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Owned {
-    owner: ThreadId,
+    thread: ThreadId,
     /// `None`: it does not wait for an operation of its owner. Those that do are served in this order.
     behind: Option<Order>,
     id: WaiterId,
 }
 
 impl Owned {
-    fn new(owner: ThreadId, behind: Option<Order>, id: WaiterId) -> Self {
-        Self { owner, behind, id }
+    fn new(owner: OwnerKey, behind: Option<Order>, id: WaiterId) -> Self {
+        let thread = owner.thread;
+        Self { thread, behind, id }
     }
 
     fn of(waiter: &Waiter, id: WaiterId) -> Self {
@@ -114,7 +115,7 @@ impl Owned {
         )
     }
 
-    fn first(owner: ThreadId, behind: Option<Order>) -> Self {
+    fn first(owner: OwnerKey, behind: Option<Order>) -> Self {
         Self::new(owner, behind, WaiterId(0))
     }
 }
@@ -127,7 +128,7 @@ impl Queue {
     pub(super) fn add(
         &mut self,
         id: WaiterId,
-        owner: ThreadId,
+        owner: OwnerKey,
         order: Order,
         terms: Terms,
         now: Time,
@@ -225,12 +226,12 @@ impl Queue {
     }
 
     /// Whether another call of the same owner came first and waits for the same thing.
-    pub(super) fn is_behind_another(&self, id: WaiterId, owner: ThreadId) -> bool {
+    pub(super) fn is_behind_another(&self, id: WaiterId, owner: OwnerKey) -> bool {
         self.first_behind(owner).is_some_and(|first| first < id)
     }
 
     /// Whether other calls of this owner than that one want the lock too.
-    pub(super) fn has_others(&self, owner: ThreadId, id: WaiterId) -> bool {
+    pub(super) fn has_others(&self, owner: OwnerKey, id: WaiterId) -> bool {
         let others = [None, Some(Order::AtOnce), Some(Order::Queued)].map(|behind| {
             let first = self.first_owned(Owned::first(owner, behind))?;
             let after = WaiterId(first.0 + u64::from(first == id));
@@ -240,7 +241,7 @@ impl Queue {
     }
 
     /// The first of those that wait for an operation of this owner.
-    pub(super) fn first_behind(&self, owner: ThreadId) -> Option<WaiterId> {
+    pub(super) fn first_behind(&self, owner: OwnerKey) -> Option<WaiterId> {
         let behind = [Order::AtOnce, Order::Queued];
         let firsts = behind.map(|order| self.first_owned(Owned::first(owner, Some(order))));
         firsts.into_iter().flatten().min()
@@ -248,14 +249,14 @@ impl Queue {
 
     /// The first waiter of this owner that is not behind another one. None of them is making an attempt
     /// while nothing is under way for the owner.
-    pub(super) fn first_free(&self, owner: ThreadId) -> Option<WaiterId> {
+    pub(super) fn first_free(&self, owner: OwnerKey) -> Option<WaiterId> {
         self.first_owned(Owned::first(owner, None))
     }
 
     /// The first from there on, of the same owner and kind.
     fn first_owned(&self, from: Owned) -> Option<WaiterId> {
         let found = self.owned.first_from(from)?;
-        let is_same = (found.owner, found.behind) == (from.owner, from.behind);
+        let is_same = (found.thread, found.behind) == (from.thread, from.behind);
         is_same.then_some(found.id)
     }
 

@@ -7,7 +7,7 @@ use super::LockCore;
 use super::op::{Op, Passed, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
 use super::values::{
-    Effects, HoldId, Life, LossReason, OpId, ThreadId, Time, Token, Total, Unlocked,
+    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, Unlocked,
 };
 
 /// What a release says when it is sent.
@@ -66,7 +66,7 @@ impl LockCore {
     pub fn unlock(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         hold: HoldId,
         out: &mut Effects,
     ) -> Result<bool, LossReason> {
@@ -88,11 +88,11 @@ impl LockCore {
     }
 
     /// A guard was dropped: its owner does not hold from here on.
-    pub fn drop_hold(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+    pub fn drop_hold(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
     }
 
-    fn drop_now(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+    fn drop_now(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
         self.change(now, owner, out, |own, cx| {
             if !own.take_out(hold, false, cx) {
                 own.acknowledge(hold, cx);
@@ -118,7 +118,7 @@ impl LockCore {
         })
     }
 
-    pub fn detach(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+    pub fn detach(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| own.tenure.detach(hold));
         });
@@ -128,7 +128,7 @@ impl LockCore {
     pub fn claim_detached(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         out: &mut Effects,
     ) -> Option<HoldId> {
         self.step(now, out, |core, out| {
@@ -139,25 +139,25 @@ impl LockCore {
 
     /// The count that a release of this owner goes to.
     #[cfg(feature = "test-util")]
-    pub fn release_target(&self, owner: ThreadId) -> u32 {
+    pub fn release_target(&self, owner: OwnerKey) -> u32 {
         self.owners.get(owner).map_or(0, |own| own.tenure.target())
     }
 
     /// When an operation of this owner last began or was answered, or an unlock joined it. `None`: none is under
     /// way.
-    pub fn op_changed_at(&self, owner: ThreadId) -> Option<Time> {
+    pub fn op_changed_at(&self, owner: OwnerKey) -> Option<Time> {
         let own = self.owners.get(owner)?;
         (!own.op.is_idle()).then_some(own.op_changed_at)
     }
 
     /// Whether callers wait for the outcome of a release of this owner.
-    pub fn is_awaited(&self, owner: ThreadId) -> bool {
+    pub fn is_awaited(&self, owner: OwnerKey) -> bool {
         let own = self.owners.get(owner);
         own.is_some_and(OwnerState::is_awaited)
     }
 
     /// Whether a release of this owner waits for an acquire that is under way.
-    pub fn waits_for_acquire(&self, owner: ThreadId) -> bool {
+    pub fn waits_for_acquire(&self, owner: OwnerKey) -> bool {
         let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
         acquire.is_some_and(|acquire| acquire.then_release)
     }
@@ -166,7 +166,7 @@ impl LockCore {
     pub fn release_step(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         out: &mut Effects,
     ) -> ReleaseStep {
@@ -181,7 +181,7 @@ impl LockCore {
     pub fn release_sent(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         may_pass: bool,
         out: &mut Effects,
@@ -218,7 +218,7 @@ impl LockCore {
     pub fn release_not_executed(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         out: &mut Effects,
     ) {
@@ -235,7 +235,7 @@ impl LockCore {
     pub fn release_answered(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         answer: ReleaseAnswer,
         out: &mut Effects,
@@ -257,7 +257,7 @@ impl LockCore {
     pub fn release_failed(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         maybe_executed: bool,
         out: &mut Effects,
@@ -275,7 +275,7 @@ impl LockCore {
 
     /// A release gives up, its job could not be spawned, or was dropped with its runtime: the lease frees
     /// the lock.
-    pub fn release_gone(&mut self, now: Time, owner: ThreadId, op: OpId, out: &mut Effects) {
+    pub fn release_gone(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.end_send(now, owner, op, Passed::Unknown, out, |own, cx| {
                 cx.out.count(Total::GaveUp, 1);
@@ -289,7 +289,7 @@ impl LockCore {
     fn end_send(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         op: OpId,
         passed: Passed,
         out: &mut Effects,
@@ -307,7 +307,7 @@ impl LockCore {
     }
 
     /// Whether this release of an owner is under way.
-    fn is_at_release(&self, owner: ThreadId, op: OpId) -> bool {
+    fn is_at_release(&self, owner: OwnerKey, op: OpId) -> bool {
         let release = self.owners.get(owner).and_then(|own| own.op.release());
         release.is_some_and(|release| release.id == op)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::hold::{RenewOutcome, RenewalAsk};
 use super::owner_state::OwnerState;
-use super::values::{Effects, Event, Generation, HoldId, LossReason, ThreadId, Time};
+use super::values::{Effects, Event, Generation, HoldId, LossReason, OwnerKey, Time};
 
 /// A renewal that is due.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl LockCore {
     pub fn timer_fired(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         out: &mut Effects,
     ) -> Option<RenewalRequest> {
         let rules = Arc::clone(&self.rules);
@@ -61,7 +61,7 @@ impl LockCore {
 
     /// Another server has the lock now. Ends what is over; answers with what is to be looked at, whether it
     /// is due or not, and whether a renewal is under way or not: that one may have gone to the other server.
-    pub fn recheck(&mut self, now: Time, out: &mut Effects) -> Vec<(ThreadId, RenewalRequest)> {
+    pub fn recheck(&mut self, now: Time, out: &mut Effects) -> Vec<(OwnerKey, RenewalRequest)> {
         let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
             let owners = core.owners.iter().map(|(owner, _)| owner);
@@ -81,7 +81,7 @@ impl LockCore {
     pub fn renewed(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         generation: Generation,
         outcome: RenewOutcome,
         out: &mut Effects,
@@ -112,7 +112,7 @@ impl LockCore {
     pub fn extending(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         hold: HoldId,
         lease: Duration,
         out: &mut Effects,
@@ -131,7 +131,7 @@ impl LockCore {
     pub fn confirmed(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         hold: HoldId,
         (sent_at, lease): (Time, Duration),
         acknowledged: u32,
@@ -148,14 +148,14 @@ impl LockCore {
     }
 
     /// A call returns a hold to its caller without asking replicas: they have confirmed an outer one.
-    pub fn handed_out(&mut self, now: Time, owner: ThreadId, hold: HoldId, out: &mut Effects) {
+    pub fn handed_out(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| own.tenure.hand_out(hold));
         });
     }
 
     /// Whether as many replicas as the holds of this owner need have confirmed them.
-    pub fn is_confirmed(&self, owner: ThreadId) -> bool {
+    pub fn is_confirmed(&self, owner: OwnerKey) -> bool {
         let own = self.owners.get(owner);
         own.is_none_or(|own| own.tenure.is_confirmed())
     }
@@ -164,7 +164,7 @@ impl LockCore {
     pub fn lose_owner(
         &mut self,
         now: Time,
-        owner: ThreadId,
+        owner: OwnerKey,
         generation: Option<Generation>,
         reason: LossReason,
         out: &mut Effects,

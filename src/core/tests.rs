@@ -16,9 +16,9 @@ pub(super) const TERMS: Terms = Terms {
     replicas: 0,
     reentrant: true,
 };
-pub(super) const A: ThreadId = ThreadId(1);
-pub(super) const B: ThreadId = ThreadId(2);
-pub(super) const C: ThreadId = ThreadId(3);
+pub(super) const A: OwnerKey = OwnerKey::only(ThreadId(1));
+pub(super) const B: OwnerKey = OwnerKey::only(ThreadId(2));
+pub(super) const C: OwnerKey = OwnerKey::only(ThreadId(3));
 
 /// A core and the time, with what its latest step left to be done.
 pub(super) struct Fixture {
@@ -47,11 +47,11 @@ impl Fixture {
         run(&mut self.core, self.now, &mut self.out)
     }
 
-    pub(super) fn call(&mut self, owner: ThreadId, order: Order) -> WaiterId {
+    pub(super) fn call(&mut self, owner: OwnerKey, order: Order) -> WaiterId {
         self.call_with(owner, order, TERMS)
     }
 
-    pub(super) fn call_with(&mut self, owner: ThreadId, order: Order, terms: Terms) -> WaiterId {
+    pub(super) fn call_with(&mut self, owner: OwnerKey, order: Order, terms: Terms) -> WaiterId {
         self.step(|core, now, out| core.enqueue(now, owner, order, terms, out))
     }
 
@@ -68,11 +68,11 @@ impl Fixture {
         }
     }
 
-    pub(super) fn lock(&mut self, owner: ThreadId) -> HoldId {
+    pub(super) fn lock(&mut self, owner: OwnerKey) -> HoldId {
         self.lock_with(owner, TERMS)
     }
 
-    pub(super) fn lock_with(&mut self, owner: ThreadId, terms: Terms) -> HoldId {
+    pub(super) fn lock_with(&mut self, owner: OwnerKey, terms: Terms) -> HoldId {
         let waiter = self.call_with(owner, Order::AtOnce, terms);
         let permit = self.permit(waiter);
         let sent_at = self.now;
@@ -85,37 +85,37 @@ impl Fixture {
     }
 
     /// Unlocks a hold; its release is under way then.
-    pub(super) fn unlock(&mut self, owner: ThreadId, hold: HoldId) -> Unlock {
+    pub(super) fn unlock(&mut self, owner: OwnerKey, hold: HoldId) -> Unlock {
         let begun = self.step(|core, now, out| core.unlock(now, owner, hold, out));
         assert_eq!(begun, Ok(true));
         Unlock { owner, hold }
     }
 
     /// Drops a hold, and answers with the job that begins with that.
-    pub(super) fn drop_hold(&mut self, owner: ThreadId, hold: HoldId) -> OpId {
+    pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) -> OpId {
         self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
         self.out.jobs[0].1
     }
 
     /// Drops a hold whose release is under way.
-    pub(super) fn drop_hold_too(&mut self, owner: ThreadId, hold: HoldId) {
+    pub(super) fn drop_hold_too(&mut self, owner: OwnerKey, hold: HoldId) {
         self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
         assert!(self.out.jobs.is_empty(), "it joins the release");
     }
 
     /// The next send of a release, and until when it goes on.
-    pub(super) fn job_sends(&mut self, owner: ThreadId, job: OpId) -> (u32, Time) {
+    pub(super) fn job_sends(&mut self, owner: OwnerKey, job: OpId) -> (u32, Time) {
         match self.next_of(owner, job) {
             ReleaseStep::Send { give_up_at, .. } => (self.release_sent(owner), give_up_at),
             ReleaseStep::Done => panic!("the release has more to do"),
         }
     }
 
-    pub(super) fn next_of(&mut self, owner: ThreadId, job: OpId) -> ReleaseStep {
+    pub(super) fn next_of(&mut self, owner: OwnerKey, job: OpId) -> ReleaseStep {
         self.step(|core, now, out| core.release_step(now, owner, job, out))
     }
 
-    pub(super) fn release_sent(&mut self, owner: ThreadId) -> u32 {
+    pub(super) fn release_sent(&mut self, owner: OwnerKey) -> u32 {
         match self.sends_release(owner, true) {
             ReleaseSend::Count { target, .. } => target,
             ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
@@ -123,19 +123,19 @@ impl Fixture {
     }
 
     /// What the release of an owner that is under way says.
-    pub(super) fn sends_release(&mut self, owner: ThreadId, may_pass: bool) -> ReleaseSend {
+    pub(super) fn sends_release(&mut self, owner: OwnerKey, may_pass: bool) -> ReleaseSend {
         let op = self.release_of(owner);
         self.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))
             .expect("under way")
     }
 
     /// The count that a release would go to.
-    pub(super) fn target(&self, owner: ThreadId) -> u32 {
+    pub(super) fn target(&self, owner: OwnerKey) -> u32 {
         let own = self.core.owners.get(owner);
         own.map_or(0, |own| own.tenure.target())
     }
 
-    pub(super) fn release_of(&self, owner: ThreadId) -> OpId {
+    pub(super) fn release_of(&self, owner: OwnerKey) -> OpId {
         let own = self.core.owners.get(owner).expect("known");
         own.op.release().expect("under way").id
     }
@@ -163,7 +163,7 @@ impl Fixture {
         })
     }
 
-    pub(super) fn answered(&mut self, owner: ThreadId, target: u32, gone: Option<LossReason>) {
+    pub(super) fn answered(&mut self, owner: OwnerKey, target: u32, gone: Option<LossReason>) {
         let own = self.core.owners.get(owner).expect("known");
         let sent = own.op.release().expect("under way").sent;
         let said = sent.map_or_else(|| self.release_sent(owner), |sent| sent.target);
@@ -179,7 +179,7 @@ impl Fixture {
     }
 
     /// The latest send has no reply, and may have been executed.
-    pub(super) fn unanswered(&mut self, owner: ThreadId) {
+    pub(super) fn unanswered(&mut self, owner: OwnerKey) {
         let op = self.release_of(owner);
         self.step(|core, now, out| core.release_failed(now, owner, op, true, out));
     }
@@ -187,7 +187,7 @@ impl Fixture {
 
 /// An unlock whose outcome is awaited.
 pub(super) struct Unlock {
-    owner: ThreadId,
+    owner: OwnerKey,
     pub(super) hold: HoldId,
 }
 

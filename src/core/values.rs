@@ -18,9 +18,29 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub i64);
 
-impl ThreadId {
+/// What of a lock an owner holds: the whole, of each kind of lock that has no parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Face {
+    Only,
+}
+
+/// One owner of a lock, and what of the lock its holds and its operation are about. Each face has holds and an
+/// operation of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerKey {
+    pub thread: ThreadId,
+    pub face: Face,
+}
+
+impl OwnerKey {
     /// As whose the timer of a lock's queue is set. An owner may have this number too: both are asked.
-    pub const QUEUE: Self = Self(i64::MIN);
+    pub const QUEUE: Self = Self::only(ThreadId(i64::MIN));
+
+    /// An owner of a lock that has no parts.
+    pub const fn only(thread: ThreadId) -> Self {
+        let face = Face::Only;
+        Self { thread, face }
+    }
 }
 
 /// A call that wants the lock. Smaller ones came first.
@@ -294,13 +314,13 @@ pub struct Effects {
     /// wakes those who wait for it afterwards.
     pub ended: SmallVec<[(HoldId, Ending); 1]>,
     /// Owners whose timer has changed. When it is due is read when the timer is set.
-    pub timers: SmallVec<[ThreadId; 2]>,
+    pub timers: SmallVec<[OwnerKey; 2]>,
     /// Waiters that may be able to go on.
     pub woken: SmallVec<[WaiterId; 2]>,
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
     /// Releases that begin: each needs a job.
-    pub jobs: Vec<(ThreadId, OpId)>,
+    pub jobs: Vec<(OwnerKey, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
 }

@@ -14,7 +14,7 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, LossReason, OpId, ReleaseAnswer, ReleaseSend, ReleaseStep, ThreadId, Time,
+    Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
     Total,
 };
 use crate::driven::Job;
@@ -30,7 +30,7 @@ use crate::shared::Shared;
 /// background.
 pub(crate) struct OpenHold {
     entry: Arc<Entry>,
-    owner: ThreadId,
+    owner: OwnerKey,
     hold: HoldId,
     open: bool,
 }
@@ -46,7 +46,7 @@ impl Drop for OpenHold {
 }
 
 impl OpenHold {
-    pub(crate) fn new(entry: Arc<Entry>, owner: ThreadId, hold: HoldId) -> Self {
+    pub(crate) fn new(entry: Arc<Entry>, owner: OwnerKey, hold: HoldId) -> Self {
         Self {
             entry,
             owner,
@@ -84,7 +84,7 @@ impl OpenHold {
             Ok(None) => Err(match status.and_then(|status| status.ending()) {
                 Some(Ending::Lost(reason)) => Error::lost(lock, reason),
                 Some(Ending::Released) | None => {
-                    Error::not_held(lock, &shared.client_id, self.owner.0)
+                    Error::not_held(lock, &shared.client_id, self.owner.thread.0)
                 }
             }),
         }
@@ -93,7 +93,7 @@ impl OpenHold {
 
 /// Waits for the outcome of an unlock: for a command timeout, and as long for whatever is under way for its
 /// owner before it, such as a nested acquire.
-async fn unlocked(entry: &Arc<Entry>, owner: ThreadId, mut outcome: Outcome) -> Result<(), Error> {
+async fn unlocked(entry: &Arc<Entry>, owner: OwnerKey, mut outcome: Outcome) -> Result<(), Error> {
     let shared = entry.shared();
     let ended = |outcome: Result<Result<(), Error>, _>| {
         // Its job is gone, with its runtime.
@@ -131,7 +131,7 @@ const ERROR_FIRST: Duration = Duration::from_millis(50);
 /// refused has moved nothing, and becomes the release that it replaced, in the time that is left.
 async fn send(
     entry: &Arc<Entry>,
-    (owner, op): (ThreadId, OpId),
+    (owner, op): (OwnerKey, OpId),
     field: &Arc<str>,
     doing: Operation,
     retry: RetryPolicy,
@@ -235,7 +235,7 @@ fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
 }
 
 /// Makes the job of a release. If the runtime is gone, so is the job: the lease frees the lock.
-pub(crate) fn release_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) -> Job {
+pub(crate) fn release_job(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Job {
     let open = true;
     Box::pin(
         ReleaseJob {
@@ -251,7 +251,7 @@ pub(crate) fn release_job(entry: Arc<Entry>, owner: ThreadId, id: OpId) -> Job {
 /// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core.
 struct ReleaseJob {
     entry: Arc<Entry>,
-    owner: ThreadId,
+    owner: OwnerKey,
     id: OpId,
     open: bool,
 }

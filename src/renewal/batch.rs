@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use crate::core::{Generation, RenewOutcome, RenewalRequest, ThreadId};
+use crate::core::{Generation, OwnerKey, RenewOutcome, RenewalRequest};
 use crate::entry::{Entry, Locks};
 use crate::redis::slot_of;
 use crate::runtime::{Throttle, event, sleep_until};
@@ -15,7 +15,7 @@ use crate::script::{RenewalKey, renewed_by};
 /// core.
 pub(super) struct BatchItem {
     pub(super) entry: Arc<Entry>,
-    owner: ThreadId,
+    owner: OwnerKey,
     generation: Generation,
     pub(super) renewal: RenewalKey,
     /// How many replicas must confirm it.
@@ -38,7 +38,7 @@ pub(super) struct Renewals {
 }
 
 impl Renewals {
-    pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: ThreadId, request: RenewalRequest) {
+    pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: OwnerKey, request: RenewalRequest) {
         let renewal = RenewalKey {
             kind: entry.name.kind(),
             key: Arc::clone(entry.name.key()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::{
-    Ending, HoldId, LeasePolicy, LossReason, RenewalAsk, ThreadId, Time, local_deadline,
+    Ending, HoldId, LeasePolicy, LossReason, OwnerKey, RenewalAsk, Time, local_deadline,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
@@ -18,7 +18,7 @@ use super::RenewalCheck;
 /// Moves the end of a fixed lease.
 pub(crate) async fn extend(
     entry: &Arc<Entry>,
-    owner: ThreadId,
+    owner: OwnerKey,
     hold: HoldId,
     status: &HoldStatus,
     lease: Duration,

@@ -24,7 +24,7 @@ use redisson_lock::LockKind;
 use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::HandOff;
 use redisson_lock::test_util::core::{
-    LeaseKind, Life, LockCore, Order, Rules, Terms, ThreadId, Time,
+    LeaseKind, Life, LockCore, Order, OwnerKey, Rules, Terms, ThreadId, Time,
 };
 use stateright::{Model, Property};
 
@@ -102,8 +102,8 @@ pub enum Action {
     Lose,
     /// Something that was deferred is done.
     Apply(Deferred),
-    TimerFires(ThreadId),
-    JobSends(ThreadId),
+    TimerFires(OwnerKey),
+    JobSends(OwnerKey),
     /// Time goes on to the next instant at which something is due.
     Tick,
     ForeignTakes,
@@ -157,7 +157,7 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let caller = |(owner, _): &(i64, Vec<Verb>)| Caller {
-            owner: ThreadId(*owner),
+            owner: OwnerKey::only(ThreadId(*owner)),
             next: 0,
             at: At::Ready,
             guards: Vec::new(),

@@ -9,7 +9,7 @@ use crate::LossReason;
 use crate::core::HandOff;
 use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 use crate::core::{
-    Admission, Ending, HoldId, LockCore, Order, Permit, ReleaseSend, Terms, ThreadId, Total,
+    Admission, Ending, HoldId, LockCore, Order, OwnerKey, Permit, ReleaseSend, Terms, Total,
     Untaken, WaiterId,
 };
 
@@ -28,10 +28,10 @@ fn queues(fixture: &mut Fixture, waiter: WaiterId) {
 }
 
 /// `A` holds, and the others wait in this order.
-fn held_by_a(bounds: HandOff, others: &[ThreadId]) -> (Fixture, HoldId, Vec<WaiterId>) {
+fn held_by_a(bounds: HandOff, others: &[OwnerKey]) -> (Fixture, HoldId, Vec<WaiterId>) {
     let mut fixture = handing_over(bounds);
     let hold = fixture.lock(A);
-    let wait = |owner: &ThreadId| {
+    let wait = |owner: &OwnerKey| {
         let waiter = fixture.call(*owner, Order::Queued);
         assert!(matches!(fixture.admit(waiter), Admission::Queued { .. }));
         waiter
@@ -47,7 +47,7 @@ fn passing(fixture: &mut Fixture, hold: HoldId) -> Unlock {
     unlock
 }
 
-fn sends_pass(fixture: &mut Fixture, owner: ThreadId) -> bool {
+fn sends_pass(fixture: &mut Fixture, owner: OwnerKey) -> bool {
     let said = fixture.sends_release(owner, true);
     matches!(said, ReleaseSend::Pass { .. })
 }

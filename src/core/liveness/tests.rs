@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::core::tests::{A, B, C, Fixture, RULES};
-use crate::core::{Order, Rejected, ThreadId, Untaken, WaiterId};
+use crate::core::{Order, OwnerKey, Rejected, Untaken, WaiterId};
 
 const TIMEOUT: Duration = RULES.command_timeout;
 
@@ -20,9 +20,9 @@ impl Fixture {
     }
 
     fn timer_of_the_queue_fires_after(&mut self, time: Duration) {
-        assert_eq!(self.core.timer(ThreadId::QUEUE), Some(self.now + time));
+        assert_eq!(self.core.timer(OwnerKey::QUEUE), Some(self.now + time));
         self.now = self.now + time;
-        self.step(|core, now, out| core.timer_fired(now, ThreadId::QUEUE, out));
+        self.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
     }
 }
 
@@ -63,7 +63,7 @@ fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
         fixture.finds_it_held(head);
         let next = fixture.call(B, Order::Queued);
         fixture.waits(head, minute);
-        assert!(fixture.core.timer(ThreadId::QUEUE) > Some(fixture.now));
+        assert!(fixture.core.timer(OwnerKey::QUEUE) > Some(fixture.now));
         if is_message {
             fixture.now = fixture.now + Duration::from_secs(1);
             fixture.step(|core, now, out| core.note_change(now, out));
@@ -74,10 +74,10 @@ fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
             } else {
                 minute + TIMEOUT
             };
-        while let Some(at) = fixture.core.timer(ThreadId::QUEUE) {
+        while let Some(at) = fixture.core.timer(OwnerKey::QUEUE) {
             assert!(at <= until, "its turn ends");
             fixture.now = at;
-            fixture.step(|core, now, out| core.timer_fired(now, ThreadId::QUEUE, out));
+            fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
             assert_eq!(at == until, fixture.out.woken.contains(&next));
         }
     }
@@ -115,7 +115,7 @@ fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues(
     fixture.unlocked(&unlock, 0, None).expect("released");
     assert_eq!(fixture.out.woken[..], [head]);
     fixture.step(|core, now, out| core.leave(now, next, out));
-    assert_eq!(fixture.core.timer(ThreadId::QUEUE), None);
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
     let permit = fixture.permit(head);
     fixture.now = fixture.now + TIMEOUT;
     fixture.step(|core, now, out| core.tick(now, out));
@@ -165,7 +165,7 @@ fn a_release_alone_waits_no_longer_for_an_acquire_that_is_not_polled() {
     let outer = fixture.lock(A);
     let unpolled = fixture.call(A, Order::Queued);
     fixture.permit(unpolled);
-    assert_eq!(fixture.core.timer(ThreadId::QUEUE), None, "nothing waits");
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None, "nothing waits");
     fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
     fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
     let (_, job) = fixture.out.jobs[0];

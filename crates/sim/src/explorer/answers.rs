@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, OpId, Order, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk, ThreadId,
+    Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk,
     Time, Token, Untaken, WaiterId, local_deadline,
 };
 
@@ -139,7 +139,7 @@ impl State {
     }
 
     /// The job goes on later; the unlocks that were part of its attempt do not.
-    pub(super) fn release_failed(&mut self, owner: ThreadId, job: OpId, maybe_executed: bool) {
+    pub(super) fn release_failed(&mut self, owner: OwnerKey, job: OpId, maybe_executed: bool) {
         self.step(owner, Input::ReleaseUnknown, |core, now, out| {
             core.release_failed(now, owner, job, maybe_executed, out);
         });
@@ -148,7 +148,7 @@ impl State {
 
     pub(super) fn renewed(
         &mut self,
-        owner: ThreadId,
+        owner: OwnerKey,
         generation: Generation,
         outcome: RenewOutcome,
     ) {
@@ -298,7 +298,7 @@ impl State {
     }
 
     /// The owner holds nothing, and has a guard whose hold was lost.
-    pub(super) fn is_lost(&self, owner: ThreadId) -> bool {
+    pub(super) fn is_lost(&self, owner: OwnerKey) -> bool {
         if self.core.under_way(owner).1 {
             return false;
         }
@@ -363,7 +363,7 @@ impl State {
         }
     }
 
-    fn is_awaited(&self, owner: ThreadId) -> bool {
+    fn is_awaited(&self, owner: OwnerKey) -> bool {
         let mut own = self.callers.iter().filter(|caller| caller.owner == owner);
         own.any(|caller| matches!(caller.at, At::Unlocking { .. }))
     }

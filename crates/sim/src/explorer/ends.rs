@@ -1,7 +1,7 @@
 //! How the client ends: by `close`, or with its runtime. And what is forced or refused.
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{Generation, Life, OpId, ThreadId};
+use redisson_lock::test_util::core::{Generation, Life, OpId, OwnerKey};
 
 use super::Action;
 use super::coverage::Input;
@@ -77,7 +77,7 @@ impl State {
 
     /// What was handed over may be executed still; nobody hears of it. Answers with the jobs that had
     /// a send under way.
-    fn disconnect(&mut self) -> Vec<(ThreadId, OpId)> {
+    fn disconnect(&mut self) -> Vec<(OwnerKey, OpId)> {
         self.timers.clear();
         let answers = std::mem::take(&mut self.answers);
         let sent = answers.iter().map(|(sent, _)| sent);
@@ -96,7 +96,7 @@ impl State {
         jobs
     }
 
-    pub(super) fn drop_job(&mut self, owner: ThreadId, job: OpId) {
+    pub(super) fn drop_job(&mut self, owner: OwnerKey, job: OpId) {
         self.given_up = true;
         self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
             core.release_gone(now, owner, job, out);
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    pub(super) fn forced(&mut self, owner: ThreadId, generation: Generation) {
+    pub(super) fn forced(&mut self, owner: OwnerKey, generation: Generation) {
         let is_late = self.generation(owner) != Some(generation);
         let input = if is_late {
             Input::ForcedLate

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{HoldId, LeasePolicy, ThreadId};
+use redisson_lock::test_util::core::{HoldId, LeasePolicy, OwnerKey};
 
 use super::coverage::Input;
 use super::server::Script;
@@ -41,12 +41,12 @@ impl State {
         }
     }
 
-    fn is_open(&self, owner: ThreadId, hold: HoldId) -> bool {
+    fn is_open(&self, owner: OwnerKey, hold: HoldId) -> bool {
         let found = self.core.snapshot(self.now, owner, hold);
         found.is_some_and(|found| found.over.is_none())
     }
 
-    pub(super) fn drop_hold(&mut self, owner: ThreadId, hold: HoldId) {
+    pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) {
         let input = if self.is_open(owner, hold) {
             Input::Drop
         } else {

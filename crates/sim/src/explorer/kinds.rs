@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::test_util::core::{Generation, Permit, ThreadId, Time, Token, Untaken};
+use redisson_lock::test_util::core::{Generation, OwnerKey, Permit, Time, Token, Untaken};
 
 use super::RULES;
 use super::server::Field;
@@ -11,19 +11,19 @@ use super::state::{At, State};
 
 impl State {
     /// What the core has in Redis for an owner.
-    pub(super) fn field(&self, owner: ThreadId) -> Option<Field> {
+    pub(super) fn field(&self, owner: OwnerKey) -> Option<Field> {
         self.core.field(owner).map(|field| Field::of(&field))
     }
 
     /// Since when an owner holds the lock.
-    pub(super) fn generation(&self, owner: ThreadId) -> Option<Generation> {
+    pub(super) fn generation(&self, owner: OwnerKey) -> Option<Generation> {
         let field = self.core.field(owner)?;
         let (_, generation) = self.core.owner_of(&field)?;
         Some(generation)
     }
 
     /// What a call asks with: the field of its owner, or one that was never used before.
-    pub(super) fn next_field(&mut self, owner: ThreadId) -> Field {
+    pub(super) fn next_field(&mut self, owner: OwnerKey) -> Field {
         let taking = match self.kind.has_value_per_hold || self.is_unfenced {
             true => {
                 self.last_taking += 1;
@@ -31,6 +31,7 @@ impl State {
             }
             false => 0,
         };
+        let owner = owner.thread;
         Field { owner, taking }
     }
 

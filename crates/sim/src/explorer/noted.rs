@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Effects, Event, HoldId, Life, LockCore, ThreadId, Time, Unlocked,
+    Effects, Event, HoldId, Life, LockCore, OwnerKey, Time, Unlocked,
 };
 
 use super::coverage::{Input, Row};
@@ -15,7 +15,7 @@ impl State {
     /// Runs a step of the core that is about one owner, and puts its effects aside.
     pub fn step<T>(
         &mut self,
-        owner: ThreadId,
+        owner: OwnerKey,
         input: Input,
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
     ) -> T {
@@ -25,7 +25,7 @@ impl State {
     /// The same, where only the answer shows what it was that the core was told.
     pub fn step_as<T>(
         &mut self,
-        owner: ThreadId,
+        owner: OwnerKey,
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
         input: impl FnOnce(&Self, &T) -> Input,
     ) -> T {
@@ -52,7 +52,7 @@ impl State {
         self.note(self.rows().iter(), input);
     }
 
-    fn note<'a>(&self, rows: impl Iterator<Item = &'a (ThreadId, Row)>, input: Input) {
+    fn note<'a>(&self, rows: impl Iterator<Item = &'a (OwnerKey, Row)>, input: Input) {
         for (_, row) in rows {
             self.reached.note(*row, input);
         }
@@ -62,8 +62,8 @@ impl State {
     }
 
     /// What is under way for each owner.
-    pub fn rows(&self) -> Vec<(ThreadId, Row)> {
-        let mut rows: Vec<(ThreadId, Row)> = Vec::with_capacity(self.callers.len());
+    pub fn rows(&self) -> Vec<(OwnerKey, Row)> {
+        let mut rows: Vec<(OwnerKey, Row)> = Vec::with_capacity(self.callers.len());
         for Caller { owner, .. } in &self.callers {
             if rows.iter().all(|(other, _)| other != owner) {
                 rows.push((*owner, Row::of(self.core.under_way(*owner).0)));
@@ -74,7 +74,7 @@ impl State {
 
     pub fn run_step<T>(
         &mut self,
-        rows: &[(ThreadId, Row)],
+        rows: &[(OwnerKey, Row)],
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
     ) -> T {
         let mut effects = Effects::default();
@@ -90,7 +90,7 @@ impl State {
                 _ => continue,
             };
             let lost = Field::of(field).owner;
-            let of_owner = |(owner, _): &&(ThreadId, Row)| *owner == lost;
+            let of_owner = |(owner, _): &&(OwnerKey, Row)| owner.thread == lost;
             self.note(rows.iter().filter(of_owner), input);
         }
         self.put_aside(effects);

@@ -2,7 +2,7 @@
 //!
 //! They have no more than they have confirmed: what reached them by chance is not relied on.
 
-use redisson_lock::test_util::core::{ThreadId, Time};
+use redisson_lock::test_util::core::{OwnerKey, Time};
 
 use super::Action;
 use super::server::{Holder, Script};
@@ -29,9 +29,8 @@ impl State {
 
     /// How many replicas confirm what was executed so far, if they do in time. They are asked with a write to the
     /// lock, which its owner has to hold.
-    pub(super) fn acknowledged(&mut self, owner: ThreadId, in_time: bool) -> u32 {
-        let is_held =
-            matches!(self.server.lock, Some((Holder::Ours(field), ..)) if field.owner == owner);
+    pub(super) fn acknowledged(&mut self, owner: OwnerKey, in_time: bool) -> u32 {
+        let is_held = matches!(self.server.lock, Some((Holder::Ours(field), ..)) if field.owner == owner.thread);
         if self.replicas == 0 || !in_time || !is_held {
             return 0;
         }
@@ -70,9 +69,9 @@ impl State {
     }
 
     /// Whether replicas have the lock of an owner until then, if they must.
-    pub(super) fn is_replicated(&self, owner: ThreadId, until: Time) -> bool {
+    pub(super) fn is_replicated(&self, owner: OwnerKey, until: Time) -> bool {
         let has = |(holder, _, expires)| {
-            matches!(holder, Holder::Ours(field) if field.owner == owner) && until <= expires
+            matches!(holder, Holder::Ours(field) if field.owner == owner.thread) && until <= expires
         };
         self.replicas == 0 || self.server.replica.is_some_and(has)
     }

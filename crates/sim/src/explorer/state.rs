@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, Life, LockCore, OpId, Permit, RenewalAsk, ThreadId, Time, Token, Visitor,
+    Generation, HoldId, Life, LockCore, OpId, OwnerKey, Permit, RenewalAsk, Time, Token, Visitor,
     WaiterId,
 };
 
@@ -18,7 +18,7 @@ use super::server::{Field, Reply, Script, Server};
 /// What one call does next, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
-    pub owner: ThreadId,
+    pub owner: OwnerKey,
     /// The next of its script.
     pub next: usize,
     pub at: At,
@@ -79,8 +79,8 @@ pub enum At {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sender {
     Caller(usize),
-    Job(ThreadId, OpId),
-    Renewal(ThreadId, Generation),
+    Job(OwnerKey, OpId),
+    Renewal(OwnerKey, Generation),
     /// Nobody any more.
     Nobody,
 }
@@ -98,11 +98,11 @@ pub struct Sent {
 /// What a step has left to be done, each at any later moment and in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deferred {
-    Timer(ThreadId),
+    Timer(OwnerKey),
     Wake(WaiterId),
-    Job(ThreadId, OpId),
+    Job(OwnerKey, OpId),
     /// A forced unlock says whose hold it was.
-    Forced(ThreadId, Generation),
+    Forced(OwnerKey, Generation),
     /// Every hold ends with the runtime.
     LoseAll,
 }
@@ -133,9 +133,9 @@ pub struct State {
     pub answers: Vec<(Sent, Reply)>,
     pub deferred: BTreeSet<Deferred>,
     /// The timers that are set.
-    pub timers: BTreeMap<ThreadId, Time>,
+    pub timers: BTreeMap<OwnerKey, Time>,
     /// Jobs that are between two sends.
-    pub jobs: BTreeSet<(ThreadId, OpId)>,
+    pub jobs: BTreeSet<(OwnerKey, OpId)>,
     /// Holds that have ended and whose guard is open.
     pub ended: BTreeSet<HoldId>,
     pub budget: Budget,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, OpId, Order, ReleaseSend, ReleaseStep, ThreadId, Time, Untaken, WaiterId,
+    Admission, OpId, Order, OwnerKey, ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
@@ -257,7 +257,7 @@ impl State {
         caller.next += 1;
     }
 
-    pub(super) fn send_release_as(&mut self, owner: ThreadId, op: OpId, may_pass: bool) {
+    pub(super) fn send_release_as(&mut self, owner: OwnerKey, op: OpId, may_pass: bool) {
         let may_pass = may_pass && self.has_fence;
         // A part of the step before it, which was noted.
         let rows = self.rows();
@@ -286,7 +286,7 @@ impl State {
         );
     }
 
-    pub(super) fn job_sends(&mut self, owner: ThreadId) {
+    pub(super) fn job_sends(&mut self, owner: OwnerKey) {
         let Some(job) = self.jobs.iter().find(|(other, _)| *other == owner).copied() else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use redisson_lock::test_util::core::ThreadId;
+use redisson_lock::test_util::core::OwnerKey;
 
 use super::World;
 use super::server::{Field, Holder};
@@ -158,14 +158,16 @@ impl State {
     }
 
     /// What the server has of an owner.
-    fn count(&self, owner: ThreadId) -> (Option<Field>, u32) {
+    fn count(&self, owner: OwnerKey) -> (Option<Field>, u32) {
         match self.server.lock {
-            Some((Holder::Ours(field), count, _)) if field.owner == owner => (Some(field), count),
+            Some((Holder::Ours(field), count, _)) if field.owner == owner.thread => {
+                (Some(field), count)
+            }
             _ => (None, 0),
         }
     }
 
-    fn is_certain(&self, owner: ThreadId) -> bool {
+    fn is_certain(&self, owner: OwnerKey) -> bool {
         let guards = self.callers.iter().filter(|caller| caller.owner == owner);
         guards.flat_map(|caller| &caller.guards).any(|guard| {
             let snapshot = self.core.snapshot(self.now, owner, guard.hold);
