@@ -243,7 +243,7 @@ impl LockCore {
 
     fn front(&self) -> Option<HeadStatus> {
         Some(HeadStatus {
-            head: self.queue.head()?,
+            head: self.head()?,
             head_may_contend: !self.owners.block(),
             freed: self.freed,
         })

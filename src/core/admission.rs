@@ -12,7 +12,7 @@ use super::hold::local_deadline;
 use super::op::Op;
 use super::op::{Acquire, Attempt, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Order, Terms, Waiter};
+use super::queue::{Lane, Order, Terms, Waiter};
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
@@ -88,7 +88,7 @@ impl LockCore {
     ) -> WaiterId {
         let id = self.ids.waiter();
         self.step(now, out, |core, _| {
-            core.queue.add(id, owner, order, terms, now)
+            core.queue.add(id, (owner, Lane::ALL), order, terms, now)
         });
         // It asks immediately; being woken for that would make it ask twice.
         out.woken.retain(|woken| *woken != id);
@@ -362,7 +362,7 @@ impl LockCore {
         };
         let own = self.owners.get(waiter.owner);
         own.is_some_and(|own| own.tenure.is_held())
-            || self.queue.head() == Some(id) && !self.owners.block()
+            || self.head() == Some(id) && !self.owners.block()
     }
 
     /// Whether this attempt is still its call's.
@@ -372,7 +372,7 @@ impl LockCore {
 
     /// Of an owner that holds nothing. An attempt at once does not overtake the callers of other owners that queue.
     fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
-        let head = self.queue.head();
+        let head = self.head();
         match waiter.order {
             Order::Queued => head == Some(id) && !self.owners.block(),
             Order::AtOnce => {

@@ -54,7 +54,7 @@ impl LockCore {
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
-        let head = self.queue.head()?;
+        let head = self.head()?;
         if let Some(streak) = &mut self.streak
             && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
         {

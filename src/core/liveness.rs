@@ -13,6 +13,7 @@
 use super::LockCore;
 use super::op::Attempt;
 use super::owner_state::AfterAcquire;
+use super::queue::Lane;
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
@@ -28,7 +29,7 @@ impl LockCore {
     /// Another process may have freed the lock.
     pub fn note_change(&mut self, now: Time, out: &mut Effects) {
         self.step(now, out, |core, _| {
-            let head = core.queue.head();
+            let head = core.head();
             let waiting = head.filter(|head| {
                 let waiter = core.queue.get(*head);
                 waiter.is_some_and(|waiter| waiter.waits_until.is_some())
@@ -50,12 +51,22 @@ impl LockCore {
         acquire.is_some_and(|acquire| acquire.id == op)
     }
 
+    /// The first waiter that queues.
+    pub(super) fn head(&self) -> Option<WaiterId> {
+        self.queue.head(Lane::ALL)
+    }
+
+    /// Whether another one than that queues.
+    fn has_another_queued(&self, id: WaiterId) -> bool {
+        self.queue.has_another_queued(Lane::ALL, id)
+    }
+
     /// A waiter is polled.
     pub(super) fn asks(&mut self, now: Time, id: WaiterId) {
         self.queue.take_back(id);
         let is_its_turn = match self.attempt {
             Some(attempt) => attempt.waiter == id,
-            None => self.queue.head() == Some(id),
+            None => self.head() == Some(id),
         };
         if is_its_turn {
             self.turn_since = Some(now);
@@ -75,10 +86,10 @@ impl LockCore {
         let since = self.turn_since?;
         let limit = self.rules.command_timeout;
         if let Some(attempt) = self.attempt {
-            let others_wait = self.queue.has_another_queued(attempt.waiter);
+            let others_wait = self.has_another_queued(attempt.waiter);
             return others_wait.then_some(since + limit);
         }
-        let head = self.queue.get(self.queue.head()?)?;
+        let head = self.queue.get(self.head()?)?;
         let since = head.waits_until.map_or(since, |until| until.max(since));
         (!self.owners.block()).then_some(since + limit)
     }
@@ -87,7 +98,7 @@ impl LockCore {
         while self.turn_ends().is_some_and(|at| at <= now) {
             let attempt = self.attempt.take();
             let unpolled = attempt.map(|attempt| attempt.waiter);
-            if let Some(waiter) = unpolled.or_else(|| self.queue.head()) {
+            if let Some(waiter) = unpolled.or_else(|| self.head()) {
                 self.queue.pass_over(waiter);
             }
             if let Some(Attempt { owner, .. }) = attempt {
@@ -95,7 +106,7 @@ impl LockCore {
                     own.end_acquire(AfterAcquire::Unknown, cx);
                 });
             }
-            self.turn_since = self.queue.head().map(|_| now);
+            self.turn_since = self.head().map(|_| now);
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
             let waiter = self.change(now, owner, out, |own, cx| {
@@ -124,12 +135,12 @@ impl LockCore {
         if self.attempt.as_ref().is_some_and(over) {
             self.attempt = None;
         }
-        let head = self.queue.head();
+        let head = self.head();
         let waiter = self.attempt.map(|attempt| attempt.waiter).or(head);
         if waiter.is_none() {
             self.turn_since = None;
         }
-        let others_wait = waiter.is_some_and(|waiter| self.queue.has_another_queued(waiter));
+        let others_wait = waiter.is_some_and(|waiter| self.has_another_queued(waiter));
         let turn_ends = self.turn_ends().filter(|_| others_wait);
         let unpolled = self.first_unpolled().map(|(at, _)| at);
         // While there is a reason for a timer, it is only set earlier.

@@ -50,10 +50,19 @@ impl Terms {
     }
 }
 
+/// A part of the queue, with a head of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Lane(i64);
+
+impl Lane {
+    pub(super) const ALL: Self = Self(0);
+}
+
 /// A call that wants the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerKey,
+    lane: Lane,
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
@@ -86,8 +95,8 @@ pub(super) struct PassStreak {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
     waiters: SmallMap<WaiterId, Box<Waiter>>,
-    /// Those that queue, in order, but for those that were passed over.
-    queued: SmallSet<WaiterId>,
+    /// Those that queue, in the order of their lane, but for those that were passed over.
+    queued: SmallSet<(Lane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
 }
@@ -128,13 +137,14 @@ impl Queue {
     pub(super) fn add(
         &mut self,
         id: WaiterId,
-        owner: OwnerKey,
+        (owner, lane): (OwnerKey, Lane),
         order: Order,
         terms: Terms,
         now: Time,
     ) {
         let waiter = Waiter {
             owner,
+            lane,
             order,
             terms,
             since: now,
@@ -146,13 +156,13 @@ impl Queue {
         self.owned.insert(Owned::of(&waiter, id), ());
         self.waiters.insert(id, Box::new(waiter));
         if order == Order::Queued {
-            self.queued.insert(id, ());
+            self.queued.insert((lane, id), ());
         }
     }
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        self.queued.remove(&id);
+        self.queued.remove(&(waiter.lane, id));
         self.owned.remove(&Owned::of(&waiter, id));
         Some(*waiter)
     }
@@ -181,7 +191,7 @@ impl Queue {
         };
         waiter.waits_until = None;
         if std::mem::take(&mut waiter.passed_over) {
-            self.queued.insert(id, ());
+            self.queued.insert((waiter.lane, id), ());
         }
     }
 
@@ -190,7 +200,7 @@ impl Queue {
             && waiter.order == Order::Queued
         {
             waiter.passed_over = true;
-            self.queued.remove(&id);
+            self.queued.remove(&(waiter.lane, id));
         }
     }
 
@@ -200,9 +210,10 @@ impl Queue {
         }
     }
 
-    /// Whether another one than that queues.
-    pub(super) fn has_another_queued(&self, id: WaiterId) -> bool {
-        self.queued.keys().take(2).any(|queued| *queued != id)
+    /// Whether another one than that queues in this lane.
+    pub(super) fn has_another_queued(&self, lane: Lane, id: WaiterId) -> bool {
+        let after = WaiterId(id.0 + 1);
+        self.head(lane).is_some_and(|head| head != id) || self.first_in(lane, after).is_some()
     }
 
     /// Puts a waiter after the others of its owner, or takes it from there. Answers whether it was.
@@ -220,9 +231,15 @@ impl Queue {
         was
     }
 
-    /// The first waiter that queues.
-    pub(super) fn head(&self) -> Option<WaiterId> {
-        self.queued.first().copied()
+    /// The first waiter that queues in this lane.
+    pub(super) fn head(&self, lane: Lane) -> Option<WaiterId> {
+        self.first_in(lane, WaiterId(0))
+    }
+
+    /// The first from there on, of the same lane.
+    fn first_in(&self, lane: Lane, from: WaiterId) -> Option<WaiterId> {
+        let (found, id) = *self.queued.first_from((lane, from))?;
+        (found == lane).then_some(id)
     }
 
     /// Whether another call of the same owner came first and waits for the same thing.
@@ -275,7 +292,10 @@ impl Queue {
             .iter()
             .filter(|(_, waiter)| waiter.order == Order::Queued && !waiter.passed_over);
         assert!(
-            queued.map(|(id, _)| id).eq(self.queued.keys()),
+            queued
+                .map(|(id, waiter)| ((waiter.lane, *id), ()))
+                .collect::<SmallSet<_>>()
+                == self.queued,
             "those that queue are in the queue"
         );
     }
@@ -288,7 +308,9 @@ impl Queue {
             id.visit(visitor);
             id
         };
-        self.queued = self.queued.keys().map(|id| (visited(*id), ())).collect();
+        let queued = self.queued.keys();
+        let queued = queued.map(|(lane, id)| ((*lane, visited(*id)), ()));
+        self.queued = queued.collect();
         let owned = std::mem::take(&mut self.owned).into_iter();
         let owned = owned.map(|(own, ())| {
             (
