@@ -11,6 +11,7 @@
 //! | `hold`, `tenure` | one hold, and all of one owner: leases, deadlines, losses |
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state`, `owners` | both together, and all of them |
+//! | `discipline` | in which order owners get the lock |
 //! | `queue` | the waiters |
 //! | `liveness` | whose turn it is, and who is passed over |
 //! | `admission`, `release`, `handoff`, `renewal` | the steps |
@@ -25,6 +26,7 @@
 )]
 
 mod admission;
+mod discipline;
 mod handoff;
 mod hold;
 mod liveness;
@@ -40,6 +42,7 @@ mod values;
 use std::sync::Arc;
 
 pub use admission::{Admission, Permit, Rejected, Untaken};
+pub use discipline::Discipline;
 pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
 };
@@ -62,6 +65,7 @@ use values::Ids;
 /// One lock of this client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockCore {
+    discipline: Discipline,
     rules: Arc<Rules>,
     life: Life,
     ids: Ids,
@@ -96,8 +100,9 @@ struct HeadStatus {
 }
 
 impl LockCore {
-    pub fn new(rules: impl Into<Arc<Rules>>, life: Life) -> Self {
+    pub fn new(discipline: Discipline, rules: impl Into<Arc<Rules>>, life: Life) -> Self {
         Self {
+            discipline,
             rules: rules.into(),
             life,
             ids: Ids::default(),

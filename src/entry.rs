@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
-    Counts, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, OwnerKey, Terms, Time,
-    Token, Unlocked, WaiterId,
+    Counts, Discipline, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, OwnerKey,
+    Terms, Time, Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -68,7 +68,8 @@ impl Locks {
         let entry = self.table.get_or_insert_with(name.key(), || {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
-            let core = LockCore::new(Arc::clone(&self.shared.config.rules), self.shared.life());
+            let rules = Arc::clone(&self.shared.config.rules);
+            let core = LockCore::new(Discipline::Plain, rules, self.shared.life());
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
             let state = Mutex::new(State::new(core));
             Entry {

@@ -12,7 +12,7 @@ use super::hold::local_deadline;
 use super::op::Op;
 use super::op::{Acquire, Attempt, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Lane, Order, Terms, Waiter};
+use super::queue::{Order, Terms, Waiter};
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
@@ -87,8 +87,9 @@ impl LockCore {
         out: &mut Effects,
     ) -> WaiterId {
         let id = self.ids.waiter();
+        let lane = self.discipline.lane(owner);
         self.step(now, out, |core, _| {
-            core.queue.add(id, (owner, Lane::ALL), order, terms, now)
+            core.queue.add(id, (owner, lane), order, terms, now);
         });
         // It asks immediately; being woken for that would make it ask twice.
         out.woken.retain(|woken| *woken != id);

@@ -51,6 +51,9 @@ impl LockCore {
         let release = own.op.release().filter(|release| release.may_pass)?;
         debug_assert!(release.pass.is_none());
         let bounds = self.rules.handoff.beside(self.others_listen);
+        if !self.discipline.hands_over() {
+            return None;
+        }
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }

@@ -13,7 +13,6 @@
 use super::LockCore;
 use super::op::Attempt;
 use super::owner_state::AfterAcquire;
-use super::queue::Lane;
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
@@ -51,14 +50,15 @@ impl LockCore {
         acquire.is_some_and(|acquire| acquire.id == op)
     }
 
-    /// The first waiter that queues.
+    /// The first waiter that queues, if only the first attempts.
     pub(super) fn head(&self) -> Option<WaiterId> {
-        self.queue.head(Lane::ALL)
+        self.queue.head(self.discipline.front()?)
     }
 
     /// Whether another one than that queues.
     fn has_another_queued(&self, id: WaiterId) -> bool {
-        self.queue.has_another_queued(Lane::ALL, id)
+        let front = self.discipline.front();
+        front.is_some_and(|lane| self.queue.has_another_queued(lane, id))
     }
 
     /// A waiter is polled.

@@ -32,7 +32,7 @@ pub(super) struct Fixture {
 impl Fixture {
     pub(super) fn new() -> Self {
         Self {
-            core: LockCore::new(RULES, Life::Open),
+            core: LockCore::new(Discipline::Plain, RULES, Life::Open),
             now: Time::START,
             out: Effects::default(),
             others_listen: false,

@@ -22,9 +22,8 @@ use std::time::Duration;
 
 use redisson_lock::LockKind;
 use redisson_lock::test_util::Traits;
-use redisson_lock::test_util::core::HandOff;
 use redisson_lock::test_util::core::{
-    LeaseKind, Life, LockCore, Order, OwnerKey, Rules, Terms, ThreadId, Time,
+    Discipline, HandOff, LeaseKind, Life, LockCore, Order, OwnerKey, Rules, Terms, ThreadId, Time,
 };
 use stateright::{Model, Property};
 
@@ -170,6 +169,7 @@ impl Model for World {
         let state = State {
             kind,
             core: LockCore::new(
+                Discipline::Plain,
                 Rules {
                     handoff: self.handoff,
                     ..RULES

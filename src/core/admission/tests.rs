@@ -317,7 +317,7 @@ fn a_renewal_that_failed_is_repeated_within_a_second_however_long_the_lease_is()
         watchdog_timeout,
         ..RULES
     };
-    fixture.core = LockCore::new(rules, Life::Open);
+    fixture.core = LockCore::new(crate::core::Discipline::Plain, rules, Life::Open);
     fixture.lock(A);
     fixture.at(7);
     let mut requests = Vec::new();
