@@ -49,12 +49,12 @@ pub use hold::{
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
-#[cfg(feature = "test-util")]
-pub use values::{Face, Visitor};
 pub use values::{
     Counts, Effects, Ending, Event, Generation, HandOff, HeldBy, HoldId, Life, LossReason, OpId,
     OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
+#[cfg(feature = "test-util")]
+pub use values::{Face, Visitor};
 
 use op::Attempt;
 use owner_state::{Context, OwnerState, OwnerStatus};
