@@ -159,7 +159,10 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             Some(topology),
         )?);
     }
-    let table = table(&versions, &servers, &rows);
+    let mut table = table(&versions, &servers, &rows);
+    if !of_strings {
+        table += &table_of_kinds(&versions, &rows);
+    }
     println!("\n{table}");
     let cells = rows.iter().flatten();
     let (passed, planned) = cells.fold((0, 0), |(passed, planned), cell| {
@@ -191,7 +194,12 @@ pub struct Cell {
     pub planned: u32,
     /// Not planned, because this version of Redisson cannot do it.
     pub left_out: u32,
+    /// What passed of what was planned, for each of [`KINDS`].
+    kinds: [(u32, u32); KINDS.len()],
 }
+
+/// The kinds of locks beside Redisson's.
+const KINDS: [&str; 5] = ["plain", "fenced", "spin", "multi", "red"];
 
 /// The table of the peers of string locks.
 const PEERS: &str = "peers";
@@ -239,13 +247,24 @@ fn cell(text: &str, version: &str) -> Option<Cell> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(&format!("interop {version} ")))?;
+    let counts = |words: &str| {
+        let (passed, planned) = words.split_once('/')?;
+        Some((passed.parse().ok()?, planned.parse().ok()?))
+    };
     let mut words = line.split(' ');
-    let (passed, planned) = words.next()?.split_once('/')?;
+    let (passed, planned) = counts(words.next()?)?;
     let left_out = words.next()?.parse().ok()?;
+    let kinds = KINDS.map(|kind| {
+        let begin = format!("kind {version} {kind} ");
+        let mut lines = text.lines();
+        let found = lines.find_map(|line| counts(line.strip_prefix(&begin)?));
+        found.unwrap_or_default()
+    });
     let cell = Cell {
-        passed: passed.parse().ok()?,
-        planned: planned.parse().ok()?,
+        passed,
+        planned,
         left_out,
+        kinds,
     };
     // A version for which nothing was planned has shown nothing.
     (cell.planned > 0).then_some(cell)
@@ -267,6 +286,28 @@ fn table(versions: &[&str], servers: &[&str], rows: &[Vec<Cell>]) -> String {
     if let Some(row) = rows.first() {
         let left_out: Vec<_> = row.iter().map(|cell| cell.left_out.to_string()).collect();
         let _ = writeln!(text, "| left out | {} |", left_out.join(" | "));
+    }
+    text
+}
+
+/// What passed of each kind on all servers.
+fn table_of_kinds(versions: &[&str], rows: &[Vec<Cell>]) -> String {
+    let mut text = format!(
+        "\n| kind, on all of them | {} |\n|---|{}\n",
+        versions.join(" | "),
+        "---|".repeat(versions.len())
+    );
+    for (nth, kind) in KINDS.iter().enumerate() {
+        let sum = |version: usize| {
+            let cells = rows.iter().map(|row| row[version].kinds[nth]);
+            let add = |(passed, planned), cell: (u32, u32)| (passed + cell.0, planned + cell.1);
+            match cells.fold((0, 0), add) {
+                (_, 0) => "–".to_owned(),
+                (passed, planned) => format!("{passed}/{planned}"),
+            }
+        };
+        let cells: Vec<_> = (0..versions.len()).map(sum).collect();
+        let _ = writeln!(text, "| {kind} | {} |", cells.join(" | "));
     }
     text
 }
@@ -368,14 +409,15 @@ mod tests {
 
     #[test]
     fn a_cell_is_read_and_one_that_ran_nothing_is_none() {
-        let text =
-            "noise\ninterop 3.6.5 130/136 4 left out 17.0 s\ninterop 4.7.0 0/0 0 left out 0.1 s\n";
+        let text = "noise\nkind 3.6.5 spin 3/4\ninterop 3.6.5 130/136 4 left out 17.0 s\n\
+             interop 4.7.0 0/0 0 left out 0.1 s\n";
         assert_eq!(
             cell(text, "3.6.5"),
             Some(Cell {
                 passed: 130,
                 planned: 136,
-                left_out: 4
+                left_out: 4,
+                kinds: [(0, 0), (0, 0), (3, 4), (0, 0), (0, 0)],
             })
         );
         assert_eq!(cell(text, "4.7.0"), None);
@@ -407,11 +449,15 @@ mod tests {
             passed,
             planned,
             left_out,
+            kinds: [(passed, planned), (0, 0), (0, 0), (0, 0), (0, 0)],
         };
-        let table = table(&["a", "b"], &["s"], &[vec![cell(1, 2, 5), cell(3, 3, 0)]]);
+        let row = vec![cell(1, 2, 5), cell(3, 3, 0)];
+        let table = table(&["a", "b"], &["s"], std::slice::from_ref(&row));
         assert_eq!(
             table,
             "| | a | b |\n|---|---|---|\n| s | 1/2 | 3/3 |\n| left out | 5 | 0 |\n"
         );
+        let kinds = table_of_kinds(&["a", "b"], &[row.clone(), row]);
+        assert!(kinds.contains("\n| plain | 2/4 | 6/6 |\n| fenced | – | – |\n"));
     }
 }

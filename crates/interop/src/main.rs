@@ -80,6 +80,11 @@ async fn run(filters: &[String]) -> usize {
         let Played { results, left_out } = version(&build, is_short, filters).await;
         let fine = results.values().filter(|&&passed| passed).count();
         let cell = format!("{fine}/{}", results.len());
+        if !build.is_of_strings() {
+            for (kind, (passed, planned)) in by_kind(&results) {
+                println!("kind {} {kind} {passed}/{planned}", build.version);
+            }
+        }
         println!(
             "interop {} {cell} {left_out} left out {:.1} s{}",
             build.version,
@@ -92,6 +97,20 @@ async fn run(filters: &[String]) -> usize {
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored");
     failed
+}
+
+/// How many of each kind have passed, of how many. The name of a scenario begins with its kind, unless it is plain.
+fn by_kind(results: &BTreeMap<String, bool>) -> BTreeMap<&str, (usize, usize)> {
+    let mut kinds = BTreeMap::new();
+    for (name, passed) in results {
+        let mut words = name.split('_').skip(4);
+        let kind = words
+            .next()
+            .filter(|word| ["fenced", "spin", "multi", "red"].contains(word));
+        let counts: &mut (usize, usize) = kinds.entry(kind.unwrap_or("plain")).or_default();
+        *counts = (counts.0 + usize::from(*passed), counts.1 + 1);
+    }
+    kinds
 }
 
 /// The Redisson versions and other peers that `INTEROP_VERSIONS` names, or the newest Redisson.
