@@ -193,14 +193,16 @@ impl Checked {
                     known.clear();
                     return Err(nth);
                 }
-                let mut is_missing = false;
-                for (known, answered) in known.iter_mut().zip(answered) {
-                    if *answered && known.is_asked && !known.is_late {
-                        is_missing = true;
-                        known.is_late = is_over;
-                    }
+                let is_missing = |(known, answered): (&Known, &bool)| {
+                    *answered && known.is_asked && !known.is_late
+                };
+                if !known.iter().zip(answered).any(is_missing) {
+                    return Ok(());
                 }
-                if is_over || !is_missing {
+                if is_over {
+                    known
+                        .iter_mut()
+                        .for_each(|known| known.is_late |= known.is_asked);
                     return Ok(());
                 }
             }
