@@ -77,6 +77,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_rows",
             "kind_scripts",
             "fenced_scripts",
+            "fair_scripts",
             "guarded_scripts",
             "kind_outcomes",
             "kind_tokens",
