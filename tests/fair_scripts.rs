@@ -37,13 +37,13 @@ fn keys(name: &str) -> [String; 3] {
 #[derive(Clone, Copy)]
 struct Call<'a>(&'static str, &'a [&'a str]);
 
-/// Lists with spaces, and times that are left in seconds.
+/// Lists with spaces, and times that are left in units.
 fn shown(value: &redis::Value) -> String {
     match value {
         redis::Value::Nil => "nil".to_owned(),
         // A clock.
         redis::Value::Int(1_000_000_000_000..) => "now".to_owned(),
-        redis::Value::Int(left) if left.abs() > 999 => seconds(*left).to_string(),
+        redis::Value::Int(left) if left.abs() > 999 => units(*left).to_string(),
         redis::Value::Int(number) => number.to_string(),
         redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
@@ -51,10 +51,12 @@ fn shown(value: &redis::Value) -> String {
     }
 }
 
-/// Milliseconds that are left, rounded up: some have passed.
-fn seconds(left: i64) -> i64 {
-    left.div_euclid(1_000) + i64::from(left.rem_euclid(1_000) > 0)
+/// Milliseconds that are left in units of ten seconds, rounded up: a machine may stand still for seconds.
+fn units(left: i64) -> i64 {
+    left.div_euclid(UNIT) + i64::from(left.rem_euclid(UNIT) > 0)
 }
+
+const UNIT: i64 = 10_000;
 
 fn run(control: &mut Control, call: Call<'_>) -> String {
     let mut command = redis::cmd("EVAL");
@@ -109,27 +111,23 @@ impl Seen {
         }
     }
 
-    /// "me:1 1 20 / a:1 30 b:1 ? + c:1 40": owner, count and the seconds left; the queue with the seconds left of each
-    /// place, `?` if nothing says; and after a `+` a score without a place.
+    /// "me:1 1 20 / a:1 30 b:1 ? + c:1 40": owner, count and the units left; the queue with the units left of each place,
+    /// `?` if it has no score; and after a `+` a score without a place.
     fn shown(&self) -> String {
         let mut text = self.fields.join(" ");
         if self.left != -2 {
-            let left = if self.left < 0 {
-                -1
-            } else {
-                seconds(self.left)
-            };
+            let left = if self.left < 0 { -1 } else { units(self.left) };
             write!(text, " {left} ").expect("written");
         }
         text.push('/');
         for owner in &self.queue {
             let place = self.places.iter().find(|place| place.0 == *owner);
-            let ends = place.map_or_else(|| "?".to_owned(), |place| seconds(place.1).to_string());
+            let ends = place.map_or_else(|| "?".to_owned(), |place| units(place.1).to_string());
             write!(text, " {owner} {ends}").expect("written");
         }
         for (owner, ends) in &self.places {
             if !self.queue.contains(owner) {
-                write!(text, " + {owner} {}", seconds(*ends)).expect("written");
+                write!(text, " + {owner} {}", units(*ends)).expect("written");
             }
         }
         text
@@ -150,7 +148,7 @@ fn seen(control: &mut Control) -> String {
     Seen::read(&value).shown()
 }
 
-/// Makes the state that [`Seen::shown`] shows. Times are half a second behind, so that rounding finds them.
+/// Makes the state that [`Seen::shown`] shows.
 fn set(control: &mut Control, state: &str) {
     let [lock, queue, timeouts] = &keys("k");
     control.run(&["DEL", lock, queue, timeouts]);
@@ -159,7 +157,7 @@ fn set(control: &mut Control, state: &str) {
     if let Some((left, fields)) = held.split_last() {
         control.run(&[&["HSET", lock], fields].concat());
         if *left != "-1" {
-            control.run(&["PEXPIRE", lock, &format!("{left}000")]);
+            control.run(&["PEXPIRE", lock, &format!("{left}0000")]);
         }
     }
     let now: i64 = clock(control) / 1_000;
@@ -174,9 +172,9 @@ fn set(control: &mut Control, state: &str) {
         if has_place {
             control.run(&["RPUSH", queue, owner]);
         }
-        let ends = words.next().expect("seconds, or ?");
+        let ends = words.next().expect("units, or ?");
         if let Ok(ends) = ends.parse::<i64>() {
-            let score = (now + ends * 1_000).to_string();
+            let score = (now + ends * UNIT).to_string();
             control.run(&["ZADD", timeouts, &score, owner]);
         }
     }
@@ -206,11 +204,11 @@ fn rows(call: Call<'_>, table: &[Row]) {
     }
 }
 
-/// Takes the lock in its turn, or queues up, with a lease of 5 s and a wait of 100 s.
-const QUEUES: Call<'_> = Call(ACQUIRE, &["me:1", "1", "5000", "100000", "1", CHANNEL]);
+/// Takes the lock in its turn, or queues up, with a lease of 5 units and a wait of 100.
+const QUEUES: Call<'_> = Call(ACQUIRE, &["me:1", "1", "50000", "1000000", "1", CHANNEL]);
 /// The same without queueing.
-const ATTEMPTS: Call<'_> = Call(ACQUIRE, &["me:1", "1", "5000", "100000", "0", CHANNEL]);
-const NESTED: Call<'_> = Call(ACQUIRE, &["me:1", "2", "30000", "100000", "1", CHANNEL]);
+const ATTEMPTS: Call<'_> = Call(ACQUIRE, &["me:1", "1", "50000", "1000000", "0", CHANNEL]);
+const NESTED: Call<'_> = Call(ACQUIRE, &["me:1", "2", "300000", "1000000", "1", CHANNEL]);
 
 #[test]
 fn acquire_takes_a_free_lock_in_its_turn() {
@@ -407,7 +405,7 @@ fn acquire_that_does_not_queue_takes_no_place_and_keeps_another_calls() {
 
 #[test]
 fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() {
-    let leaves = ["me:1", "0", "1000", CHANNEL, "publish", "100000", "1"];
+    let leaves = ["me:1", "0", "10000", CHANNEL, "publish", "1000000", "1"];
     rows(
         Call(RELEASE, &leaves),
         &[
@@ -434,7 +432,7 @@ fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() 
             ("you:1 1 20 / a:1 -5", "-1", "-1", "you:1 1 20 / a:1 -5"),
         ],
     );
-    let stays = ["me:1", "0", "1000", CHANNEL, "publish", "100000", "0"];
+    let stays = ["me:1", "0", "10000", CHANNEL, "publish", "1000000", "0"];
     rows(
         Call(RELEASE, &stays),
         &[
@@ -449,7 +447,7 @@ fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() 
             ("/ a:1 -5 me:1 50", "0", "0", "/ me:1 50"),
         ],
     );
-    let nested = ["me:1", "1", "30000", CHANNEL, "publish", "100000", "1"];
+    let nested = ["me:1", "1", "300000", CHANNEL, "publish", "1000000", "1"];
     rows(
         Call(RELEASE, &nested),
         &[
@@ -464,7 +462,7 @@ fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() 
 #[test]
 fn many_owners_leave_in_one_call() {
     let three = [
-        CHANNEL, "publish", "me:1", "100000", "me:2", "100000", "me:3", "50000",
+        CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000", "me:3", "500000",
     ];
     rows(
         Call(LEAVE, &three),
@@ -552,7 +550,7 @@ fn inspect_shows_the_holder_and_the_queue() {
 fn what_is_no_fair_lock_is_reported_and_left_alone() {
     let server = Server::start();
     let control = &mut server.control();
-    let release = ["me:1", "1", "1000", CHANNEL, "publish", "100000", "1"];
+    let release = ["me:1", "1", "10000", CHANNEL, "publish", "1000000", "1"];
     let kind = "mode read a:1 1 20 / a:1 -5";
     set(control, kind);
     assert_eq!(run(control, QUEUES), "-3 a hash of another kind");
@@ -569,9 +567,9 @@ fn what_is_no_fair_lock_is_reported_and_left_alone() {
         ATTEMPTS,
         Call(
             RELEASE,
-            &["me:1", "0", "1000", CHANNEL, "publish", "100000", "1"],
+            &["me:1", "0", "10000", CHANNEL, "publish", "1000000", "1"],
         ),
-        Call(LEAVE, &[CHANNEL, "publish", "me:1", "100000"]),
+        Call(LEAVE, &[CHANNEL, "publish", "me:1", "1000000"]),
         Call(INSPECT, &[]),
     ];
     for wrong in keys("k") {
@@ -594,7 +592,7 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
     for lease in ["9223372036854775807", "nonsense"] {
         for state in ["/", "/ me:1 50 a:1 350", "me:1 1 20 /", "/ a:1 -5 b:1 -4"] {
             set(control, state);
-            let args = ["me:1", "1", lease, "100000", "1", CHANNEL];
+            let args = ["me:1", "1", lease, "1000000", "1", CHANNEL];
             let answer = run(control, Call(ACQUIRE, &args));
             assert!(answer.starts_with("error"), "{state}: {answer}");
             assert_eq!(seen(control), state);
@@ -634,17 +632,17 @@ fn the_owner_whose_turn_it_is_is_told_and_no_other() {
     let mut listener = Listener::of(&mut listens);
     let release = Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
     );
     let stays = Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "0"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
     );
     let nested = Call(
         RELEASE,
-        &["me:1", "1", "1", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "1", "1", CHANNEL, "publish", "1000000", "1"],
     );
-    let leave = [CHANNEL, "publish", "me:1", "100000", "me:2", "100000"];
+    let leave = [CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"];
     let leave = Call(LEAVE, &leave);
     let force = Call(FORCE_UNLOCK, &["you:1", "0", CHANNEL, "publish"]);
     let late = Call(FORCE_UNLOCK, &["you:1", "1", CHANNEL, "publish"]);
@@ -705,7 +703,7 @@ fn a_message_goes_the_way_that_was_asked_for() {
         set(control, "me:1 1 20 / a:1 50");
         let calls = |control: &mut Control| ["publish", "spublish"].map(|it| control.calls(it));
         let before = calls(control);
-        let args = ["me:1", "0", "1", CHANNEL, way, "100000", "1"];
+        let args = ["me:1", "0", "1", CHANNEL, way, "1000000", "1"];
         let answer = if heard { "2" } else { "1" };
         assert_eq!(run(control, Call(RELEASE, &args)), answer, "{way}");
         let after = calls(control);
@@ -720,30 +718,30 @@ fn a_message_goes_the_way_that_was_asked_for() {
 fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
     let release = Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
     );
     let keeps = Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "0"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
     );
     let nested = Call(
         RELEASE,
-        &["me:1", "1", "1000", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "1", "10000", CHANNEL, "publish", "1000000", "1"],
     );
     let leave = Call(
         LEAVE,
-        &[CHANNEL, "publish", "me:1", "100000", "me:2", "100000"],
+        &[CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"],
     );
     let force = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]);
     // What comes between.
-    let attempts = Call(ACQUIRE, &["a:1", "1", "9000", "100000", "1", CHANNEL]);
+    let attempts = Call(ACQUIRE, &["a:1", "1", "90000", "1000000", "1", CHANNEL]);
     let frees = Call(
         RELEASE,
-        &["you:1", "0", "1", CHANNEL, "publish", "100000", "1"],
+        &["you:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
     );
     let goes = Call(
         RELEASE,
-        &["a:1", "0", "1", CHANNEL, "publish", "100000", "1"],
+        &["a:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
     );
     let ends = Call("redis.call('del', KEYS[1]) return 1", &[]);
     // call, state, first answer, what comes between, second answer, state after both
@@ -918,24 +916,24 @@ const CALLS: [Call<'_>; 11] = [
     NESTED,
     Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
     ),
     Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "100000", "0"],
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
     ),
     Call(
         RELEASE,
-        &["me:1", "1", "30000", CHANNEL, "publish", "100000", "1"],
+        &["me:1", "1", "300000", CHANNEL, "publish", "1000000", "1"],
     ),
     Call(
         LEAVE,
-        &[CHANNEL, "publish", "me:1", "100000", "b:1", "100000"],
+        &[CHANNEL, "publish", "me:1", "1000000", "b:1", "1000000"],
     ),
     Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]),
     Call(FORCE_UNLOCK, &["you:1", "99999999999999", CHANNEL]),
     Call(INSPECT, &[]),
-    Call(RENEW, &["me:1", "30000"]),
+    Call(RENEW, &["me:1", "300000"]),
 ];
 
 /// Without the lease: a call that is refused after it has raised the lease of its own hold does no harm.
