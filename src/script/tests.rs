@@ -15,7 +15,8 @@ macro_rules! part {
 /// order, and every integer that the body returns.
 #[test]
 fn every_header_agrees_with_its_body() {
-    // Those of guarded writes are put together. No call runs those of fair locks yet: tests/fair_scripts.rs does.
+    // Those of guarded writes are put together. No call runs those of fair and read-write locks yet: tests/fair_scripts.rs
+    // and tests/read_write_scripts.rs do.
     let parts = [
         part!("look"),
         part!("fenced/look"),
@@ -27,6 +28,13 @@ fn every_header_agrees_with_its_body() {
         part!("fair/leave"),
         part!("fair/force_unlock"),
         part!("fair/inspect"),
+        part!("read_write/read_acquire"),
+        part!("read_write/read_release"),
+        part!("read_write/read_renew"),
+        part!("read_write/write_acquire"),
+        part!("read_write/write_release"),
+        part!("read_write/force_unlock"),
+        part!("read_write/inspect"),
     ];
     let calls = ALL.iter().map(|script| (script.name, script.source));
     for (name, source) in calls.chain(parts) {

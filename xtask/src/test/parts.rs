@@ -78,6 +78,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_scripts",
             "fenced_scripts",
             "fair_scripts",
+            "read_write_scripts",
             "guarded_scripts",
             "kind_outcomes",
             "kind_tokens",
