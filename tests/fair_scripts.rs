@@ -893,6 +893,41 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
     }
 }
 
+/// Without the fence a copy may be executed after its owner has gone. Its owner learns of what it leaves from the next answer
+/// that names it, and releases that; otherwise a place ends by itself.
+#[test]
+fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let release = Call(
+        RELEASE,
+        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
+    );
+    let another = Call(ACQUIRE, &["me:2", "1", "50000", "1000000", "1", CHANNEL]);
+    for (state, found, left) in [
+        // It has taken the lock, or a place.
+        ("/", "5 me:1 0", "me:1 1 5 / me:2 105"),
+        ("/ a:1 50", "-5 50 a:1 2", "/ a:1 50 me:1 200 me:2 300"),
+    ] {
+        set(control, state);
+        // The first copy, its release, and the late copy.
+        for call in [QUEUES, release, QUEUES] {
+            run(control, call);
+        }
+        assert_eq!(run(control, another), found, "{state}");
+        assert_eq!(seen(control), left, "{state}");
+        if state != "/" {
+            // Its turn comes: the answer names it.
+            let gone = ["a:1", "0", "1", CHANNEL, "publish", "1000000", "1"];
+            run(control, Call(RELEASE, &gone));
+            assert_eq!(run(control, another), "-5 100 me:1 1", "{state}");
+        }
+        run(control, release);
+        assert_eq!(run(control, another), "1", "{state}");
+        assert_eq!(seen(control), "me:2 1 5 /", "{state}");
+    }
+}
+
 const STATES: [&str; 14] = [
     "/",
     "/ me:1 50 a:1 350",

@@ -615,7 +615,7 @@ fn read_renew_goes_through_all_of_them_whatever_stands_before() {
     let keys = ["text", "none", "k"].map(|name| [name.to_owned(), first(name)]);
     for copy in 1..=2 {
         let mut command = redis::cmd("EVAL");
-        command.arg(READ_RENEW).arg(6).arg(&keys.concat());
+        command.arg(READ_RENEW).arg(6).arg(keys.concat());
         let args = ["me:1", "300000"].repeat(3);
         let answer = command.arg(args).query(&mut control.connection);
         assert_eq!(shown(&answer.expect("answered")), "-2 0 1", "copy {copy}");
