@@ -151,33 +151,33 @@ fn seen(control: &mut Control) -> String {
 /// Makes the state that [`Seen::shown`] shows.
 fn set(control: &mut Control, state: &str) {
     let [lock, queue, timeouts] = &keys("k");
-    control.run(&["DEL", lock, queue, timeouts]);
+    let mut pipe = redis::pipe();
+    pipe.cmd("DEL").arg(&[lock, queue, timeouts]);
     let (held, waiting) = state.split_once('/').expect("lock / queue");
     let held: Vec<&str> = held.split_whitespace().collect();
     if let Some((left, fields)) = held.split_last() {
-        control.run(&[&["HSET", lock], fields].concat());
+        pipe.cmd("HSET").arg(lock).arg(fields);
         if *left != "-1" {
-            control.run(&["PEXPIRE", lock, &format!("{left}0000")]);
+            pipe.cmd("PEXPIRE").arg(lock).arg(format!("{left}0000"));
         }
     }
     let now: i64 = clock(control) / 1_000;
     let mut words = waiting.split_whitespace();
     while let Some(word) = words.next() {
-        let has_place = word != "+";
-        let owner = if has_place {
-            word
-        } else {
-            words.next().expect("an owner")
+        let owner = match word {
+            "+" => words.next().expect("an owner"),
+            owner => {
+                pipe.cmd("RPUSH").arg(queue).arg(owner);
+                owner
+            }
         };
-        if has_place {
-            control.run(&["RPUSH", queue, owner]);
-        }
         let ends = words.next().expect("units, or ?");
         if let Ok(ends) = ends.parse::<i64>() {
-            let score = (now + ends * UNIT).to_string();
-            control.run(&["ZADD", timeouts, &score, owner]);
+            let score = now + ends * UNIT;
+            pipe.cmd("ZADD").arg(timeouts).arg(score).arg(owner);
         }
     }
+    pipe.exec(&mut control.connection).expect("set");
 }
 
 /// The microseconds of the server's clock.
@@ -926,6 +926,46 @@ fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
         assert_eq!(run(control, another), "1", "{state}");
         assert_eq!(seen(control), "me:2 1 5 /", "{state}");
     }
+}
+
+/// Lua passes only some thousand values at once to a command.
+#[test]
+fn the_places_of_a_queue_of_any_length_end_earlier() {
+    const OWNERS: usize = 1_500;
+    const FILL: &str = "\
+local time = redis.call('time')
+for owner = 0, ARGV[1] - 1 do
+  redis.call('rpush', KEYS[2], owner)
+  redis.call('zadd', KEYS[3], string.format('%d', time[1] * 1000 + (owner + 1) * 1000000), owner)
+end
+return 1";
+    let server = Server::start();
+    let control = &mut server.control();
+    assert_eq!(run(control, Call(FILL, &[&OWNERS.to_string()])), "1");
+    // Owners in their order, each with the hundreds of units until its place ends.
+    let places = |control: &mut Control| {
+        let seen = seen(control);
+        let (_, queue) = seen.split_once("/ ").expect("lock / queue");
+        let words = queue.split(' ').map(|word| word.parse().expect("a number"));
+        let words: Vec<usize> = words.collect();
+        let places = words
+            .chunks(2)
+            .map(|place| (place[0], place[1].div_ceil(100)));
+        places.collect::<Vec<_>>()
+    };
+    let take = ["0", "1", "50000", "1000000", "1", CHANNEL];
+    assert_eq!(run(control, Call(ACQUIRE, &take)), "1");
+    let after: Vec<_> = (1..OWNERS).map(|nth| (nth, nth)).collect();
+    assert!(places(control) == after);
+    // Every second one of the first four hundred.
+    let leaving: Vec<String> = (1..=200).map(|nth| (2 * nth).to_string()).collect();
+    let owners = leaving.iter().flat_map(|owner| [owner.as_str(), "1000000"]);
+    let args: Vec<&str> = [CHANNEL, "publish"].into_iter().chain(owners).collect();
+    assert_eq!(run(control, Call(LEAVE, &args)), ["-1"; 200].join(" "));
+    let stay = (1..OWNERS).filter(|nth| *nth > 400 || nth % 2 == 1);
+    let earlier = |nth: usize| (nth.min(401) - 1) / 2;
+    let after: Vec<_> = stay.map(|nth| (nth, nth - earlier(nth))).collect();
+    assert!(places(control) == after);
 }
 
 const STATES: [&str; 14] = [

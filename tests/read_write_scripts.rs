@@ -174,7 +174,8 @@ fn seen(control: &mut Control) -> String {
 
 /// Makes the state that [`Seen::shown`] shows.
 fn set(control: &mut Control, state: &str) {
-    control.run(&["FLUSHALL"]);
+    let mut pipe = redis::pipe();
+    pipe.cmd("FLUSHALL");
     let (lock, holders) = state.split_once(':').unwrap_or_default();
     let (mode, left) = lock.split_once(' ').unwrap_or_default();
     // The state of an owner that has no field has no colon of its own.
@@ -184,7 +185,7 @@ fn set(control: &mut Control, state: &str) {
         holders
     };
     if !["", "none"].contains(&mode) && !state.starts_with('+') {
-        control.run(&["HSET", "k", "mode", mode]);
+        pipe.cmd("HSET").arg(&["k", "mode", mode]);
     }
     let holders = holders.replace('[', "[ ").replace(']', " ]");
     let mut words = holders.split_whitespace();
@@ -195,21 +196,28 @@ fn set(control: &mut Control, state: &str) {
             for (nth, left) in (1..).zip(holds) {
                 let key = hold_key("k", owner, nth);
                 match left.parse::<i64>() {
-                    Ok(-1) => control.run(&["SET", &key, "1"]),
-                    Ok(left) => control.run(&["SET", &key, "1", "EX", &format!("{left}0")]),
-                    Err(_) => String::new(),
-                };
+                    Ok(-1) => {
+                        pipe.cmd("SET").arg(key).arg("1");
+                    }
+                    Ok(left) => {
+                        let seconds = format!("{left}0");
+                        pipe.cmd("SET").arg(key).arg(&["1", "EX", &seconds]);
+                    }
+                    Err(_) => {}
+                }
             }
         } else if word == "+" {
             owner = words.next().expect("an owner");
         } else {
             owner = word;
-            control.run(&["HSET", "k", owner, words.next().expect("a count")]);
+            let count = words.next().expect("a count");
+            pipe.cmd("HSET").arg(&["k", owner, count]);
         }
     }
     if left.parse::<i64>().is_ok_and(|left| left > 0) {
-        control.run(&["EXPIRE", "k", &format!("{left}0")]);
+        pipe.cmd("EXPIRE").arg("k").arg(format!("{left}0"));
     }
+    pipe.exec(&mut control.connection).expect("set");
 }
 
 /// A row: the state before, the answers of both copies, and the state after each of them.
