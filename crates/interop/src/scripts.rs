@@ -33,14 +33,16 @@ const LEASE: &str = "30000";
 const WAIT: &str = "300000";
 const SECTIONS: usize = 50;
 
-/// Everything, on locks of its own.
-pub async fn check(port: u16, java: &[Party; 2]) {
+/// Everything, on locks of its own. The quick client has a watchdog timeout of 1.5 s.
+pub async fn check(port: u16, java: &[Party; 2], quick: &Party) {
     in_order(port, java).await;
     told_head_leaves(port, java).await;
+    a_place_stays(port, java).await;
     fair_storm(port, java).await;
     readers_of_both(port, java).await;
     writers_wait(port, java).await;
     downgrade(port, java).await;
+    foreign_renewals(port, quick).await;
     read_write_storm(port, java).await;
 }
 
@@ -107,10 +109,15 @@ impl Ours {
         }
     }
 
-    fn unlock(&mut self) {
+    /// Goes to 0, and leaves the queue if it is wanted; returns the answer.
+    fn release(&mut self, leaves: &str) -> String {
         let (owner, channel) = (self.owner.clone(), channel(&self.name));
-        let args = [&owner, "0", LEASE, &*channel, "publish", WAIT, "1"];
-        let answer = self.send(fair!("release"), &queue(&self.name), &args);
+        let args = [&owner, "0", LEASE, &*channel, "publish", WAIT, leaves];
+        self.send(fair!("release"), &queue(&self.name), &args)
+    }
+
+    fn unlock(&mut self) {
+        let answer = self.release("1");
         assert!(
             answer.parse::<i64>().is_ok_and(|answer| answer > 0),
             "{answer}"
@@ -151,6 +158,13 @@ impl Ours {
             answer.parse::<i64>().is_ok_and(|answer| answer > 0),
             "{answer}"
         );
+    }
+
+    /// The lock and the key have the whole lease again.
+    fn renew_read(&mut self) {
+        let (owner, hold) = (self.owner.clone(), self.hold());
+        let answer = self.send(read_write!("read_renew"), &hold, &[&owner, LEASE]);
+        assert_eq!(answer, "1");
     }
 
     fn try_write(&mut self) -> bool {
@@ -261,6 +275,26 @@ async fn told_head_leaves(port: u16, java: &[Party; 2]) {
     head.leave();
     let next = waiting.await.expect("no panic").expect("its turn");
     between("the next one of Java", told.elapsed(), 0, 2_000);
+    next.unlock(NAME).await.expect("held");
+    nothing_left(control, NAME).await;
+}
+
+/// A release of an owner that another of its calls waits for leaves its place where it is.
+async fn a_place_stays(port: u16, java: &[Party; 2]) {
+    const NAME: &str = "fair/a_place_stays";
+    let control = &mut Control::connect(port);
+    let (holder, next, mut ours) = (java[0].worker(), java[1].worker(), Ours::fair(port, NAME));
+    holder.lock(NAME, None).await.expect("free");
+    assert!(!ours.attempt());
+    let waiting = tokio::spawn(async move { next.lock(NAME, None).await.map(|()| next) });
+    queued(control, NAME, 2).await;
+    assert_eq!(ours.release("0"), "-1");
+    queued(control, NAME, 2).await;
+    holder.unlock(NAME).await.expect("held");
+    assert!(ours.attempt(), "its turn");
+    queued(control, NAME, 1).await;
+    ours.unlock();
+    let next = waiting.await.expect("no panic").expect("its turn");
     next.unlock(NAME).await.expect("held");
     nothing_left(control, NAME).await;
 }
@@ -437,6 +471,32 @@ async fn downgrade(port: u16, java: &[Party; 2]) {
     assert!(ours.try_read());
     both.unlock(read).await.expect("held");
     assert!(!writer.try_write(), "we read");
+    ours.end_read();
+    nothing_left(control, NAME).await;
+}
+
+/// A reader of Java renews with its own watchdog timeout: it shortens the lease of the lock, in some versions also the keys
+/// of others. A renewal of ours raises them again, and its release leaves us what our key says.
+async fn foreign_renewals(port: u16, quick: &Party) {
+    const NAME: &str = "foreign_renewals";
+    let read = &format!("read/{NAME}");
+    let control = &mut Control::connect(port);
+    let (mut ours, reader) = (Ours::read_write(port, NAME), quick.worker());
+    assert!(ours.try_read());
+    reader.lock(read, None).await.expect("joins");
+    let [lock, key] = ours.hold();
+    let mut shortened = [0; 2];
+    for _ in 0..4 {
+        tokio::time::sleep(ms(700)).await;
+        shortened[0] += usize::from(control.pttl(&lock) < 10_000);
+        shortened[1] += usize::from(control.pttl(&key) < 10_000);
+        ours.renew_read();
+    }
+    println!("{NAME}: shortened before 4 renewals, lock and key: {shortened:?}");
+    reader.unlock(read).await.expect("held");
+    let left = [control.pttl(&lock), control.pttl(&key)];
+    assert!(left[0] > 0 && left[0] + 10 >= left[1], "{left:?}");
+    ours.renew_read();
     ours.end_read();
     nothing_left(control, NAME).await;
 }
