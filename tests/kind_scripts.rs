@@ -4,7 +4,7 @@
 
 use redisson_lock::LockKind;
 use test_support::kinds::{KINDS, STRING, Scripts, scripts, token_key};
-use test_support::{Control, Server, test};
+use test_support::{Control, Rolls, Server, test};
 
 /// What stands under the key before a script runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -418,22 +418,6 @@ const LOOK: &str = "\
 local kind = redis.call('type', KEYS[1]).ok
 local held = kind == 'hash' and table.concat(redis.call('hgetall', KEYS[1]), ' ') or redis.call('get', KEYS[1])
 return {kind, held, redis.call('pttl', KEYS[1]), redis.call('get', KEYS[2]), redis.call('pttl', KEYS[2])}";
-
-/// Numbers that look random, the same in each run.
-struct Rolls(u64);
-
-impl Rolls {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).expect("small")
-    }
-
-    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
-    }
-}
 
 const COUNTS: [&str; 4] = ["0", "1", "2", "3"];
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::party::Party;
-use crate::wire;
 use crate::worker::Worker;
+use crate::{scripts, wire};
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, kinds, ms, stalls};
 
@@ -212,6 +212,11 @@ impl Sides {
     pub async fn compare_on_the_wire(&self) {
         let [rust, java] = &self.long;
         wire::check(self.port, rust, java).await;
+    }
+
+    /// Scripts that the library does not call yet, beside the JVM's locks.
+    pub async fn send_scripts(&self) {
+        scripts::check(self.port, &self.long[1], &self.quick[1][0]).await;
     }
 
     /// Kills the JVM in the middle of everything, or stops it again and again.

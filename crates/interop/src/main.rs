@@ -15,6 +15,7 @@ mod holding;
 mod joint;
 mod kinds;
 mod party;
+mod scripts;
 mod servers;
 mod several;
 mod strings;
@@ -201,16 +202,11 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         jobs.len(),
         "every scenario has a name of its own"
     );
-    let wire = full("wire");
-    // Compared with the newest; the others are known by what they do.
     let has_one = only
         .as_deref()
         .is_none_or(|word| word == Topology::One.word());
-    if build.version == NEWEST && wanted(&wire) && has_one {
-        results.insert(wire.clone(), false);
-        let sides = Arc::clone(&sides);
-        let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
-        results.insert(wire, passed);
+    if has_one {
+        results.extend(without_pairings(build, &sides, full, wanted).await);
     }
     let fault = std::env::var("INTEROP_FAULT").ok();
     let fault = fault.map(|signal| tokio::spawn(Arc::clone(&sides).fault(signal)));
@@ -242,6 +238,29 @@ async fn version(build: &Build, short: bool, filters: &[String]) -> Played {
         sides.close().await;
     }
     Played { results, left_out }
+}
+
+/// What is no scenario of two parties.
+async fn without_pairings(
+    build: &Build,
+    sides: &Arc<Sides>,
+    full: impl Fn(&str) -> String,
+    wanted: impl Fn(&String) -> bool,
+) -> BTreeMap<String, bool> {
+    let mut results = BTreeMap::new();
+    let (wire, scripts) = (full("wire"), full("uncalled"));
+    // Compared with the newest; the others are known by what they do.
+    if build.version == NEWEST && wanted(&wire) {
+        let sides = Arc::clone(sides);
+        let passed = play(&wire, async move { sides.compare_on_the_wire().await }).await;
+        results.insert(wire, passed);
+    }
+    if !build.is_of_strings() && wanted(&scripts) {
+        let sides = Arc::clone(sides);
+        let passed = play(&scripts, async move { sides.send_scripts().await }).await;
+        results.insert(scripts, passed);
+    }
+    results
 }
 
 /// Plays a scenario in a task of its own, so that a panic is a result.

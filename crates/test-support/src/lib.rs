@@ -27,6 +27,7 @@ pub mod peer;
 mod proxy;
 mod replies;
 pub mod resource;
+mod rolls;
 mod scripts;
 mod sentinel;
 mod server;
@@ -43,6 +44,7 @@ pub use fake_cluster::{FakeCluster, NodeView};
 pub use limit::{LIMIT, Limited, begins, may_take};
 pub use pair::ProxiedPair;
 pub use proxy::{Fate, Proxy, Scripted};
+pub use rolls::Rolls;
 pub use scripts::{
     ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH, acquire_to, is_script, release_to,
 };

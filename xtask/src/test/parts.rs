@@ -77,6 +77,8 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_rows",
             "kind_scripts",
             "fenced_scripts",
+            "fair_scripts",
+            "read_write_scripts",
             "guarded_scripts",
             "kind_outcomes",
             "kind_tokens",

@@ -216,8 +216,17 @@ public class Peer {
             lock.getClass().getMethod(method.getName(), method.getParameterTypes()).invoke(lock, values));
     }
 
-    /** The name begins with the kind. Old versions have not all of them. */
+    /** The name begins with the kind. Old versions have not all of them. Both locks of a read-write lock have one name. */
     private static RLock lock(RedissonClient client, String name) {
+        if (name.startsWith("read/")) {
+            return client.getReadWriteLock(name.substring("read/".length())).readLock();
+        }
+        if (name.startsWith("write/")) {
+            return client.getReadWriteLock(name.substring("write/".length())).writeLock();
+        }
+        if (name.startsWith("fair/")) {
+            return client.getFairLock(name);
+        }
         String method = name.startsWith("fenced/") ? "getFencedLock" : name.startsWith("spin/") ? "getSpinLock" : "getLock";
         try {
             return (RLock) RedissonClient.class.getMethod(method, String.class).invoke(client, name);

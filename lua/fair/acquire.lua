@@ -1,0 +1,73 @@
+-- fair/acquire.lua: set this owner's hold count to the target; takes a free lock in its turn, or a place in the queue.
+--
+-- What is sent has fair/queue.lua before this text.
+--
+-- KEYS[1]  lock     hash: owner -> hold count
+-- KEYS     queue and timeouts, as in fair/queue.lua
+-- ARGV[1]  owner    "clientId:threadId"
+-- ARGV[2]  target   hold count to set, 1 to 4294967295
+-- ARGV[3]  lease    milliseconds, at least 1
+-- ARGV[4]  wait     milliseconds for which a place counts after its turn has come, at least 1
+-- ARGV[5]  queues   '1': an owner that cannot take the lock takes a place, or prolongs its own; '0': it only attempts
+-- ARGV[6]  channel  the owner whose turn it is hears `channel:owner`
+-- ARGV[7]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
+--
+-- Returns
+--   1                        taken: the count is the target, at least the lease is left; this owner has left the queue
+--   0                        lost: the target is above 1 and this owner holds nothing; nothing changed
+--   {left, holder, place}    busy: milliseconds left (-1: no expiry), the holder's field, and the number of owners that
+--                            are before this one (-1: it has no place)
+--   {-3, found}              not a lock: what was found instead; nothing changed
+--   {-5, left, head, place}  free, but another owner's turn: milliseconds left of its place, and that owner
+
+local lock, owner, target, lease_ms, wait_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local queues, channel, way = ARGV[5] == '1', ARGV[6], ARGV[7] or 'publish'
+
+local left, count = redis.call('pttl', lock), redis.call('hget', lock, owner)
+if count then
+  if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
+  -- The lease is written first, as in acquire.lua.
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  if count ~= target then redis.call('hincrby', lock, owner, string.format('%d', target - count)) end
+  return 1
+end
+if left ~= -2 and redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
+if target ~= '1' then return 0 end
+
+local now, own = clock(), redis.call('zscore', timeouts, owner)
+local ended, head, ends = front(now, owner, {})
+local place = (redis.call('lpos', queue, owner) or #ended - 1) - #ended
+local takes = left == -2 and (not head or head == owner)
+local joins = queues and not takes and place == -1
+local holder = left ~= -2 and redis.call('hkeys', lock)[1]
+
+-- Returns 0 while the key is absent: an invalid lease or a missing permission fails here, before any write.
+if takes then redis.call('pexpire', lock, lease_ms) end
+if head or own or joins or #ended > 0 then may_change() end
+
+if takes then
+  redis.call('hincrby', lock, owner, 1)
+  redis.call('pexpire', lock, lease_ms)
+  remove(ended)
+  if head or own then leave({[owner] = wait_ms}, now) end
+  return 1
+end
+
+-- A release told the owner whose place has ended, if it told any.
+if left == -2 and #ended > 0 then tell(head, channel, way) end
+local due = place > -1 and (queues or not own) and math.max(own or 0, now + wait_ms * (place + 1))
+if joins then
+  local tail = head and redis.call('zscore', timeouts, redis.call('lindex', queue, -1)) or 0
+  place = redis.call('rpush', queue, owner) - 1 - #ended
+  -- At least what a second copy of this call prolongs it to.
+  due = math.max(tail, now + math.max(left, wait_ms * place)) + wait_ms
+end
+remove(ended)
+if due then redis.call('zadd', timeouts, string.format('%d', due), owner) end
+if own and place == -1 then redis.call('zrem', timeouts, owner) end
+if head and not ends and head ~= owner then
+  ends = now + wait_ms
+  redis.call('zadd', timeouts, string.format('%d', ends), head)
+end
+if left == -2 then return {-5, ends - now, head, place} end
+return {left, holder, place}

@@ -1,0 +1,80 @@
+-- fair/queue.lua: how fair locks' scripts change the queue. No script by itself: each of them begins with this text.
+--
+-- KEYS[2]  queue     list: the waiting owners, the next one first; without an expiry, deleted when it is empty
+-- KEYS[3]  timeouts  sorted set: waiting owner -> the server's clock, in milliseconds, when its place ends
+--
+-- Returns nothing: it defines what the rest calls.
+
+local queue, timeouts = KEYS[2], KEYS[3]
+
+-- The server's clock in milliseconds.
+local function clock()
+  local time = redis.call('time')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Returns the owners at the front whose places have ended, the owner whose turn it is, and when its place ends (false:
+-- it has no score). The owner `asks` is alive, whatever its score, and those in `waits` are about to leave.
+local function front(now, asks, waits)
+  local ended, at, head, ends = {}, 0, redis.call('lindex', queue, 0), false
+  while head do
+    ends = redis.call('zscore', timeouts, head)
+    if not waits[head] and (head == asks or not ends or tonumber(ends) > now) then break end
+    if not waits[head] then ended[#ended + 1] = head end
+    at = at + 1
+    head = redis.call('lindex', queue, at)
+  end
+  return ended, head, ends
+end
+
+-- Calls each command that a change of the queue needs, without an effect, because no owner is the empty text. A missing
+-- permission fails here. And a server that is out of memory lets a script continue after its first write.
+local function may_change()
+  redis.call('lrange', queue, 0, 0)
+  redis.call('zrange', timeouts, 0, 0)
+  redis.call('lrem', queue, 1, '')
+  redis.call('zrem', timeouts, '')
+  redis.call('zadd', timeouts, 'xx', 0, '')
+end
+
+-- Tells the owner whose turn it is; returns how many connections have got the message.
+local function tell(head, channel, way)
+  local heard = 0
+  channel = channel .. ':' .. head
+  if way ~= 'publish' then heard = redis.call('spublish', channel, '0') end
+  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+    heard = heard + redis.call('publish', channel, '0')
+  end
+  return heard
+end
+
+local function remove(owners)
+  for _, owner in ipairs(owners) do
+    redis.call('lrem', queue, 0, owner)
+    redis.call('zrem', timeouts, owner)
+  end
+end
+
+-- Removes owners with their waits. The turns of those after them come earlier by as much, so their places end earlier,
+-- but no earlier than one wait from now, because other clients count with shorter waits.
+local function leave(waits, now)
+  local scores, ends = redis.call('zrange', timeouts, 0, -1, 'withscores'), {}
+  for n = 1, #scores, 2 do ends[scores[n]] = tonumber(scores[n + 1]) end
+  local members, earlier, floor, changes = redis.call('lrange', queue, 0, -1), 0, 0, {}
+  for n, member in ipairs(members) do
+    local wait, score = waits[member], ends[member]
+    if wait then
+      earlier, floor = earlier + wait, math.max(floor, now + wait)
+      redis.call('lrem', queue, 1, member)
+    elseif score and earlier > 0 and math.max(score - earlier, floor) < score then
+      changes[#changes + 1] = string.format('%d', math.max(score - earlier, floor))
+      changes[#changes + 1] = member
+    end
+    -- Lua does not unpack a list of any length.
+    if #changes == 2000 or #changes > 0 and n == #members then
+      redis.call('zadd', timeouts, 'xx', unpack(changes))
+      changes = {}
+    end
+  end
+  for owner in pairs(waits) do redis.call('zrem', timeouts, owner) end
+end

@@ -1,0 +1,50 @@
+-- fair/release.lua: lower this owner's hold count to the target, and take it out of the queue; at 0 frees the lock and
+-- tells the owner whose turn it is.
+--
+-- What is sent has fair/queue.lua before this text.
+--
+-- KEYS[1]  lock     hash: owner -> hold count
+-- KEYS     queue and timeouts, as in fair/queue.lua
+-- ARGV[1]  owner    "clientId:threadId"
+-- ARGV[2]  target   hold count to set, 0 to 4294967295
+-- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
+-- ARGV[4]  channel  the owner whose turn it is hears `channel:owner`
+-- ARGV[5]  way      'publish', 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
+-- ARGV[6]  wait     milliseconds that the place of this owner was taken with, at least 1
+-- ARGV[7]  leaves   '1': this owner leaves the queue; '0': a place of it stays
+--
+-- Returns
+--    1  released: the count is the target
+--  1+n  released: the lock is free, and n connections have got the message
+--    0  gone: there is no such key; the owner whose turn it is was told again
+--   -1  taken: another owner holds the lock
+--   -3  not a lock: the count is not a number; nothing changed
+
+local lock, owner, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local waits = ARGV[7] == '1' and {[owner] = tonumber(ARGV[6])} or {}
+
+local count = redis.call('hget', lock, owner)
+local stays = count and target ~= '0'
+if stays and (not string.find(count, '^%d+$') or #count > 10) then return -3 end
+local free = count and not stays or not count and redis.call('exists', lock) == 0
+
+local now, ended, head = clock(), {}, false
+if free then ended, head = front(now, nil, waits) end
+local leaves = waits[owner] and (redis.call('zscore', timeouts, owner) or redis.call('lpos', queue, owner))
+if leaves or #ended > 0 then may_change() end
+
+local heard = 0
+if stays then
+  -- The lease is written first, as in acquire.lua.
+  local left = redis.call('pttl', lock)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  if count ~= target then redis.call('hincrby', lock, owner, string.format('%d', target - count)) end
+elseif free then
+  -- Published first: if the message is refused, the lock is still there to be released again.
+  if head then heard = tell(head, channel, way) end
+  if count then redis.call('del', lock) end
+end
+remove(ended)
+if leaves then leave(waits, now) end
+if count then return 1 + heard end
+return free and 0 or -1

@@ -1,0 +1,64 @@
+-- read_write/force_unlock.lua: remove the named holders; frees the lock, and announces it, if no other is left; nothing
+-- after a limit.
+--
+-- KEYS[1]  lock     hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
+-- ARGV[1]  field    "clientId:threadId" of a reader, or "clientId:threadId:write"
+-- ARGV[2]  limit    milliseconds of this server's clock, after which nothing is done; 0: no limit
+-- ARGV[3]  channel  the unlock channel of the lock
+-- ARGV[4]  way      'publish', 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
+-- ARGV[n]  field    another one, for each n from 5 on
+--
+-- Returns
+--    1  freed: no other owner held it, or only readers whose keys are gone
+--    2  removed: other holders are left
+--    0  none of these holds it; nothing changed
+--   -1  too late: the limit has passed; nothing changed
+
+local lock, limit, channel, way = KEYS[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+
+local time = redis.call('time')
+if limit > 0 and time[1] * 1000 + time[2] / 1000 > limit then return -1 end
+local mode, left, fields = redis.call('hget', lock, 'mode'), redis.call('pttl', lock), redis.call('hgetall', lock)
+if mode ~= 'read' and mode ~= 'write' then return 0 end
+local named, found, keys, longest, writes = {[ARGV[1]] = true}, {}, {}, -2, false
+for n = 5, #ARGV do named[ARGV[n]] = true end
+local base = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
+for n = 1, #fields, 2 do
+  local field, count = fields[n], #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
+  if field ~= 'mode' and named[field] then found[#found + 1] = field
+  elseif string.find(field, ':write$') then writes = true end
+  for hold = 1, field ~= 'mode' and not string.find(field, ':write$') and count or 0 do
+    local key = base .. ':' .. field .. ':rwlock_timeout:' .. hold
+    if named[field] then
+      keys[#keys + 1] = key
+    else
+      local ttl = redis.call('pttl', key)
+      longest = math.max(longest, ttl == -1 and left or ttl)
+    end
+  end
+end
+if #found == 0 then return 0 end
+
+local frees, reads = not writes and longest <= 0, not writes and longest > 0
+if not frees then
+  -- A missing permission fails here, as in read_acquire.lua.
+  redis.call('hdel', lock, '')
+  redis.call('hset', lock, 'mode', mode)
+  if reads then redis.call('pexpire', lock, math.max(left, longest)) end
+end
+-- Published first, as in write_release.lua.
+for _, message in ipairs(writes and {} or {'1', '0'}) do
+  if way ~= 'publish' then redis.call('spublish', channel, message) end
+  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+    redis.call('publish', channel, message)
+  end
+end
+if frees then redis.call('del', lock) end
+for _, key in ipairs(keys) do redis.call('del', key) end
+if frees then return 1 end
+for _, field in ipairs(found) do redis.call('hdel', lock, field) end
+if reads then
+  redis.call('hset', lock, 'mode', 'read')
+  redis.call('pexpire', lock, longest)
+end
+return 2

@@ -1,0 +1,71 @@
+-- read_write/read_release.lua: lower the number of this owner's read holds; the last reader frees the lock.
+--
+-- KEYS[1]  lock     hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
+-- KEYS[2]  first    string: "{lock}:owner:rwlock_timeout:1", of this owner's first read hold; the next key ends in 2
+-- ARGV[1]  owner    "clientId:threadId"
+-- ARGV[2]  target   hold count to set, 0 to 99999
+-- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
+-- ARGV[4]  channel  the unlock channel of the lock
+-- ARGV[5]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
+--
+-- Returns
+--    1  released: the count is the target; at 0 the lock stays with an own writer, or with readers that have live keys
+--  1+n  released: the lock is free, and n connections have got the message
+--    0  gone: there is no such key; nothing changed
+--   -1  taken: this owner does not read, and others hold the lock; nothing changed
+--   -3  not a lock: a hash of another kind, or the count is not a number; nothing changed
+
+local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local channel, way = ARGV[4], ARGV[5] or 'publish'
+local prefix, base = string.sub(first, 1, -2), string.sub(first, 1, -#owner - #':rwlock_timeout:1' - 1)
+
+local mode, left, count = redis.call('hget', lock, 'mode'), redis.call('pttl', lock), redis.call('hget', lock, owner)
+if left == -2 then return 0 end
+if mode ~= 'read' and mode ~= 'write' then return -3 end
+if not count then return -1 end
+if not string.find(count, '^%d+$') or #count > 5 then return -3 end
+local missing = {}
+for n = 1, target do
+  if redis.call('pttl', prefix .. n) == -2 then missing[#missing + 1] = prefix .. n end
+end
+-- The longest key of another reader.
+local longest, fields = -2, target == 0 and mode == 'read' and redis.call('hgetall', lock) or {}
+for n = 1, #fields, 2 do
+  local reads = fields[n] ~= owner and #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
+  for hold = 1, reads do
+    local ttl = redis.call('pttl', base .. fields[n] .. ':rwlock_timeout:' .. hold)
+    longest = math.max(longest, ttl == -1 and left or ttl)
+  end
+end
+
+local heard = 0
+if target > 0 then
+  -- A missing permission fails here, as in read_acquire.lua.
+  redis.call('hdel', lock, '')
+  redis.call('set', first, '1', 'xx', 'keepttl')
+  redis.call('hset', lock, 'mode', mode)
+  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+elseif mode == 'write' or longest > 0 then
+  redis.call('hdel', lock, '')
+  if longest > 0 then redis.call('pexpire', lock, math.max(left, longest)) end
+else
+  -- Published first: if the message is refused, the lock is still there to be released again.
+  if way ~= 'publish' then heard = redis.call('spublish', channel, '0') end
+  if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
+    heard = heard + redis.call('publish', channel, '0')
+  end
+  redis.call('del', lock)
+end
+for n = target + 1, tonumber(count) do redis.call('del', prefix .. n) end
+if target > 0 then
+  for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
+  -- The last of the own keys covers what is promised.
+  local last = prefix .. target
+  if redis.call('pttl', last) < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
+  redis.call('hset', lock, owner, target)
+elseif mode == 'write' or longest > 0 then
+  redis.call('hdel', lock, owner)
+  -- Each hold of another reader is covered by a key, so a longer lease of the lock was promised to this owner alone.
+  if longest > 0 then redis.call('pexpire', lock, longest) end
+end
+return 1 + heard

@@ -1,0 +1,45 @@
+-- read_write/read_renew.lua: restart the leases of many read holds; reports those that are no longer held.
+--
+-- KEYS[2n-1]  lock   hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
+-- KEYS[2n]    first  string: "{lock}:owner:rwlock_timeout:1", of this owner's first read hold; the next key ends in 2
+-- ARGV[2n-1]  owner  "clientId:threadId", one for each lock
+-- ARGV[2n]    lease  milliseconds, one for each lock; 0 checks without extending
+--
+-- Returns a list with one number for each lock
+--    1  held: the lock and the key of each hold have at least the lease left; a missing key was made again
+--    0  gone: there is no such key
+--   -1  taken: this owner does not read, and others hold the lock
+--   -2  changed: the key is of another type, or a hash of another kind
+
+local answers = {}
+for n = 1, #KEYS / 2 do
+  local lock, first, owner, lease_ms = KEYS[2 * n - 1], KEYS[2 * n], ARGV[2 * n - 1], tonumber(ARGV[2 * n])
+  -- pcall, because a key of another type must not cost its neighbours their leases.
+  local mode = redis.pcall('hget', lock, 'mode')
+  if type(mode) == 'table' and not string.find(mode.err, 'WRONGTYPE', 1, true) then return mode end
+  local count = (mode == 'read' or mode == 'write') and redis.call('hget', lock, owner)
+  if not mode then
+    answers[n] = -2 * redis.call('exists', lock)
+  elseif mode ~= 'read' and mode ~= 'write' or count and (not string.find(count, '^%d+$') or #count > 5) then
+    answers[n] = -2
+  elseif not count then
+    answers[n] = -1
+  else
+    local missing, short = {}, {}
+    for hold = 1, lease_ms > 0 and tonumber(count) or 0 do
+      local key = string.sub(first, 1, -2) .. hold
+      local ttl = redis.call('pttl', key)
+      if ttl == -2 then missing[#missing + 1] = key elseif ttl < lease_ms then short[#short + 1] = key end
+    end
+    -- A missing permission fails here, as in read_acquire.lua.
+    if #missing > 0 then
+      redis.call('hdel', lock, '')
+      redis.call('set', first, '1', 'xx', 'keepttl')
+    end
+    if lease_ms > 0 and redis.call('pttl', lock) < lease_ms then redis.call('pexpire', lock, lease_ms) end
+    for _, key in ipairs(short) do redis.call('pexpire', key, lease_ms) end
+    for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
+    answers[n] = 1
+  end
+end
+return answers
