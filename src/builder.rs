@@ -414,6 +414,7 @@ impl LockClientBuilder {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout_or_default(),
             handoff: self.handoff,
+            fair_wait: FAIR_WAIT,
         });
         let config = Config {
             key_prefix: self.key_prefix.into(),
@@ -474,5 +475,8 @@ const CONNECTIONS_MAX: usize = 16;
 
 #[cfg(feature = "serde")]
 mod serde;
+/// As Redisson has it.
+const FAIR_WAIT: Duration = Duration::from_secs(300);
+
 #[cfg(test)]
 mod tests;

@@ -202,11 +202,14 @@ impl LockCore {
         let entry = self.owners.index_entry(owner);
         let state = self.owners.get_mut(owner)?;
         let (seen, counts) = (state.seen(), state.counts());
-        let life = self.life;
+        let keeps_places = self.discipline.keeps_places();
+        let lane = self.discipline.lane(owner);
         let mut cx = Context {
             now,
             owner,
-            life,
+            life: self.life,
+            place_wait: keeps_places.then_some(self.rules.fair_wait),
+            queues: keeps_places && self.queue.head(lane).is_some(),
             ids: &mut self.ids,
             out: &mut *out,
         };
@@ -225,8 +228,9 @@ impl LockCore {
         Some(answer)
     }
 
-    /// The owner's own calls that can go on: those who waited for its operation, and those who may
-    /// nest into its hold or have to hear of its loss. One at a time; its end wakes the next.
+    /// The owner's own calls that can go on: those who waited for its operation, those who may
+    /// nest into its hold or have to hear of its loss, and those whose place in the server's queue was
+    /// used. One at a time; its end wakes the next.
     fn wake_own(
         &mut self,
         owner: OwnerKey,
@@ -238,9 +242,16 @@ impl LockCore {
             return;
         }
         let free = (after.held || after.lost.is_some()).then(|| self.queue.first_free(owner));
-        for waiter in [self.queue.first_behind(owner), free.flatten()]
-            .into_iter()
-            .flatten()
+        let has_no_place = self.discipline.keeps_places() && !after.has_place;
+        let lane = self.discipline.lane(owner);
+        let placeless = has_no_place.then(|| self.queue.head(lane));
+        for waiter in [
+            self.queue.first_behind(owner),
+            free.flatten(),
+            placeless.flatten(),
+        ]
+        .into_iter()
+        .flatten()
         {
             out.wake(waiter);
         }
@@ -318,8 +329,16 @@ impl LockCore {
             state.check();
             state.tenure.check();
             counts.replace(Counts::default(), state.counts());
+            let lane = self.discipline.lane(owner);
+            assert!(
+                !state.has_place || state.op.releases() || self.queue.head(lane).is_some(),
+                "I9: a place that no call of {owner:?} wants is given up"
+            );
         }
         assert_eq!(counts, self.counts);
+        if self.discipline.front().is_none() {
+            return;
+        }
         let queued_attempts = self.owners.iter().filter(|(_, state)| {
             state
                 .op

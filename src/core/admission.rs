@@ -44,6 +44,8 @@ pub struct Permit {
     pub field: Arc<str>,
     /// The count to go to.
     pub target: u32,
+    /// A busy reply leaves the owner a place in the server's queue.
+    pub queues_up: bool,
     pub terms: Terms,
 }
 
@@ -103,6 +105,7 @@ impl LockCore {
                 return;
             };
             let owner = waiter.owner;
+            core.leave_place(now, owner, out);
             if core.owners.get(owner).is_some_and(OwnerState::is_granted) {
                 core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
             }
@@ -215,8 +218,9 @@ impl LockCore {
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
         }
+        let front = self.discipline.front();
         debug_assert!(
-            depth > 0 || order == Order::AtOnce || !self.owners.block(),
+            depth > 0 || order == Order::AtOnce || front.is_none() || !self.owners.block(),
             "I4: only the head contends, and only while nobody of this client holds"
         );
         let generation = self.ids.generation();
@@ -226,9 +230,14 @@ impl LockCore {
             let acquire = own.begin_acquire(id, order, terms.lease, cx);
             (acquire, Arc::clone(&own.field))
         });
-        let (Acquire { id: op, target, .. }, field) =
-            begun.unwrap_or_else(|| unreachable!("it was put in above"));
-        if order == Order::Queued && depth == 0 {
+        let (acquire, field) = begun.unwrap_or_else(|| unreachable!("it was put in above"));
+        let Acquire {
+            id: op,
+            target,
+            queues_up,
+            ..
+        } = acquire;
+        if order == Order::Queued && depth == 0 && front.is_some() {
             self.attempt = Some(Attempt {
                 waiter: id,
                 owner,
@@ -241,6 +250,7 @@ impl LockCore {
             op,
             field,
             target,
+            queues_up,
             terms,
         }))
     }
@@ -336,9 +346,8 @@ impl LockCore {
                 }
                 own.end_acquire(
                     match outcome {
-                        Untaken::Busy | Untaken::NotExecuted | Untaken::OuterGone => {
-                            AfterAcquire::NotExecuted
-                        }
+                        Untaken::Busy => AfterAcquire::Busy,
+                        Untaken::NotExecuted | Untaken::OuterGone => AfterAcquire::NotExecuted,
                         Untaken::Unknown => AfterAcquire::Unknown,
                     },
                     cx,
@@ -363,6 +372,7 @@ impl LockCore {
         };
         let own = self.owners.get(waiter.owner);
         own.is_some_and(|own| own.tenure.is_held())
+            || self.discipline.front().is_none()
             || self.head() == Some(id) && !self.owners.block()
     }
 
@@ -373,6 +383,9 @@ impl LockCore {
 
     /// Of an owner that holds nothing. An attempt at once does not overtake the callers of other owners that queue.
     fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
+        if self.discipline.front().is_none() {
+            return true;
+        }
         let head = self.head();
         match waiter.order {
             Order::Queued => head == Some(id) && !self.owners.block(),
@@ -387,10 +400,10 @@ impl LockCore {
     #[cfg(feature = "test-util")]
     pub fn under_way(&self, owner: OwnerKey) -> (&'static str, bool) {
         let Some(own) = self.owners.get(owner) else {
-            return (Op::Idle.words(false, false), false);
+            return (Op::Idle.words(false, false, false), false);
         };
         let (held, lost) = (own.tenure.is_held(), own.tenure.lost().is_some());
-        (own.op.words(held, lost), held)
+        (own.op.words(held, lost, own.has_place), held)
     }
 
     /// Whether a waiter queues. `None`: it has left.
@@ -400,13 +413,16 @@ impl LockCore {
     }
 
     /// Whether a waiter that found the lock held by another client has a reason to attempt again: its
-    /// owner got or lost the lock, another one of this client has just freed it, or it was passed over.
+    /// owner got or lost the lock, or has no place in the server's queue any more, another one of this client has just
+    /// freed it, or it was passed over.
     pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
         let own = self.owners.get(waiter.owner);
+        let has_place = own.is_some_and(|own| own.has_place);
         waiter.passed_over
+            || self.discipline.keeps_places() && !has_place
             || own.is_some_and(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })

@@ -155,6 +155,7 @@ impl LockCore {
                     op,
                     field,
                     target: 1,
+                    queues_up: false,
                     terms: waiter.terms,
                 };
                 Admission::Granted(permit, sent_at)

@@ -12,7 +12,7 @@
 
 use super::LockCore;
 use super::op::Attempt;
-use super::owner_state::AfterAcquire;
+use super::owner_state::{AfterAcquire, OwnerState};
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
@@ -116,7 +116,15 @@ impl LockCore {
             });
             if let Some(waiter) = waiter.flatten() {
                 self.queue.pass_over(waiter);
+                self.leave_place(now, owner, out);
             }
+        }
+    }
+
+    /// A call of this owner does not queue any more: with the last one the owner's place in the server's queue goes.
+    pub(super) fn leave_place(&mut self, now: Time, owner: OwnerKey, out: &mut Effects) {
+        if self.discipline.keeps_places() {
+            self.change(now, owner, out, OwnerState::leave_place);
         }
     }
 

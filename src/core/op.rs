@@ -47,6 +47,8 @@ pub(super) struct Acquire {
     pub(super) losses: u32,
     /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
+    /// A busy reply leaves its owner a place in the server's queue.
+    pub(super) queues_up: bool,
     /// It is another owner's pass that takes the lock.
     pub(super) grant: Option<Grant>,
 }
@@ -111,6 +113,8 @@ pub(super) struct Sent {
     pub(super) target: u32,
     /// It was built before the lease was over.
     pub(super) in_time: bool,
+    /// It gives the owner's place in the server's queue up.
+    pub(super) leaves: bool,
 }
 
 /// A pass that is under way. It occupies both owners: the receiver with an acquire.
@@ -280,8 +284,10 @@ impl Op {
 impl Op {
     /// What is under way for an owner, in the words of the explorer: it counts which inputs come while what is.
     /// Every field is named: a new one is to be told apart too, or left out on purpose.
-    pub(super) fn words(&self, held: bool, lost: bool) -> &'static str {
+    pub(super) fn words(&self, held: bool, lost: bool, has_place: bool) -> &'static str {
         match self {
+            Self::Idle if has_place => "nothing, and it has a place in the server's queue",
+            Self::Release(_) if has_place => "a release, it has a place in the server's queue",
             Self::Idle if held => "nothing, and it holds",
             Self::Idle if lost => "nothing, and its hold was lost",
             Self::Idle => "nothing, and it holds nothing",
@@ -293,6 +299,7 @@ impl Op {
                 lease: _,
                 losses: _,
                 then_release,
+                queues_up: _,
                 grant,
             }) => match (grant, *target > 1, held, then_release, order) {
                 (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",

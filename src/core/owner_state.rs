@@ -20,6 +20,10 @@ pub(super) struct Context<'a> {
     pub(super) now: Time,
     pub(super) owner: OwnerKey,
     pub(super) life: Life,
+    /// How long a place in the server's queue may last. `None`: the server has none.
+    pub(super) place_wait: Option<Duration>,
+    /// A call of the owner queues, so the place of the owner is wanted.
+    pub(super) queues: bool,
     pub(super) ids: &'a mut Ids,
     pub(super) out: &'a mut Effects,
 }
@@ -36,6 +40,8 @@ pub(super) struct OwnerState {
     /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from
     /// then on.
     pub(super) op_changed_at: Time,
+    /// It has a place in the server's queue, or may have: one, whatever the number of its calls.
+    pub(super) has_place: bool,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
 }
@@ -46,6 +52,7 @@ pub(super) struct OwnerStatus {
     pub(super) idle: bool,
     pub(super) held: bool,
     pub(super) lost: Option<LossReason>,
+    pub(super) has_place: bool,
 }
 
 /// By what an owner is found without looking through all of them.
@@ -70,12 +77,13 @@ impl OwnerState {
             op,
             unlocks: SmallMap::default(),
             op_changed_at: now,
+            has_place: false,
             timer: None,
         }
     }
 
     pub(super) fn is_spent(&self) -> bool {
-        self.op.is_idle() && self.tenure.is_spent()
+        self.op.is_idle() && self.tenure.is_spent() && !self.has_place
     }
 
     pub(super) fn seen(&self) -> OwnerStatus {
@@ -83,7 +91,13 @@ impl OwnerState {
             idle: self.op.is_idle(),
             held: self.tenure.is_held(),
             lost: self.tenure.lost(),
+            has_place: self.has_place,
         }
+    }
+
+    /// It has a place in the server's queue, and no call wants it any more.
+    pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
+        self.has_place && !cx.queues
     }
 
     pub(super) fn index_entry(&self) -> IndexEntry {
@@ -139,14 +153,17 @@ impl OwnerState {
         cx: &mut Context<'_>,
     ) -> Acquire {
         debug_assert!(self.op.is_idle(), "I2: one operation at a time");
+        let target = self.tenure.count() + 1;
         let acquire = Acquire {
             id: cx.ids.op(),
             waiter,
             order,
-            target: self.tenure.count() + 1,
+            target,
             lease,
             losses: self.tenure.losses(),
             then_release: false,
+            // I8: an owner that has the lock is not in the queue.
+            queues_up: cx.place_wait.is_some() && order == Order::Queued && target == 1,
             grant: None,
         };
         self.op = Op::Acquire(acquire.clone());
@@ -162,10 +179,19 @@ impl OwnerState {
         self.op = Op::Idle;
         self.op_changed_at = cx.now;
         match after {
+            // The server has taken the owner out of its queue.
+            AfterAcquire::Applied | AfterAcquire::Unwanted => self.has_place = false,
+            AfterAcquire::Busy | AfterAcquire::Unknown => self.has_place |= acquire.queues_up,
+            AfterAcquire::NotExecuted => {}
+        }
+        match after {
             AfterAcquire::Applied if self.tenure.count() == acquire.target => {}
+            AfterAcquire::Busy if !acquire.then_release => {}
             // Who is handed a lock holds nothing else.
             AfterAcquire::NotExecuted if !acquire.then_release || acquire.grant.is_some() => {}
-            AfterAcquire::Applied | AfterAcquire::NotExecuted => self.release(cx),
+            AfterAcquire::Applied | AfterAcquire::Busy | AfterAcquire::NotExecuted => {
+                self.release(cx);
+            }
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.note_possible_lease(acquire.lease);
                 self.release(cx);
@@ -179,9 +205,12 @@ impl OwnerState {
     /// Has Redis brought to the count that is left, now or when the acquire under way is over.
     pub(super) fn release(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
+            // Its place ends by itself.
+            self.has_place = false;
             return self.end_unlocks(|_| true, Unlocked::Failed, cx);
         }
-        let give_up_at = cx.now + self.tenure.lease_max();
+        let place = cx.place_wait.filter(|_| self.has_place);
+        let give_up_at = cx.now + self.tenure.lease_max().max(place.unwrap_or_default());
         match &mut self.op {
             Op::Acquire(acquire) => acquire.then_release = true,
             Op::Release(release) => (release.in_sync, release.give_up_at) = (false, give_up_at),
@@ -245,9 +274,9 @@ impl OwnerState {
     pub(super) fn lose(&mut self, reason: LossReason, cx: &mut Context<'_>) {
         let losses = self.tenure.lose(reason);
         self.mark_in_sync();
-        let awaited = self.is_awaited();
+        let (awaited, leaves) = (self.is_awaited(), self.leaves(cx));
         if let Op::Acquire(acquire) = &mut self.op {
-            acquire.then_release = awaited;
+            acquire.then_release = awaited || leaves;
             // Nothing was sent for the guards that were dropped meanwhile: they are gone with the field.
             let outcome = match reason {
                 LossReason::Closed => Unlocked::Failed,
@@ -303,6 +332,13 @@ impl OwnerState {
         was_held
     }
 
+    /// No call of the owner queues any more: a release gives its place up.
+    pub(super) fn leave_place(&mut self, cx: &mut Context<'_>) {
+        if self.leaves(cx) {
+            self.release(cx);
+        }
+    }
+
     /// The owner has seen that a hold was lost. If its section ran on behind its limit, the field can
     /// go now.
     pub(super) fn acknowledge(&mut self, hold: HoldId, cx: &mut Context<'_>) {
@@ -315,6 +351,10 @@ impl OwnerState {
 #[cfg(any(debug_assertions, feature = "test-util"))]
 impl OwnerState {
     pub(super) fn check(&self) {
+        assert!(
+            !(self.has_place && self.tenure.is_held()),
+            "I8: an owner that has the lock has no place in the queue: {self:?}"
+        );
         assert!(
             self.tenure.reentrant || self.tenure.count() <= 1,
             "nothing nests into a hold that is not reentrant: {self:?}"
@@ -360,6 +400,8 @@ pub(super) enum AfterAcquire {
     Applied,
     /// The same as far as is known, and it is too late for it, or no call wants it any more.
     Unwanted,
+    /// It is what it was before. The owner has a place in the server's queue if it was to have one.
+    Busy,
     /// It is what it was before.
     NotExecuted,
     /// It is one of these two, or will be.

@@ -55,7 +55,13 @@ impl Terms {
 pub(super) struct Lane(i64);
 
 impl Lane {
+    /// The only one.
     pub(super) const ALL: Self = Self(0);
+
+    /// That of an owner, where each has one.
+    pub(super) fn of(thread: ThreadId) -> Self {
+        Self(thread.0)
+    }
 }
 
 /// A call that wants the lock.

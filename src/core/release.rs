@@ -13,8 +13,13 @@ use super::values::{
 /// What a release says when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReleaseSend {
-    /// The count to go to, and the lease that is still promised to the holds that are left.
-    Count { target: u32, lease: Duration },
+    /// The count to go to, and the lease that is still promised to the holds that are left. `leaves`: the owner gives
+    /// its place in the server's queue up.
+    Count {
+        target: u32,
+        lease: Duration,
+        leaves: bool,
+    },
     /// The field that gets the lock instead, and its lease.
     Pass { to: Arc<str>, lease: Duration },
 }
@@ -199,16 +204,21 @@ impl LockCore {
                 None if may_pass => core.begin_pass(now, owner, out),
                 pass => pass,
             };
-            core.change(now, owner, out, |own, _| {
-                let target = own.tenure.target();
+            core.change(now, owner, out, |own, cx| {
+                let (target, leaves) = (own.tenure.target(), own.leaves(cx));
                 let in_time = now < own.tenure.deadline();
                 if let Some(release) = own.op.release_mut() {
-                    release.sent = Some(Sent { target, in_time });
+                    release.sent = Some(Sent {
+                        target,
+                        in_time,
+                        leaves,
+                    });
                 }
                 own.moves_unlocks(Unlocking::Joined, Unlocking::Sent);
                 pass.unwrap_or_else(|| ReleaseSend::Count {
                     target,
                     lease: own.tenure.promised(now, &rules),
+                    leaves,
                 })
             })
         })
@@ -245,7 +255,8 @@ impl LockCore {
             let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
                 freed = own.answered(answer.gone, cx);
             });
-            if freed && !passed {
+            // Where the server has the queue, it tells the next one.
+            if freed && !passed && core.discipline.front().is_some() {
                 core.freed = true;
                 core.end_streak(now, answer.others_listen);
             }
@@ -319,9 +330,10 @@ impl OwnerState {
         let Some(release) = self.op.release_mut() else {
             return false;
         };
-        let Some(Sent { target, .. }) = release.sent.take() else {
+        let Some(Sent { target, leaves, .. }) = release.sent.take() else {
             return false;
         };
+        self.has_place &= !leaves;
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
             Some(LossReason::Gone | LossReason::Taken) if release.maybe_freed => Unlocked::Released,
@@ -338,7 +350,7 @@ impl OwnerState {
             None => {}
             Some(reason) => self.lose(reason, cx),
         }
-        if self.is_release_over() {
+        if self.is_release_over(cx) {
             self.end_release(cx);
         }
         gone.is_none() && target == 0
@@ -368,7 +380,7 @@ impl OwnerState {
         };
         debug_assert!(release.sent.is_none(), "one send at a time");
         let give_up_at = release.give_up_at;
-        if cx.life == Life::Closed || self.is_release_over() {
+        if cx.life == Life::Closed || self.is_release_over(cx) {
             self.end_release(cx);
             return ReleaseStep::Done;
         }
@@ -391,14 +403,17 @@ impl OwnerState {
         unlocks.for_each(|unlock| unlock.progress = to);
     }
 
-    /// Redis has the count, and each unlock its outcome.
-    fn is_release_over(&self) -> bool {
+    /// Redis has the count, each unlock its outcome, and the owner no place that no call wants.
+    fn is_release_over(&self, cx: &Context<'_>) -> bool {
         let release = self.op.release();
-        release.is_some_and(|release| release.in_sync) && self.unlocks.is_empty()
+        let in_sync = release.is_some_and(|release| release.in_sync);
+        in_sync && self.unlocks.is_empty() && !self.leaves(cx)
     }
 
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
+        // What a release that ends early leaves there ends by itself.
+        self.has_place &= cx.queues;
         self.op = Op::Idle;
         self.op_changed_at = cx.now;
     }

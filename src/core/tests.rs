@@ -8,6 +8,7 @@ pub(super) const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
+    fair_wait: Duration::from_secs(300),
 };
 pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,

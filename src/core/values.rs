@@ -199,6 +199,8 @@ pub struct Rules {
     pub watchdog_timeout: Duration,
     pub command_timeout: Duration,
     pub handoff: HandOff,
+    /// For how long a place in the queue of a fair lock lasts after its turn has come.
+    pub fair_wait: Duration,
 }
 
 /// How often in a streak a client hands a lock from one of its callers to the next, before it frees the

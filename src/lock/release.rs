@@ -151,7 +151,7 @@ async fn send(
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
             passes = matches!(said, ReleaseSend::Pass { .. });
             Some(match said {
-                ReleaseSend::Count { target, lease } => {
+                ReleaseSend::Count { target, lease, .. } => {
                     count = target;
                     script::release(&entry.name, field, target, lease, announce)
                 }

@@ -7,6 +7,7 @@
 mod answers;
 pub mod coverage;
 mod ends;
+pub mod fair;
 mod holds;
 mod kinds;
 mod noted;
@@ -39,6 +40,7 @@ use state::{At, Caller, Deferred};
 pub struct World {
     pub name: &'static str,
     pub kind: LockKind,
+    pub discipline: Discipline,
     /// Who calls what, in order. Callers may share an owner.
     pub callers: Vec<(i64, Vec<Verb>)>,
     pub budget: Budget,
@@ -122,6 +124,7 @@ pub const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
+    fair_wait: Duration::from_secs(10),
 };
 
 /// The longest lease: what is further away is far away.
@@ -169,7 +172,7 @@ impl Model for World {
         let state = State {
             kind,
             core: LockCore::new(
-                Discipline::Plain,
+                self.discipline,
                 Rules {
                     handoff: self.handoff,
                     ..RULES
@@ -179,6 +182,7 @@ impl Model for World {
             now: Time::START,
             server: Server {
                 has_token: kind.has_token,
+                queue: (self.discipline == Discipline::Fair).then(Vec::new),
                 ..Server::default()
             },
             callers: self.callers.iter().map(caller).collect(),

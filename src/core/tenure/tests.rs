@@ -8,6 +8,7 @@ const RULES: Rules = Rules {
     watchdog_timeout: Duration::from_secs(30),
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
+    fair_wait: Duration::from_secs(300),
 };
 
 const NOW: Time = Time::START;

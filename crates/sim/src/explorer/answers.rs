@@ -9,7 +9,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::Input;
-use super::server::{Reply, Script};
+use super::server::{Reply, Script, Told};
 use super::state::{At, Guard, Sender, Sent, State};
 
 impl State {
@@ -32,25 +32,27 @@ impl State {
 
     fn run_script(&mut self, sent: &Sent) -> Reply {
         let before = self.server.field();
-        let (reply, published) = self.server.run(self.now, sent.script);
+        let (reply, told) = self.server.run(self.now, sent.script);
         self.note_holder(before);
         if self.server.lock.is_some() {
             self.expired = false;
         }
-        if published {
-            self.publish();
-        }
+        self.publish(told);
         reply
     }
 
     /// The lock is free, or its lease shorter: which is announced, if the kind of lock has messages.
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish(&mut self, told: Told) {
+        if told == Told::Nobody {
+            return;
+        }
         self.expired = false;
         if !self.kind.announces {
             return;
         }
         for caller in &mut self.callers {
-            caller.received |= caller.subscribed;
+            let hears = told == Told::All || told == Told::Only(caller.owner.thread);
+            caller.received |= caller.subscribed && hears;
         }
         let rows = self.rows();
         self.run_step(&rows, |core, now, out| core.note_change(now, out));

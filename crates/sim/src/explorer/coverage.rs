@@ -49,6 +49,8 @@ named! {
         Receives = "a lock being handed to it",
         ReceivesThenRelease = "the same, its call has left",
         Given = "a lock that was handed to it",
+        Waits = "nothing, and it has a place in the server's queue",
+        WaitsReleasing = "a release, it has a place in the server's queue",
         Closing = "whatever, while the client closes",
         Gone = "whatever, after the end of the runtime",
         Closed = "whatever, when the client is closed",

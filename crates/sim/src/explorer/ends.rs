@@ -5,7 +5,7 @@ use redisson_lock::test_util::core::{Generation, Life, OpId, OwnerKey};
 
 use super::Action;
 use super::coverage::Input;
-use super::server::{Holder, Reply};
+use super::server::{Holder, Reply, Told};
 use super::state::{Deferred, Sender, State};
 
 impl State {
@@ -121,7 +121,11 @@ impl State {
             let forced = held.map(|(owner, generation)| Deferred::Forced(owner, generation));
             self.deferred.extend(forced);
             self.robbed = true;
-            self.publish();
+            let told = match self.server.queue {
+                Some(_) => self.server.tells_the_head(),
+                None => Told::All,
+            };
+            self.publish(told);
         }
     }
 

@@ -112,6 +112,7 @@ impl State {
     /// Until when a call waits that found the lock held.
     pub(super) fn until_retry(&self, nth: usize, left: Duration) -> Time {
         let most = match self.kind.announces {
+            true if self.server.queue.is_some() => RULES.fair_wait / 3,
             true => RULES.watchdog_timeout,
             false => PAUSE,
         };

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use redisson_lock::test_util::core::{ThreadId, Time, Token, Visitor};
 
+use super::fair::Place;
+
 /// The hash of the lock: whose field it has, the count, and when it expires.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Server {
@@ -18,6 +20,8 @@ pub struct Server {
     pub has_token: bool,
     /// The one of the latest holder.
     pub token: Option<Token>,
+    /// The queue of a fair lock.
+    pub queue: Option<Vec<Place>>,
     /// What the replicas have: of all that was replicated, what they have confirmed.
     pub replica: Option<(Holder, u32, Time)>,
 }
@@ -73,12 +77,16 @@ pub enum Script {
         field: Field,
         target: u32,
         lease: Duration,
+        /// A busy reply leaves a place in the queue.
+        queues_up: bool,
     },
     /// Lower the count of the field to `target`, and keep at least `lease`; the last one publishes.
     Release {
         field: Field,
         target: u32,
         lease: Duration,
+        /// And take the owner out of the queue.
+        leaves: bool,
     },
     /// Replace the field by that of another owner, with a lease of its own.
     Pass {
@@ -109,6 +117,14 @@ pub enum Reply {
     Refused,
 }
 
+/// Who hears of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Nobody,
+    Only(ThreadId),
+    All,
+}
+
 impl Reply {
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
         if let Self::Done { token: Some(token) } = self {
@@ -133,9 +149,18 @@ impl Script {
 }
 
 impl Server {
-    /// Runs one script. `true`: an unlock message is published, if the kind of lock has messages.
-    pub fn run(&mut self, now: Time, script: Script) -> (Reply, bool) {
+    /// Runs one script. A message is published, if the kind of lock has messages.
+    pub fn run(&mut self, now: Time, script: Script) -> (Reply, Told) {
         self.expire(now);
+        if self.queue.is_some() {
+            return self.run_fair(now, script);
+        }
+        let (reply, published) = self.run_hash(now, script);
+        (reply, if published { Told::All } else { Told::Nobody })
+    }
+
+    /// The script's effect on the hash, and whether it frees the lock or shortens its lease.
+    pub(super) fn run_hash(&mut self, now: Time, script: Script) -> (Reply, bool) {
         let (Script::Acquire { field, .. }
         | Script::Release { field, .. }
         | Script::Pass { field, .. }
@@ -228,6 +253,10 @@ impl Server {
                 field.visit(visitor);
             }
             visitor.time(until);
+        }
+        for place in self.queue.iter_mut().flatten() {
+            place.field.visit(visitor);
+            visitor.time(&mut place.until);
         }
         let token = self.token.iter_mut();
         token.for_each(|token| visitor.token(token));

@@ -7,7 +7,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::Input;
-use super::server::{Field, Holder, Script};
+use super::server::{Field, Holder, Script, Told};
 use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
@@ -61,7 +61,7 @@ impl State {
             }
             Action::ForeignReleases => {
                 self.server.lock = None;
-                self.publish();
+                self.publish(Told::All);
             }
             Action::Wipe => {
                 self.budget.wipes -= 1;
@@ -113,7 +113,9 @@ impl State {
             | At::Extending { .. } => None,
         });
         let lease = self.server.lock.map(|(_, _, until)| until);
-        let due = self.timers.values().copied().chain(limits).chain(lease);
+        let places = self.server.queue.iter().flatten();
+        let ends = lease.into_iter().chain(places.map(|place| place.until));
+        let due = self.timers.values().copied().chain(limits).chain(ends);
         due.filter(|at| *at > self.now).min()
     }
 
@@ -206,6 +208,7 @@ impl State {
         match admission {
             Ok(Admission::Permit(permit)) => {
                 let (target, lease) = (permit.target, permit.terms.lease);
+                let queues_up = permit.queues_up;
                 let field = Field::of(&permit.field);
                 let caller = &mut self.callers[nth];
                 (caller.at, caller.received) = (At::Attempting { permit }, false);
@@ -215,6 +218,7 @@ impl State {
                         field,
                         target,
                         lease,
+                        queues_up,
                     },
                 );
             }
@@ -272,10 +276,15 @@ impl State {
         self.send(
             Sender::Job(owner, op),
             match said {
-                ReleaseSend::Count { target, lease } => Script::Release {
+                ReleaseSend::Count {
+                    target,
+                    lease,
+                    leaves,
+                } => Script::Release {
                     field,
                     target,
                     lease,
+                    leaves,
                 },
                 ReleaseSend::Pass { to, lease } => Script::Pass {
                     field,

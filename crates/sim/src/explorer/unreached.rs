@@ -8,6 +8,7 @@ pub(super) type Unreached = (&'static [R], &'static [I], &'static str);
 /// The owner has no hold, open or lost, and gives none up.
 const WITHOUT_HOLD: &[R] = &[
     R::Nothing,
+    R::Waits,
     R::Acquire,
     R::AtOnce,
     R::Receives,
@@ -20,10 +21,12 @@ const CANNOT_BE: &[Unreached] = &[
     (
         &[
             R::Nothing,
+            R::Waits,
             R::Held,
             R::Lost,
             R::Release,
             R::LastRelease,
+            R::WaitsReleasing,
             R::ReleaseInSync,
             R::Passes,
         ],
@@ -55,6 +58,7 @@ const CANNOT_BE: &[Unreached] = &[
     (
         &[
             R::Nothing,
+            R::Waits,
             R::Held,
             R::Lost,
             R::Acquire,
@@ -117,6 +121,7 @@ const CANNOT_BE: &[Unreached] = &[
             R::Alone,
             R::AloneThenRelease,
             R::LastRelease,
+            R::WaitsReleasing,
             R::Passes,
         ],
         &[

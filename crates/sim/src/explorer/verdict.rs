@@ -15,6 +15,7 @@ impl State {
         self.wrong
             .map(str::to_owned)
             .or_else(|| self.believed())
+            .or_else(|| self.queued_holder())
             .or_else(|| {
                 if self.is_at_rest(world) {
                     self.at_rest()
@@ -75,6 +76,24 @@ impl State {
         (owners.len() > 1).then(|| format!("{owners:?} hold at once"))
     }
 
+    /// I8: the owner that has the lock is not in the server's queue.
+    fn queued_holder(&self) -> Option<String> {
+        let holder = self.server.field()?;
+        let place = self.server.place_of(holder)?;
+        Some(format!("I8: {holder:?} has the lock, and place {place}"))
+    }
+
+    /// I9: a place whose owner has no call that waits. The end of the client, and of a job, leave it to its own end.
+    fn abandoned(&self) -> Option<Field> {
+        let waits = |field: Field| {
+            let mut callers = self.callers.iter();
+            callers.any(|caller| caller.owner.thread == field.owner && caller.waiter().is_some())
+        };
+        let mut places = self.server.queue.iter().flatten();
+        let found = places.find(|place| !waits(place.field))?;
+        Some(found.field)
+    }
+
     /// Nothing is under way, and nothing is due.
     fn is_at_rest(&self, world: &World) -> bool {
         let busy = (0..self.callers.len()).any(|nth| {
@@ -128,7 +147,12 @@ impl State {
                 ));
             }
         }
-        let free = self.server.lock.is_none();
+        let abandoned = self.abandoned();
+        if let Some(field) = abandoned.filter(|_| !(self.has_ended() || self.given_up)) {
+            return Some(format!("I9: {field:?} has a place that no call wants"));
+        }
+        // Its turn ends, and then the next one comes.
+        let free = self.server.lock.is_none() && abandoned.is_none();
         let asleep = self.callers.iter().find(|caller| match caller.at {
             At::Queued { .. } => true,
             At::Listening { .. } => !self.expired && !self.robbed && self.kind.announces,

@@ -1,5 +1,6 @@
 //! The worlds that are explored to their end.
 
+mod fair;
 mod handed_over;
 mod kinds;
 mod larger;
@@ -7,7 +8,7 @@ mod of_kind;
 mod replicated;
 
 use redisson_lock::LockKind;
-use redisson_lock::test_util::core::HandOff;
+use redisson_lock::test_util::core::{Discipline, HandOff};
 
 pub use larger::deep;
 
@@ -50,6 +51,7 @@ fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> Worl
     World {
         name,
         kind: LockKind::Plain,
+        discipline: Discipline::Plain,
         callers,
         budget,
         handoff: HandOff::off(),
@@ -70,6 +72,7 @@ pub fn all() -> Vec<World> {
         handed_over::handed_over(),
         replicated::replicated(),
         of_kind::of_kind(),
+        fair::fair(),
     ]
     .concat()
 }

@@ -1,0 +1,139 @@
+//! The queue that the server keeps for a fair lock: one place an owner, in the order of the first attempts.
+//!
+//! This is the specification of the fair lock's `acquire` and `release` as far as counts and places go. The hash is that
+//! of a plain lock.
+
+use std::time::Duration;
+
+use redisson_lock::test_util::core::Time;
+
+use super::RULES;
+use super::server::{Field, Reply, Script, Server, Told};
+
+/// A place in the queue, and until when it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub field: Field,
+    pub until: Time,
+}
+
+impl Server {
+    pub(super) fn run_fair(&mut self, now: Time, script: Script) -> (Reply, Told) {
+        let (field, told) = match script {
+            Script::Acquire {
+                field,
+                target: 1,
+                queues_up,
+                ..
+            } if self.field() != Some(field) => {
+                return self.acquire_fair(now, field, queues_up, script);
+            }
+            Script::Acquire { field, .. } | Script::Renew { field, .. } => (field, false),
+            Script::Release {
+                field,
+                target,
+                leaves,
+                ..
+            } => {
+                if leaves {
+                    self.leave_queue(now, field);
+                }
+                let is_free = self.lock.is_none();
+                (field, is_free || target == 0 && self.field() == Some(field))
+            }
+            Script::Pass { .. } => unreachable!("a fair lock is not handed over"),
+        };
+        debug_assert!(self.place_of(field).is_none() || self.field() != Some(field));
+        if told {
+            self.evict(now);
+        }
+        let (reply, _) = self.run_hash(now, script);
+        (
+            reply,
+            if told {
+                self.tells_the_head()
+            } else {
+                Told::Nobody
+            },
+        )
+    }
+
+    /// An attempt to take the lock, by an owner that has no field.
+    fn acquire_fair(
+        &mut self,
+        now: Time,
+        field: Field,
+        queues_up: bool,
+        script: Script,
+    ) -> (Reply, Told) {
+        let own = self.place_of(field);
+        if let (Some(place), true) = (own, queues_up) {
+            // A call that asks is there.
+            let turns = u32::try_from(place).unwrap_or(0) + 1;
+            let until = &mut self.places()[place].until;
+            *until = (*until).max(now + RULES.fair_wait * turns);
+        }
+        let evicted = self.evict(now);
+        let head = self.places().first().copied();
+        let is_first = head.is_none_or(|head| head.field == field);
+        if self.lock.is_none() && is_first {
+            self.leave_queue(now, field);
+            return (self.run_hash(now, script).0, Told::Nobody);
+        }
+        let left = self
+            .lock
+            .map_or(Duration::ZERO, |(_, _, until)| until.since(now));
+        if queues_up && self.place_of(field).is_none() {
+            let tail = self.places().last().map_or(now + left, |tail| tail.until);
+            let until = tail.max(now) + RULES.fair_wait;
+            self.places().push(Place { field, until });
+        }
+        match (self.lock, head) {
+            (None, Some(head)) => {
+                let left = head.until.since(now);
+                let told = if evicted {
+                    self.tells_the_head()
+                } else {
+                    Told::Nobody
+                };
+                (Reply::Busy { left }, told)
+            }
+            _ => (Reply::Busy { left }, Told::Nobody),
+        }
+    }
+
+    /// Takes an owner out of the queue: the turns of those after it come earlier.
+    fn leave_queue(&mut self, now: Time, field: Field) {
+        let Some(place) = self.place_of(field) else {
+            return;
+        };
+        let places = self.places();
+        places.remove(place);
+        for later in &mut places[place..] {
+            let earlier = (later.until - RULES.fair_wait).max(now + RULES.fair_wait);
+            later.until = later.until.min(earlier);
+        }
+    }
+
+    /// Takes out those at the head whose turn is over.
+    fn evict(&mut self, now: Time) -> bool {
+        let places = self.places();
+        let over = places.iter().take_while(|place| place.until <= now).count();
+        places.drain(..over);
+        over > 0
+    }
+
+    pub(super) fn tells_the_head(&self) -> Told {
+        let head = self.queue.as_ref().and_then(|places| places.first());
+        head.map_or(Told::Nobody, |head| Told::Only(head.field.owner))
+    }
+
+    pub(super) fn place_of(&self, field: Field) -> Option<usize> {
+        let mut places = self.queue.iter().flatten();
+        places.position(|place| place.field == field)
+    }
+
+    fn places(&mut self) -> &mut Vec<Place> {
+        self.queue.get_or_insert_default()
+    }
+}

@@ -1,0 +1,84 @@
+//! Worlds of fair locks.
+//!
+//! Their owners attempt beside each other, so there are many more orders than with one head: two owners, and one budget
+//! at a time. Time is for the simulator.
+
+use redisson_lock::test_util::core::Discipline;
+
+use super::super::Verb::{Drop, Lock, TryLock, Unlock};
+use super::super::{Verb, World};
+use super::{NOTHING, world};
+
+const SECTION: &[Verb] = &[Lock, Unlock];
+
+pub(super) fn fair() -> Vec<World> {
+    let worlds = [beside_each_other(), ended()].concat();
+    let fair = |world| World {
+        discipline: Discipline::Fair,
+        ..world
+    };
+    worlds.into_iter().map(fair).collect()
+}
+
+/// Owners, calls and losses, while no time passes.
+fn beside_each_other() -> Vec<World> {
+    vec![
+        world("fair: two owners", &[(1, SECTION), (2, SECTION)], NOTHING),
+        world(
+            "fair: two owners, with a cancelled call",
+            &[(1, SECTION), (2, SECTION)],
+            NOTHING.cancels(1),
+        ),
+        world(
+            "fair: two owners, with a loss",
+            &[(1, SECTION), (2, SECTION)],
+            NOTHING.losses(1),
+        ),
+        world(
+            "fair: nested beside another",
+            &[(1, &[Lock, Lock, Unlock, Drop]), (2, &[Lock])],
+            NOTHING.cancels(1),
+        ),
+        world(
+            "fair: branches of one owner, with a cancelled call",
+            &[(1, &[Lock]), (2, &[Lock]), (2, &[Lock])],
+            NOTHING.cancels(1),
+        ),
+        world(
+            "fair: an attempt at once of an owner that waits",
+            &[(1, &[Lock]), (2, &[Lock]), (2, &[TryLock, Drop])],
+            NOTHING,
+        ),
+    ]
+}
+
+/// Refusals, and the end of the client.
+fn ended() -> Vec<World> {
+    vec![
+        world(
+            "fair: closing",
+            &[(1, SECTION), (2, &[Lock])],
+            NOTHING.closes(1),
+        ),
+        world(
+            "fair: closed",
+            &[(1, &[Lock]), (2, &[Lock])],
+            NOTHING.closes(4),
+        ),
+        world(
+            "fair: the runtime ends",
+            &[(1, &[Lock]), (2, &[Lock])],
+            NOTHING.ends(1),
+        ),
+        world(
+            "fair: refused",
+            &[(1, &[Lock]), (2, &[Lock])],
+            NOTHING.refusals(1).cancels(1),
+        ),
+        world(
+            "fair: forced",
+            &[(1, SECTION), (2, &[Lock])],
+            NOTHING.forces(1),
+        ),
+    ]
+}

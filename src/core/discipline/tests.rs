@@ -1,0 +1,361 @@
+//! Fair locks: what becomes of an owner's place in the server's queue.
+
+use std::time::Duration;
+
+use crate::LossReason;
+use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
+use crate::core::{
+    Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
+    ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
+};
+
+impl Fixture {
+    fn fair() -> Self {
+        Self {
+            core: LockCore::new(Discipline::Fair, RULES, Life::Open),
+            ..Self::new()
+        }
+    }
+
+    fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
+        self.step(|core, now, out| core.untaken(now, permit, outcome, out));
+    }
+
+    fn leaves(&mut self, waiter: WaiterId) {
+        self.step(|core, now, out| core.leave(now, waiter, out));
+    }
+
+    /// A call whose attempt has left its owner a place.
+    fn queued_up(&mut self, owner: OwnerKey) -> WaiterId {
+        let waiter = self.call(owner, Order::Queued);
+        let permit = self.permit(waiter);
+        assert!(permit.queues_up);
+        self.untaken(&permit, Untaken::Busy);
+        assert!(self.has_place(owner));
+        waiter
+    }
+
+    fn has_place(&self, owner: OwnerKey) -> bool {
+        let own = self.core.owners.get(owner);
+        own.is_some_and(|own| own.has_place)
+    }
+
+    /// The job that began with the latest step.
+    fn job(&self) -> OpId {
+        assert_eq!(self.out.jobs.len(), 1, "{:?}", self.out);
+        self.out.jobs[0].1
+    }
+
+    /// The next send of a job: the count, and whether the owner gives its place up.
+    fn sends(&mut self, owner: OwnerKey, job: OpId) -> (u32, bool) {
+        let step = self.next_of(owner, job);
+        assert!(matches!(step, ReleaseStep::Send { .. }), "{step:?}");
+        match self.sends_release(owner, true) {
+            ReleaseSend::Count { target, leaves, .. } => (target, leaves),
+            ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
+        }
+    }
+
+    fn release_is_answered(&mut self, owner: OwnerKey, job: OpId, gone: Option<LossReason>) {
+        let answer = ReleaseAnswer {
+            gone,
+            sent_at: self.now,
+            others_listen: false,
+            token: None,
+        };
+        self.step(|core, now, out| core.release_answered(now, owner, job, answer, out));
+    }
+
+    fn takes(&mut self, permit: &Permit) -> Result<(), Rejected> {
+        let sent_at = self.now;
+        self.step(|core, now, out| core.taken(now, permit, sent_at, out))
+            .map(drop)
+    }
+}
+
+#[test]
+fn a_busy_reply_leaves_a_place_which_the_last_call_gives_up() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.core.keeps_itself(), "its field stays the same");
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    assert_eq!(fixture.core.counts().releasing, 1);
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(!fixture.core.keeps_itself());
+}
+
+#[test]
+fn the_place_is_gone_with_each_answer_of_a_release_that_gives_it_up() {
+    for gone in [
+        None,
+        GONE,
+        Some(LossReason::Taken),
+        Some(LossReason::Changed),
+    ] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        fixture.leaves(waiter);
+        let job = fixture.job();
+        fixture.sends(A, job);
+        fixture.release_is_answered(A, job, gone);
+        assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
+        assert!(fixture.out.events.is_empty(), "nothing was lost");
+    }
+}
+
+#[test]
+fn an_attempt_that_does_not_queue_up_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let attempt = fixture.call(A, Order::AtOnce);
+    let permit = fixture.permit(attempt);
+    assert!(!permit.queues_up);
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(!fixture.core.keeps_itself());
+    fixture.leaves(attempt);
+    assert!(fixture.out.jobs.is_empty());
+}
+
+#[test]
+fn an_attempt_that_was_not_executed_leaves_the_place_as_it_was() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    assert!(!fixture.has_place(A));
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    assert!(fixture.has_place(A));
+}
+
+/// The permit of a dropped call ends before its waiter leaves: the job may send in between.
+#[test]
+fn an_attempt_without_an_answer_may_have_left_a_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, false), "the call still queues");
+    fixture.leaves(waiter);
+    assert!(fixture.out.jobs.is_empty(), "one job");
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(!fixture.core.keeps_itself());
+}
+
+#[test]
+fn a_release_for_an_attempt_without_an_answer_keeps_the_place_of_a_call_that_queues() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(fixture.has_place(A));
+    fixture.permit(waiter);
+}
+
+#[test]
+fn an_owner_that_has_the_lock_has_no_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    let permit = fixture.permit(waiter);
+    fixture.takes(&permit).expect("wanted");
+    assert!(!fixture.has_place(A));
+    fixture.leaves(waiter);
+    assert!(fixture.out.jobs.is_empty());
+}
+
+/// Its lease is over when the reply is read, so a job undoes it.
+#[test]
+fn an_owner_that_had_the_lock_has_no_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    let permit = fixture.permit(waiter);
+    let sent_at = fixture.now;
+    fixture.now = fixture.now + TERMS.lease;
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    assert_eq!(taken, Err(Rejected::TooLate));
+    let job = fixture.job();
+    assert!(!fixture.has_place(A));
+    fixture.leaves(waiter);
+    assert_eq!(fixture.sends(A, job), (0, false));
+}
+
+#[test]
+fn a_nested_call_queues_up_nowhere() {
+    let mut fixture = Fixture::fair();
+    fixture.lock(A);
+    let nested = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(nested);
+    assert!(!permit.queues_up);
+    fixture.untaken(&permit, Untaken::Unknown);
+    assert!(!fixture.has_place(A));
+    let job = fixture.job();
+    fixture.leaves(nested);
+    assert_eq!(fixture.sends(A, job), (1, false));
+}
+
+#[test]
+fn the_place_of_an_owner_stays_while_one_of_its_calls_queues() {
+    let mut fixture = Fixture::fair();
+    let first = fixture.queued_up(A);
+    let second = fixture.call(A, Order::Queued);
+    fixture.leaves(first);
+    assert!(fixture.out.jobs.is_empty());
+    fixture.leaves(second);
+    let job = fixture.job();
+    // A call that joins before the send keeps it.
+    let third = fixture.call(A, Order::Queued);
+    assert!(matches!(fixture.admit(third), Admission::OwnerBusy { .. }));
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, GONE);
+    assert!(fixture.has_place(A) && fixture.out.woken.contains(&third));
+    fixture.permit(third);
+}
+
+#[test]
+fn a_call_that_joins_after_the_send_has_lost_the_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    let next = fixture.call(A, Order::Queued);
+    fixture.release_is_answered(A, job, GONE);
+    assert!(!fixture.has_place(A));
+    let permit = fixture.permit(next);
+    assert!(permit.queues_up);
+}
+
+#[test]
+fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
+    for outcome in [Untaken::Busy, Untaken::NotExecuted, Untaken::Unknown] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        let attempt = fixture.call(A, Order::AtOnce);
+        let permit = fixture.permit(attempt);
+        fixture.leaves(waiter);
+        assert!(fixture.out.jobs.is_empty());
+        assert_eq!(fixture.core.counts().releasing, 1);
+        fixture.untaken(&permit, outcome);
+        let job = fixture.job();
+        assert_eq!(fixture.sends(A, job), (0, true));
+    }
+}
+
+#[test]
+fn a_loss_does_not_end_the_release_of_a_place() {
+    let lose = |fixture: &mut Fixture| {
+        fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+    };
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    let attempt = fixture.call(A, Order::AtOnce);
+    let permit = fixture.permit(attempt);
+    fixture.leaves(waiter);
+    lose(&mut fixture);
+    fixture.untaken(&permit, Untaken::Busy);
+    let job = fixture.job();
+    lose(&mut fixture);
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+#[test]
+fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    let until = fixture.now + RULES.fair_wait;
+    match fixture.next_of(A, job) {
+        ReleaseStep::Send { give_up_at, .. } => assert_eq!(give_up_at, until),
+        ReleaseStep::Done => panic!("the place is still there"),
+    }
+    fixture.step(|core, now, out| core.release_gone(now, A, job, out));
+    assert!(!fixture.core.keeps_itself());
+}
+
+#[test]
+fn a_closed_client_gives_no_place_up() {
+    let mut fixture = Fixture::fair();
+    let [waiting, leaving] = [A, B].map(|owner| fixture.queued_up(owner));
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.leaves(leaving);
+    let job = fixture.job();
+    assert_eq!(fixture.core.counts().releasing, 1, "`close` waits for it");
+    fixture.step(|core, now, out| core.set_life(now, Life::Closed, out));
+    assert_eq!(fixture.next_of(B, job), ReleaseStep::Done);
+    fixture.leaves(waiting);
+    assert!(fixture.out.jobs.is_empty());
+    assert!(!fixture.has_place(A) && !fixture.has_place(B));
+}
+
+#[test]
+fn every_owner_attempts_and_none_lets_another_go_first() {
+    let mut fixture = Fixture::fair();
+    fixture.queued_up(A);
+    let waiter = fixture.call(B, Order::Queued);
+    let beside = fixture.permit(waiter);
+    let attempt = fixture.call(C, Order::AtOnce);
+    fixture.permit(attempt);
+    fixture.untaken(&beside, Untaken::Busy);
+    assert!(fixture.core.has_turn(waiter));
+}
+
+#[test]
+fn a_release_hands_nothing_over_and_wakes_no_other_owner() {
+    let mut fixture = Fixture::fair();
+    let hold = fixture.lock(A);
+    let waiter = fixture.queued_up(B);
+    let until = fixture.now + Duration::from_secs(30);
+    fixture.step(|core, now, out| core.waits(now, waiter, until, out));
+    let job = fixture.drop_hold(A, hold);
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, None);
+    assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
+    assert!(!fixture.core.has_reason_to_retry(waiter));
+}
+
+/// Its place was used by an attempt at once of its owner, which has unlocked before the call could nest.
+#[test]
+fn a_call_whose_place_was_used_attempts_again() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    assert!(!fixture.core.has_reason_to_retry(waiter));
+    let hold = fixture.lock(A);
+    assert!(!fixture.has_place(A));
+    let job = fixture.drop_hold(A, hold);
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, None);
+    assert!(fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
+    assert!(fixture.core.has_reason_to_retry(waiter));
+    assert!(fixture.permit(waiter).queues_up);
+}
+
+/// It may have the lock, or a place: a job undoes both, and the call queues up again when it asks.
+#[test]
+fn an_attempt_that_is_not_polled_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.call(A, Order::Queued);
+    fixture.permit(unpolled);
+    fixture.queued_up(B);
+    fixture.now = Time::START + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, None);
+    assert!(!fixture.has_place(A));
+    assert!(fixture.permit(unpolled).queues_up);
+    assert!(fixture.has_place(B));
+}
