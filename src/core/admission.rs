@@ -151,7 +151,7 @@ impl LockCore {
             (Life::Open | Life::Closing | Life::Closed, _) => return Err(Rejected::Closed),
         };
         let owner = waiter.owner;
-        self.asks(now, id);
+        self.asks(now, id, out);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
@@ -332,7 +332,7 @@ impl LockCore {
         out: &mut Effects,
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
-            core.asks(now, permit.waiter);
+            core.asks(now, permit.waiter, out);
             core.change(now, permit.owner, out, |own, cx| {
                 if own
                     .op
@@ -420,9 +420,8 @@ impl LockCore {
             return true;
         };
         let own = self.owners.get(waiter.owner);
-        let has_place = own.is_some_and(|own| own.has_place);
         waiter.passed_over
-            || self.discipline.keeps_places() && !has_place
+            || self.lacks_place(id)
             || own.is_some_and(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })

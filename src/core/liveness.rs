@@ -9,6 +9,9 @@
 //!
 //! Any other acquire under way is ended in the same way, a nested one too, if other calls or a release of
 //! its owner wait: it has a command timeout for its answer, and one more to apply it.
+//!
+//! Where the server has the queue, an owner that is told to be first there has as long: then its calls are passed over,
+//! and its place goes to the next one.
 
 use super::LockCore;
 use super::op::Attempt;
@@ -19,15 +22,25 @@ impl LockCore {
     /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
     /// lock before.
     pub fn waits(&mut self, now: Time, id: WaiterId, until: Time, out: &mut Effects) {
-        self.step(now, out, |core, _| {
-            core.asks(now, id);
+        self.step(now, out, |core, out| {
+            core.asks(now, id, out);
             core.queue.set_waits_until(id, Some(until));
+            // A job took its attempt over, and gave the place up.
+            if core.lacks_place(id) {
+                out.wake(id);
+            }
         });
     }
 
-    /// Another process may have freed the lock.
-    pub fn note_change(&mut self, now: Time, out: &mut Effects) {
-        self.step(now, out, |core, _| {
+    /// Another process may have freed the lock. `told`: it is the turn of this owner in the server's queue.
+    pub fn note_change(&mut self, now: Time, told: Option<OwnerKey>, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            if let Some(owner) = told {
+                core.change(now, owner, out, |own, cx| {
+                    let is_wanted = own.has_place && cx.queues;
+                    own.told_at = is_wanted.then(|| own.told_at.unwrap_or(cx.now));
+                });
+            }
             let head = core.head();
             let waiting = head.filter(|head| {
                 let waiter = core.queue.get(*head);
@@ -41,8 +54,18 @@ impl LockCore {
 
     /// A call that only has a place is polled. Returns whether it has its turn.
     pub fn asks_for_its_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
-        self.step(now, out, |core, _| core.asks(now, id));
+        self.step(now, out, |core, out| core.asks(now, id, out));
         self.has_turn(id)
+    }
+
+    /// Whether a waiter has no place in the server's queue, where it should have one.
+    pub(super) fn lacks_place(&self, id: WaiterId) -> bool {
+        let own = self
+            .queue
+            .get(id)
+            .map(|waiter| self.owners.get(waiter.owner));
+        self.discipline.keeps_places()
+            && own.is_some_and(|own| own.is_none_or(|own| !own.has_place))
     }
 
     pub(super) fn is_under_way(&self, owner: OwnerKey, op: OpId) -> bool {
@@ -62,8 +85,12 @@ impl LockCore {
     }
 
     /// A waiter is polled.
-    pub(super) fn asks(&mut self, now: Time, id: WaiterId) {
+    pub(super) fn asks(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
         self.queue.take_back(id);
+        let told = self.discipline.keeps_places().then(|| self.queue.get(id));
+        if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
+            self.change(now, owner, out, |own, _| own.told_at = None);
+        }
         let is_its_turn = match self.attempt {
             Some(attempt) => attempt.waiter == id,
             None => self.head() == Some(id),
@@ -110,14 +137,16 @@ impl LockCore {
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
             let waiter = self.change(now, owner, out, |own, cx| {
+                own.told_at = None;
                 let waiter = own.op.acquire().map(|acquire| acquire.waiter);
                 own.end_acquire(AfterAcquire::Unknown, cx);
                 waiter
             });
-            if let Some(waiter) = waiter.flatten() {
-                self.queue.pass_over(waiter);
-                self.leave_place(now, owner, out);
+            match waiter.flatten() {
+                Some(waiter) => self.queue.pass_over(waiter),
+                None => self.queue.pass_over_all(self.discipline.lane(owner)),
             }
+            self.leave_place(now, owner, out);
         }
     }
 
@@ -129,11 +158,12 @@ impl LockCore {
     }
 
     /// When the acquire that is under way for longest counts as one whose call is not polled, if anything
-    /// waits for its end.
+    /// waits for its end; or the calls of an owner that is first in the server's queue.
     fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {
-        let (since, owner) = self.owners.first_acquire()?;
-        let releases = || self.owners.get(owner).is_some_and(|own| own.op.releases());
-        let is_waited_for = self.queue.len() > 1 || releases();
+        let (since, owner) = self.owners.first_unpolled()?;
+        let others_wait = |own: &OwnerState| own.op.releases() || own.op.is_idle();
+        let own = self.owners.get(owner);
+        let is_waited_for = self.queue.len() > 1 || own.is_some_and(others_wait);
         is_waited_for.then_some((since + self.rules.command_timeout * 2, owner))
     }
 

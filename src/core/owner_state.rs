@@ -42,6 +42,8 @@ pub(super) struct OwnerState {
     pub(super) op_changed_at: Time,
     /// It has a place in the server's queue, or may have: one, whatever the number of its calls.
     pub(super) has_place: bool,
+    /// It was told then that it may be the first in that queue, and no call of it has asked since.
+    pub(super) told_at: Option<Time>,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
 }
@@ -63,8 +65,9 @@ pub(super) struct IndexEntry {
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
     /// up.
     pub(super) blocks: bool,
-    /// An acquire of its own is under way since then.
-    pub(super) acquires: Option<Time>,
+    /// Since when a call of it has a reason to be polled: an acquire of its own is under way, or it is the first in the
+    /// server's queue.
+    pub(super) unpolled: Option<Time>,
 }
 
 impl OwnerState {
@@ -78,6 +81,7 @@ impl OwnerState {
             unlocks: SmallMap::default(),
             op_changed_at: now,
             has_place: false,
+            told_at: None,
             timer: None,
         }
     }
@@ -104,7 +108,7 @@ impl OwnerState {
         IndexEntry {
             expires: self.expires_at(),
             blocks: self.blocks(),
-            acquires: self.acquires_since(),
+            unpolled: self.unpolled_since(),
         }
     }
 
@@ -112,9 +116,12 @@ impl OwnerState {
         self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
     }
 
-    pub(super) fn acquires_since(&self) -> Option<Time> {
-        let acquire = self.op.acquire()?;
-        acquire.grant.is_none().then_some(self.op_changed_at)
+    pub(super) fn unpolled_since(&self) -> Option<Time> {
+        match &self.op {
+            Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),
+            Op::Idle => self.told_at.filter(|_| self.has_place),
+            Op::Release(_) => None,
+        }
     }
 
     /// When a hold is over by the clock, or a lock that was handed over and not picked up.
@@ -389,6 +396,7 @@ impl OwnerState {
         };
         self.tenure.forget_losses(seen);
         visitor.time(&mut self.op_changed_at);
+        self.told_at.iter_mut().for_each(|at| visitor.time(at));
         self.timer.iter_mut().for_each(|at| visitor.time(at));
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Owners {
 struct OwnerIndex {
     expires: BTreeSet<(Time, OwnerKey)>,
     blocks: usize,
-    acquires: BTreeSet<(Time, OwnerKey)>,
+    unpolled: BTreeSet<(Time, OwnerKey)>,
 }
 
 impl OwnerIndex {
@@ -35,13 +35,13 @@ impl OwnerIndex {
     fn add(&mut self, owner: OwnerKey, entry: IndexEntry) {
         self.expires.extend(entry.expires.map(|at| (at, owner)));
         self.blocks += usize::from(entry.blocks);
-        self.acquires.extend(entry.acquires.map(|at| (at, owner)));
+        self.unpolled.extend(entry.unpolled.map(|at| (at, owner)));
     }
 
     fn remove(&mut self, owner: OwnerKey, entry: IndexEntry) {
         entry.expires.map(|at| self.expires.remove(&(at, owner)));
         self.blocks -= usize::from(entry.blocks);
-        entry.acquires.map(|at| self.acquires.remove(&(at, owner)));
+        entry.unpolled.map(|at| self.unpolled.remove(&(at, owner)));
     }
 }
 
@@ -127,11 +127,11 @@ impl Owners {
         }
     }
 
-    /// Whose acquire has been under way for longest.
-    pub(super) fn first_acquire(&self) -> Option<(Time, OwnerKey)> {
+    /// Who has had a reason to be polled for longest.
+    pub(super) fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {
         match &self.index {
-            Some(index) => index.acquires.first().copied(),
-            None => self.single(OwnerState::acquires_since),
+            Some(index) => index.unpolled.first().copied(),
+            None => self.single(OwnerState::unpolled_since),
         }
     }
 

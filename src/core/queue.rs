@@ -210,6 +210,12 @@ impl Queue {
         }
     }
 
+    pub(super) fn pass_over_all(&mut self, lane: Lane) {
+        while let Some(head) = self.head(lane) {
+            self.pass_over(head);
+        }
+    }
+
     pub(super) fn set_waits_until(&mut self, id: WaiterId, until: Option<Time>) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.waits_until = until;

@@ -20,7 +20,7 @@ pub(super) enum Subscribed {
 
 impl Hears for Entry {
     fn note_change(self: Arc<Self>) {
-        self.step(|core, now, out| core.note_change(now, out));
+        self.step(|core, now, out| core.note_change(now, None, out));
     }
 }
 

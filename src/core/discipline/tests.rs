@@ -359,3 +359,61 @@ fn an_attempt_that_is_not_polled_leaves_no_place() {
     assert!(fixture.permit(unpolled).queues_up);
     assert!(fixture.has_place(B));
 }
+
+/// Its late reply says busy, but a job has given the place up meanwhile.
+#[test]
+fn a_call_that_would_wait_without_a_place_attempts_again() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(unpolled);
+    fixture.queued_up(B);
+    fixture.now = Time::START + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    fixture.untaken(&permit, Untaken::Busy);
+    let until = fixture.now + Duration::from_secs(30);
+    fixture.step(|core, now, out| core.waits(now, unpolled, until, out));
+    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+    assert!(fixture.core.has_reason_to_retry(unpolled));
+    fixture.permit(unpolled);
+}
+
+/// Its calls wait for a message that they do not read.
+#[test]
+fn an_owner_that_is_told_and_not_polled_gives_its_place_up() {
+    let mut fixture = Fixture::fair();
+    let unpolled = [fixture.queued_up(A), fixture.call(A, Order::Queued)];
+    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
+    let limit = fixture.now + RULES.command_timeout * 2;
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
+    fixture.now = limit;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    // They queue up again when they are polled.
+    for waiter in unpolled {
+        assert!(fixture.core.has_reason_to_retry(waiter));
+        let permit = fixture.permit(waiter);
+        fixture.untaken(&permit, Untaken::Busy);
+    }
+    assert!(fixture.has_place(A));
+}
+
+#[test]
+fn an_owner_that_is_told_and_asks_keeps_its_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
+    fixture.now = fixture.now + RULES.command_timeout;
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.jobs.is_empty() && fixture.has_place(A));
+    // A message for an owner without a place is late.
+    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
+}

@@ -66,7 +66,7 @@ fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
         assert!(fixture.core.timer(OwnerKey::QUEUE) > Some(fixture.now));
         if is_message {
             fixture.now = fixture.now + Duration::from_secs(1);
-            fixture.step(|core, now, out| core.note_change(now, out));
+            fixture.step(|core, now, out| core.note_change(now, None, out));
         }
         let until = fixture.now
             + if is_message {

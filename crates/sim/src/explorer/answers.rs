@@ -54,8 +54,19 @@ impl State {
             let hears = told == Told::All || told == Told::Only(caller.owner.thread);
             caller.received |= caller.subscribed && hears;
         }
+        // A message reaches the core of a client that listens.
+        let told = match told {
+            Told::Only(thread) => Some(OwnerKey::only(thread)),
+            Told::All | Told::Nobody => None,
+        };
+        let told = told.filter(|owner| self.hears(*owner));
         let rows = self.rows();
-        self.run_step(&rows, |core, now, out| core.note_change(now, out));
+        self.run_step(&rows, |core, now, out| core.note_change(now, told, out));
+    }
+
+    fn hears(&self, owner: OwnerKey) -> bool {
+        let mut callers = self.callers.iter();
+        callers.any(|caller| caller.owner == owner && caller.subscribed)
     }
 
     /// `in_time`: replicas confirm a renewal or an `extend` in time.

@@ -1,23 +1,26 @@
 //! Worlds of fair locks.
 //!
 //! Their owners attempt beside each other, so there are many more orders than with one head: two owners, and one budget
-//! at a time. Time is for the simulator.
+//! at a time. What takes longer in time is for the simulator.
 
 use redisson_lock::test_util::core::Discipline;
 
-use super::super::Verb::{Drop, Lock, TryLock, Unlock};
+use super::super::Verb::{Drop, Lock, LockWithin, TryLock, Unlock};
 use super::super::{Verb, World};
 use super::{NOTHING, world};
 
 const SECTION: &[Verb] = &[Lock, Unlock];
 
 pub(super) fn fair() -> Vec<World> {
-    let worlds = [beside_each_other(), ended()].concat();
-    let fair = |world| World {
+    let worlds = [beside_each_other(), in_time(), ended()].concat();
+    worlds.into_iter().map(of_fair).collect()
+}
+
+fn of_fair(world: World) -> World {
+    World {
         discipline: Discipline::Fair,
         ..world
-    };
-    worlds.into_iter().map(fair).collect()
+    }
 }
 
 /// Owners, calls and losses, while no time passes.
@@ -50,6 +53,15 @@ fn beside_each_other() -> Vec<World> {
             NOTHING,
         ),
     ]
+}
+
+/// Calls that end, and calls that are not polled.
+fn in_time() -> Vec<World> {
+    vec![world(
+        "fair: a call that gives up",
+        &[(1, &[Lock]), (2, &[LockWithin])],
+        NOTHING.ticks(1),
+    )]
 }
 
 /// Refusals, and the end of the client.
