@@ -331,7 +331,7 @@ impl LockCore {
             counts.replace(Counts::default(), state.counts());
             let lane = self.discipline.lane(owner);
             assert!(
-                !state.has_place || state.op.releases() || self.queue.head(lane).is_some(),
+                !state.has_place() || state.op.releases() || self.queue.head(lane).is_some(),
                 "I9: a place that no call of {owner:?} wants is given up"
             );
         }

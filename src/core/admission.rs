@@ -238,11 +238,7 @@ impl LockCore {
             ..
         } = acquire;
         if order == Order::Queued && depth == 0 && front.is_some() {
-            self.attempt = Some(Attempt {
-                waiter: id,
-                owner,
-                op,
-            });
+            self.attempt = Some(Attempt { waiter: id, op });
         }
         Ok(Admission::Permit(Permit {
             waiter: id,
@@ -403,7 +399,7 @@ impl LockCore {
             return (Op::Idle.words(false, false, false), false);
         };
         let (held, lost) = (own.tenure.is_held(), own.tenure.lost().is_some());
-        (own.op.words(held, lost, own.has_place), held)
+        (own.op.words(held, lost, own.has_place()), held)
     }
 
     /// Whether a waiter queues. `None`: it has left.

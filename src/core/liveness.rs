@@ -36,10 +36,7 @@ impl LockCore {
     pub fn note_change(&mut self, now: Time, told: Option<OwnerKey>, out: &mut Effects) {
         self.step(now, out, |core, out| {
             if let Some(owner) = told {
-                core.change(now, owner, out, |own, cx| {
-                    let is_wanted = own.has_place && cx.queues;
-                    own.told_at = is_wanted.then(|| own.told_at.unwrap_or(cx.now));
-                });
+                core.change(now, owner, out, OwnerState::told);
             }
             let head = core.head();
             let waiting = head.filter(|head| {
@@ -65,7 +62,7 @@ impl LockCore {
             .get(id)
             .map(|waiter| self.owners.get(waiter.owner));
         self.discipline.keeps_places()
-            && own.is_some_and(|own| own.is_none_or(|own| !own.has_place))
+            && own.is_some_and(|own| own.is_none_or(|own| !own.has_place()))
     }
 
     pub(super) fn is_under_way(&self, owner: OwnerKey, op: OpId) -> bool {
@@ -89,7 +86,7 @@ impl LockCore {
         self.queue.take_back(id);
         let told = self.discipline.keeps_places().then(|| self.queue.get(id));
         if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
-            self.change(now, owner, out, |own, _| own.told_at = None);
+            self.change(now, owner, out, |own, _| own.asks());
         }
         let is_its_turn = match self.attempt {
             Some(attempt) => attempt.waiter == id,
@@ -128,7 +125,8 @@ impl LockCore {
             if let Some(waiter) = unpolled.or_else(|| self.head()) {
                 self.queue.pass_over(waiter);
             }
-            if let Some(Attempt { owner, .. }) = attempt {
+            let attempting = unpolled.and_then(|waiter| self.queue.get(waiter));
+            if let Some(owner) = attempting.map(|waiter| waiter.owner) {
                 self.change(now, owner, out, |own, cx| {
                     own.end_acquire(AfterAcquire::Unknown, cx);
                 });
@@ -137,7 +135,7 @@ impl LockCore {
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
             let waiter = self.change(now, owner, out, |own, cx| {
-                own.told_at = None;
+                own.asks();
                 let waiter = own.op.acquire().map(|acquire| acquire.waiter);
                 own.end_acquire(AfterAcquire::Unknown, cx);
                 waiter
@@ -169,7 +167,10 @@ impl LockCore {
 
     /// What a step has left of the turn. The timer may be early: it is moved when it fires.
     pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
-        let over = |attempt: &Attempt| !self.is_under_way(attempt.owner, attempt.op);
+        let over = |attempt: &Attempt| {
+            let waiter = self.queue.get(attempt.waiter);
+            waiter.is_none_or(|waiter| !self.is_under_way(waiter.owner, attempt.op))
+        };
         if self.attempt.as_ref().is_some_and(over) {
             self.attempt = None;
         }

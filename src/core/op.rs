@@ -57,7 +57,6 @@ pub(super) struct Acquire {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) waiter: WaiterId,
-    pub(super) owner: OwnerKey,
     pub(super) op: OpId,
 }
 

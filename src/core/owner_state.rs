@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::hold::Loss;
 use super::op::{Acquire, Op, Release, Unlock, Unlocking};
 use super::queue::Order;
-use super::tenure::Tenure;
+use super::tenure::{Place, Tenure};
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
     Time, Total, Unlocked, WaiterId,
@@ -37,13 +37,9 @@ pub(super) struct OwnerState {
     pub(super) op: Op,
     /// Holds that were unlocked or dropped, and whose end is not known yet.
     pub(super) unlocks: SmallMap<HoldId, Unlock>,
-    /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from
-    /// then on.
+    /// When an operation of this owner last began or ended, or an unlock joined it, or the owner was told of its turn: what
+    /// comes after it waits from then on.
     pub(super) op_changed_at: Time,
-    /// It has a place in the server's queue, or may have: one, whatever the number of its calls.
-    pub(super) has_place: bool,
-    /// It was told then that it may be the first in that queue, and no call of it has asked since.
-    pub(super) told_at: Option<Time>,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
 }
@@ -80,14 +76,12 @@ impl OwnerState {
             op,
             unlocks: SmallMap::default(),
             op_changed_at: now,
-            has_place: false,
-            told_at: None,
             timer: None,
         }
     }
 
     pub(super) fn is_spent(&self) -> bool {
-        self.op.is_idle() && self.tenure.is_spent() && !self.has_place
+        self.op.is_idle() && self.tenure.is_spent() && !self.has_place()
     }
 
     pub(super) fn seen(&self) -> OwnerStatus {
@@ -95,13 +89,18 @@ impl OwnerState {
             idle: self.op.is_idle(),
             held: self.tenure.is_held(),
             lost: self.tenure.lost(),
-            has_place: self.has_place,
+            has_place: self.has_place(),
         }
     }
 
-    /// It has a place in the server's queue, and no call wants it any more.
+    /// It has a place in the server's queue, or may have one.
+    pub(super) fn has_place(&self) -> bool {
+        self.tenure.place != Place::None
+    }
+
+    /// The same, and no call wants it any more.
     pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
-        self.has_place && !cx.queues
+        self.has_place() && !cx.queues
     }
 
     pub(super) fn index_entry(&self) -> IndexEntry {
@@ -119,7 +118,7 @@ impl OwnerState {
     pub(super) fn unpolled_since(&self) -> Option<Time> {
         match &self.op {
             Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),
-            Op::Idle => self.told_at.filter(|_| self.has_place),
+            Op::Idle => (self.tenure.place == Place::Told).then_some(self.op_changed_at),
             Op::Release(_) => None,
         }
     }
@@ -187,9 +186,13 @@ impl OwnerState {
         self.op_changed_at = cx.now;
         match after {
             // The server has taken the owner out of its queue.
-            AfterAcquire::Applied | AfterAcquire::Unwanted => self.has_place = false,
-            AfterAcquire::Busy | AfterAcquire::Unknown => self.has_place |= acquire.queues_up,
-            AfterAcquire::NotExecuted => {}
+            AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = Place::None,
+            AfterAcquire::Busy | AfterAcquire::Unknown
+                if acquire.queues_up && !self.has_place() =>
+            {
+                self.tenure.place = Place::Kept;
+            }
+            AfterAcquire::Busy | AfterAcquire::Unknown | AfterAcquire::NotExecuted => {}
         }
         match after {
             AfterAcquire::Applied if self.tenure.count() == acquire.target => {}
@@ -213,10 +216,10 @@ impl OwnerState {
     pub(super) fn release(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
             // Its place ends by itself.
-            self.has_place = false;
+            self.tenure.place = Place::None;
             return self.end_unlocks(|_| true, Unlocked::Failed, cx);
         }
-        let place = cx.place_wait.filter(|_| self.has_place);
+        let place = cx.place_wait.filter(|_| self.has_place());
         let give_up_at = cx.now + self.tenure.lease_max().max(place.unwrap_or_default());
         match &mut self.op {
             Op::Acquire(acquire) => acquire.then_release = true,
@@ -339,6 +342,23 @@ impl OwnerState {
         was_held
     }
 
+    /// It may be the first in the server's queue. Its calls have to ask from then on.
+    pub(super) fn told(&mut self, cx: &mut Context<'_>) {
+        if self.tenure.place == Place::Kept && cx.queues {
+            self.tenure.place = Place::Told;
+            if self.op.is_idle() {
+                self.op_changed_at = cx.now;
+            }
+        }
+    }
+
+    /// A call of the owner asks.
+    pub(super) fn asks(&mut self) {
+        if self.has_place() {
+            self.tenure.place = Place::Kept;
+        }
+    }
+
     /// No call of the owner queues any more: a release gives its place up.
     pub(super) fn leave_place(&mut self, cx: &mut Context<'_>) {
         if self.leaves(cx) {
@@ -359,7 +379,7 @@ impl OwnerState {
 impl OwnerState {
     pub(super) fn check(&self) {
         assert!(
-            !(self.has_place && self.tenure.is_held()),
+            !(self.has_place() && self.tenure.is_held()),
             "I8: an owner that has the lock has no place in the queue: {self:?}"
         );
         assert!(
@@ -396,7 +416,6 @@ impl OwnerState {
         };
         self.tenure.forget_losses(seen);
         visitor.time(&mut self.op_changed_at);
-        self.told_at.iter_mut().for_each(|at| visitor.time(at));
         self.timer.iter_mut().for_each(|at| visitor.time(at));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::op::{Op, Passed, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
+use super::tenure::Place;
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, Unlocked,
 };
@@ -333,7 +334,9 @@ impl OwnerState {
         let Some(Sent { target, leaves, .. }) = release.sent.take() else {
             return false;
         };
-        self.has_place &= !leaves;
+        if leaves {
+            self.tenure.place = Place::None;
+        }
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
             Some(LossReason::Gone | LossReason::Taken) if release.maybe_freed => Unlocked::Released,
@@ -413,7 +416,9 @@ impl OwnerState {
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
         // What a release that ends early leaves there ends by itself.
-        self.has_place &= cx.queues;
+        if !cx.queues {
+            self.tenure.place = Place::None;
+        }
         self.op = Op::Idle;
         self.op_changed_at = cx.now;
     }

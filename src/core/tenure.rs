@@ -24,6 +24,16 @@ enum RenewalState {
     RetryAt(Time),
 }
 
+/// Where an owner stands in the server's queue, if the lock has one: it has one place, whatever the number of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    None,
+    /// It has one, or may have one.
+    Kept,
+    /// It was told that it may be the first, and no call of it has asked since.
+    Told,
+}
+
 /// All holds of one owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tenure {
@@ -43,6 +53,8 @@ pub(super) struct Tenure {
     pending: bool,
     /// Others may be added to the hold that is there.
     pub(super) reentrant: bool,
+    /// Of an owner that holds nothing. Kept beside the other small fields, where it takes no room of its own.
+    pub(super) place: Place,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -66,6 +78,7 @@ impl Tenure {
             confirmed: true,
             pending: false,
             reentrant: true,
+            place: Place::None,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,

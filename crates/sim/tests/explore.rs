@@ -37,7 +37,7 @@ fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
     let (states, steps) = (checker.unique_state_count(), checker.state_count());
     let reached = reached.pairs();
     println!(
-        "{name}: {states} states, {} pairs, {:.1} s",
+        "{name}: {states} states, {steps} steps, {} pairs, {:.1} s",
         reached.len(),
         start.elapsed().as_secs_f64()
     );

@@ -37,7 +37,7 @@ impl Fixture {
 
     fn has_place(&self, owner: OwnerKey) -> bool {
         let own = self.core.owners.get(owner);
-        own.is_some_and(|own| own.has_place)
+        own.is_some_and(|own| own.has_place())
     }
 
     /// The job that began with the latest step.
