@@ -152,6 +152,11 @@ impl LockCore {
         Some(Arc::clone(&self.owners.get(owner)?.field))
     }
 
+    /// The field of an owner that has anything to do with the lock.
+    pub fn field_of(&self, owner: OwnerKey) -> Option<Arc<str>> {
+        self.owners.get(owner).map(|own| Arc::clone(&own.field))
+    }
+
     /// Which owner has this field, and since when. Looks through all of them.
     pub fn owner_of(&self, field: &str) -> Option<(OwnerKey, Generation)> {
         let mut owners = self.owners.iter();
@@ -209,7 +214,8 @@ impl LockCore {
             owner,
             life: self.life,
             place_wait: keeps_places.then_some(self.rules.fair_wait),
-            queues: keeps_places && self.queue.head(lane).is_some(),
+            // A client that closes serves no call, whether or not the call has seen that by now.
+            queues: keeps_places && self.life != Life::Closing && self.queue.head(lane).is_some(),
             ids: &mut self.ids,
             out: &mut *out,
         };
@@ -294,6 +300,11 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
+            let owners = core.owners.iter().map(|(owner, _)| owner);
+            let owners: Vec<OwnerKey> = owners.filter(|_| life == Life::Closing).collect();
+            for owner in owners {
+                core.leave_place(now, owner, out);
+            }
         });
     }
 

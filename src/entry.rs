@@ -69,7 +69,11 @@ impl Locks {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
             let rules = Arc::clone(&self.shared.config.rules);
-            let core = LockCore::new(Discipline::Plain, rules, self.shared.life());
+            let discipline = match name.kind().has_queue() {
+                true => Discipline::Fair,
+                false => Discipline::Plain,
+            };
+            let core = LockCore::new(discipline, rules, self.shared.life());
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
             let state = Mutex::new(State::new(core));
             Entry {

@@ -35,6 +35,12 @@ pub enum LockKind {
     Fenced,
     /// A string with an expiry, as `SET NX PX` writes it: the lock of redis-py, redsync and many programs.
     String,
+    /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it. Only
+    /// the tests of this repository reach it: its rights, its queue in `inspect`, and the leaving of many are missing.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(skip))]
+    Fair,
 }
 
 /// What a kind does differently from others.
@@ -55,6 +61,8 @@ impl LockKind {
             Self::Spin => ("spin", false, true, false, false),
             Self::Fenced => ("fenced", true, true, true, false),
             Self::String => ("string", false, false, false, true),
+            #[cfg(feature = "test-util")]
+            Self::Fair => ("fair", true, true, false, false),
         };
         Row {
             name,
@@ -87,6 +95,15 @@ impl LockKind {
     /// Whether a holder has a token.
     pub(crate) const fn has_token(self) -> bool {
         self.row().has_token
+    }
+
+    /// Whether the server has a queue of its owners.
+    pub(crate) const fn has_queue(self) -> bool {
+        match self {
+            Self::Plain | Self::Spin | Self::Fenced | Self::String => false,
+            #[cfg(feature = "test-util")]
+            Self::Fair => true,
+        }
     }
 
     /// Whether each acquisition has a value of its own in Redis, and not that of its owner.

@@ -9,6 +9,7 @@
 mod args;
 mod call;
 mod guarded;
+mod place;
 mod refused;
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::core::{LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
-use crate::redis::{Arg, Call, Reply, Script};
+use crate::redis::{Arg, Args, Call, Reply, Script};
 use crate::wire::{Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
@@ -27,6 +28,10 @@ pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
 pub(crate) use guarded::{Guarded, guarded};
+pub(crate) use place::QueuePlace;
+#[cfg(feature = "test-util")]
+use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE};
+use place::{keys, keys_to_free};
 #[cfg(test)]
 pub(crate) use refused::commands;
 
@@ -133,12 +138,23 @@ static STRING: Scripts = Scripts {
     guarded: &STRING_GUARDED,
 };
 
+/// It is never handed over: that would overtake the queue.
+#[cfg(feature = "test-util")]
+static FAIR: Scripts = Scripts {
+    acquire: &FAIR_ACQUIRE,
+    release: &FAIR_RELEASE,
+    force_unlock: &FAIR_FORCE_UNLOCK,
+    ..PLAIN
+};
+
 impl Scripts {
     fn of(kind: LockKind) -> &'static Self {
         match kind {
             LockKind::Plain | LockKind::Spin => &PLAIN,
             LockKind::Fenced => &FENCED,
             LockKind::String => &STRING,
+            #[cfg(feature = "test-util")]
+            LockKind::Fair => &FAIR,
         }
     }
 }
@@ -175,12 +191,6 @@ pub(crate) fn renewed_by(kind: LockKind) -> &'static str {
     Scripts::of(kind).renew.name
 }
 
-/// The keys of a script that takes a lock, or hands it over.
-fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
-    let keys = [Some(name.key()), name.token()];
-    keys.into_iter().flatten().map(Arc::clone).collect()
-}
-
 /// What `acquire.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
@@ -204,11 +214,17 @@ pub(crate) fn acquire(
     field: &Arc<str>,
     target: u32,
     lease: Duration,
+    (place, announce): (QueuePlace, Announce),
 ) -> Call<Acquired> {
+    let mut args: Args = smallvec![text(field), Arg::Number(target.into()), millis(lease)];
+    if name.kind().has_queue() {
+        args.extend([millis(place.wait), place.word()]);
+        args = announced_by(name, announce, args);
+    }
     Call {
         script: Scripts::of(name.kind()).acquire,
         keys: keys(name),
-        args: smallvec![text(field), Arg::Number(target.into()), millis(lease)],
+        args,
         announced: None,
         still: None,
         decode: match (name.kind().has_token(), target > 1) {
@@ -244,7 +260,15 @@ fn acquired(reply: &Reply) -> Option<Acquired> {
         Reply::List(items) => match items.as_slice() {
             [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
             [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
-            [Reply::Number(left), holder] => {
+            // The turn of another owner, or held; and how many are before this one.
+            [
+                Reply::Number(-5),
+                Reply::Number(left),
+                holder,
+                Reply::Number(_),
+            ]
+            | [Reply::Number(left), holder, Reply::Number(_)]
+            | [Reply::Number(left), holder] => {
                 let holder = shown(&holder.bytes()?);
                 Some(Acquired::Busy {
                     left: duration(*left),
@@ -289,16 +313,21 @@ pub(crate) fn release(
     field: &Arc<str>,
     target: u32,
     lease: Duration,
-    announce: Announce,
+    (place, announce): (QueuePlace, Announce),
 ) -> Call<Released> {
+    let args = smallvec![text(field), Arg::Number(target.into()), millis(lease)];
+    let mut args = announced_by(name, announce, args);
+    if name.kind().has_queue() {
+        let leaves = QueuePlace {
+            is_wanted: !place.is_wanted,
+            ..place
+        };
+        args.extend([millis(place.wait), leaves.word()]);
+    }
     Call {
         script: Scripts::of(name.kind()).release,
-        keys: smallvec![Arc::clone(name.key())],
-        args: announced_by(
-            name,
-            announce,
-            smallvec![text(field), Arg::Number(target.into()), millis(lease)],
-        ),
+        keys: keys_to_free(name),
+        args,
         announced: sharded(name, announce).filter(|_| target == 0),
         still: None,
         decode: |reply, _| match reply {
@@ -425,7 +454,7 @@ pub(crate) fn force_unlock(
 ) -> Call<Forced> {
     Call {
         script: Scripts::of(name.kind()).force_unlock,
-        keys: smallvec![Arc::clone(name.key())],
+        keys: keys_to_free(name),
         args: announced_by(
             name,
             announce,

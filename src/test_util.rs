@@ -259,6 +259,11 @@ impl<T> From<Call<T>> for ScriptCall {
     }
 }
 
+fn place(is_wanted: bool) -> (script::QueuePlace, Announce) {
+    let wait = Duration::from_secs(300);
+    (script::QueuePlace { wait, is_wanted }, Announce::Classic)
+}
+
 /// The call that acquires a lock of this kind.
 pub fn acquire_of(
     kind: LockKind,
@@ -268,7 +273,7 @@ pub fn acquire_of(
     lease: Duration,
 ) -> Result<ScriptCall, Error> {
     let name = LockName::new(kind, "", key)?;
-    Ok(script::acquire(&name, &field.into(), target, lease).into())
+    Ok(script::acquire(&name, &field.into(), target, lease, place(true)).into())
 }
 
 /// The call that releases a lock of this kind.
@@ -280,7 +285,7 @@ pub fn release_of(
     lease: Duration,
 ) -> Result<ScriptCall, Error> {
     let name = LockName::new(kind, "", key)?;
-    Ok(script::release(&name, &field.into(), target, lease, Announce::Classic).into())
+    Ok(script::release(&name, &field.into(), target, lease, place(false)).into())
 }
 
 /// The call that hands a lock of this kind over.

@@ -24,6 +24,8 @@ struct NotPlain {
     kind: LockKind,
     /// The key of the token, if the kind has one.
     token: Option<Arc<str>>,
+    /// The keys of the queue and of the times when its places end, if the kind has them.
+    queue: Option<[Arc<str>; 2]>,
 }
 
 impl LockName {
@@ -49,7 +51,10 @@ impl LockName {
         let not_plain = (kind != LockKind::Plain).then(|| {
             let token = || braced("redisson_lock_token", &key).into();
             let token = kind.has_token().then(token);
-            Box::new(NotPlain { kind, token })
+            let queue = ["redisson_lock_queue", "redisson_lock_timeout"];
+            let queue = || queue.map(|name| braced(name, &key).into());
+            let queue = kind.has_queue().then(queue);
+            Box::new(NotPlain { kind, token, queue })
         });
         let key = if prefix.is_empty() {
             Arc::clone(&given)
@@ -81,6 +86,16 @@ impl LockName {
 
     pub(crate) fn token(&self) -> Option<&Arc<str>> {
         self.not_plain.as_deref()?.token.as_ref()
+    }
+
+    /// The keys of the queue of a fair lock: its list, and the times when places end.
+    pub(crate) fn queue(&self) -> Option<&[Arc<str>; 2]> {
+        self.not_plain.as_deref()?.queue.as_ref()
+    }
+
+    /// The channel on which the owner with this field hears that it may have a fair lock.
+    pub(crate) fn channel_of(&self, field: &str) -> Arc<str> {
+        format!("{}:{field}", self.channel).into()
     }
 
     /// The key of a guarded write's id. No other lock and id have the same key, because the id has no colon in it, and

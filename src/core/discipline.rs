@@ -11,8 +11,6 @@ pub enum Discipline {
     Plain,
     /// The server has a queue of all owners of all clients, in the order in which their first attempts arrived. Each
     /// owner attempts by itself, and a busy reply leaves it one place there.
-    // No lock of the library has it yet.
-    #[cfg(any(test, feature = "test-util"))]
     Fair,
 }
 

@@ -265,7 +265,11 @@ impl Waking {
     ) -> Option<Duration> {
         let watchdog_timeout = shared.watchdog_timeout();
         let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
-        let longest = lease_over.min(watchdog_timeout);
+        let mut longest = lease_over.min(watchdog_timeout);
+        if kind.has_queue() {
+            // Each look prolongs its place.
+            longest = longest.min(shared.config.rules.fair_wait / 3);
+        }
         if kind.announces() {
             return self.listening().map(|_| longest);
         }
@@ -330,8 +334,8 @@ impl AcquirePermit {
                 stale = self.is_taken_over() || self.has_a_used_field(owner);
                 let permit = Some(&self.permit).filter(|_| !stale)?;
                 let (field, target) = (&permit.field, permit.target);
-                let lease = permit.terms.lease;
-                Some(script::acquire(&entry.name, field, target, lease))
+                let (lease, place) = (permit.terms.lease, shared.place(permit.queues_up));
+                Some(script::acquire(&entry.name, field, target, lease, place))
             };
             let answer = script::call_noting(
                 entry.route(),

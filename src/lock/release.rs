@@ -151,9 +151,14 @@ async fn send(
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
             passes = matches!(said, ReleaseSend::Pass { .. });
             Some(match said {
-                ReleaseSend::Count { target, lease, .. } => {
+                ReleaseSend::Count {
+                    target,
+                    lease,
+                    leaves,
+                } => {
                     count = target;
-                    script::release(&entry.name, field, target, lease, announce)
+                    let place = shared.place(!leaves);
+                    script::release(&entry.name, field, target, lease, place)
                 }
                 ReleaseSend::Pass { to, lease } => {
                     script::pass(&entry.name, field, &to, lease, announce)

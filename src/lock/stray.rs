@@ -22,10 +22,10 @@ pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
 pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();
     let field: Arc<str> = holder.into();
-    let announce = shared.redis.announce();
     let call = || {
         let lease = Duration::from_millis(1);
-        Some(script::release(&entry.name, &field, 0, lease, announce))
+        let place = shared.place(false);
+        Some(script::release(&entry.name, &field, 0, lease, place))
     };
     let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
         .await

@@ -32,7 +32,7 @@ pub(super) async fn subscribe(
 ) -> Result<Subscribed, Error> {
     let shared = entry.shared();
     let timeout = Instant::now() + shared.command_timeout();
-    let subscription = shared.channels.subscribe(entry.name.channel());
+    let subscription = shared.channels.subscribe(&waiter.channel());
     let hearer: Weak<dyn Hears> = Arc::<Entry>::downgrade(entry);
     subscription.report_to(&hearer);
     tokio::select! {

@@ -49,6 +49,16 @@ impl Waiter {
         &self.entry
     }
 
+    /// The channel on which it hears that the lock may be free for it.
+    pub(super) fn channel(&self) -> Arc<str> {
+        let name = &self.entry.name;
+        if !name.kind().has_queue() {
+            return Arc::clone(name.channel());
+        }
+        let field = self.entry.peek(|core| core.field_of(self.owner.id()));
+        name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
+    }
+
     /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first, or others
     /// queue and it does not wait.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {

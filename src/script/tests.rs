@@ -15,8 +15,8 @@ macro_rules! part {
 /// order, and every integer that the body returns.
 #[test]
 fn every_header_agrees_with_its_body() {
-    // Those of guarded writes are put together. No call runs those of fair and read-write locks yet: tests/fair_scripts.rs
-    // and tests/read_write_scripts.rs do.
+    // Those of guarded writes and of fair locks are put together. No call runs those of read-write locks yet:
+    // tests/read_write_scripts.rs does.
     let parts = [
         part!("look"),
         part!("fenced/look"),

@@ -82,6 +82,7 @@ pub(super) const FIRST: [Part; 10] = [
             "guarded_scripts",
             "kind_outcomes",
             "kind_tokens",
+            "fair",
             "multi",
             "red",
             "red_faults",

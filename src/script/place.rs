@@ -1,0 +1,66 @@
+//! The keys of a lock's scripts, and what a call says about its owner's place in the queue of a fair lock.
+
+use std::sync::Arc;
+#[cfg(feature = "test-util")]
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::redis::Arg;
+#[cfg(feature = "test-util")]
+use crate::redis::Script;
+use crate::wire::LockName;
+
+/// Those that change the queue of a fair lock begin with `queue.lua`.
+#[cfg(feature = "test-util")]
+macro_rules! queueing {
+    ($($const:ident = $name:literal;)*) => {
+        $(pub(super) static $const: Script = Script {
+            name: $name,
+            source: concat!(
+                include_str!("../../lua/fair/queue.lua"),
+                include_str!(concat!("../../lua/", $name, ".lua")),
+            ),
+            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
+        };)*
+    };
+}
+
+#[cfg(feature = "test-util")]
+queueing! {
+    FAIR_ACQUIRE = "fair/acquire";
+    FAIR_RELEASE = "fair/release";
+    FAIR_FORCE_UNLOCK = "fair/force_unlock";
+}
+
+/// The keys of a script that takes a lock, or hands it over.
+pub(super) fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
+    let keys = [Some(name.key()), name.token()].into_iter().flatten();
+    keys.chain(name.queue().into_iter().flatten())
+        .map(Arc::clone)
+        .collect()
+}
+
+/// Those of one that frees it.
+pub(super) fn keys_to_free(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
+    let keys = [name.key()].into_iter();
+    keys.chain(name.queue().into_iter().flatten())
+        .map(Arc::clone)
+        .collect()
+}
+
+/// What a call says about its owner's place in the queue of a fair lock. Locks of other kinds have none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuePlace {
+    /// For how long it counts after its turn has come.
+    pub(crate) wait: Duration,
+    /// Whether the owner wants one: if not, an acquire takes none, and a release gives it up.
+    pub(crate) is_wanted: bool,
+}
+
+impl QueuePlace {
+    pub(super) fn word(self) -> Arg {
+        Arg::Fixed(if self.is_wanted { "1" } else { "0" })
+    }
+}
