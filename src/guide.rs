@@ -10,6 +10,7 @@
 macro_rules! pages {
     ($($module:ident = $file:literal;)*) => {
         $(
+            #[doc = "[architecture.md]: crate::guide::architecture"]
             #[doc = "[guarantees.md]: crate::guide::guarantees"]
             #[doc = "[guarantees.md#replies-out-of-step]: crate::guide::guarantees#replies-out-of-step"]
             #[doc = "[interop.md]: crate::guide::interop"]
