@@ -473,10 +473,10 @@ impl LockClientBuilder {
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTIONS_MAX: usize = 16;
 
-#[cfg(feature = "serde")]
-mod serde;
 /// As Redisson has it.
 const FAIR_WAIT: Duration = Duration::from_secs(300);
 
+#[cfg(feature = "serde")]
+mod serde;
 #[cfg(test)]
 mod tests;

@@ -152,11 +152,6 @@ impl LockCore {
         Some(Arc::clone(&self.owners.get(owner)?.field))
     }
 
-    /// The field of an owner that has anything to do with the lock.
-    pub fn field_of(&self, owner: OwnerKey) -> Option<Arc<str>> {
-        self.owners.get(owner).map(|own| Arc::clone(&own.field))
-    }
-
     /// Which owner has this field, and since when. Looks through all of them.
     pub fn owner_of(&self, field: &str) -> Option<(OwnerKey, Generation)> {
         let mut owners = self.owners.iter();
@@ -300,10 +295,11 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
-            let owners = core.owners.iter().map(|(owner, _)| owner);
-            let owners: Vec<OwnerKey> = owners.filter(|_| life == Life::Closing).collect();
-            for owner in owners {
-                core.leave_place(now, owner, out);
+            if core.life == Life::Closing && core.discipline.keeps_places() {
+                let owners: Vec<_> = core.owners.iter().map(|(owner, _)| owner).collect();
+                for owner in owners {
+                    core.leave_place(now, owner, out);
+                }
             }
         });
     }

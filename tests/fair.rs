@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient, LockKind};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind};
 use test_support::{Control, TestServer, eventually, ms, stalls, tokio};
+use tokio::task::JoinHandle;
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMEOUTS: &str = "redisson_lock_timeout:{fair}";
@@ -39,6 +40,26 @@ impl Two {
         eventually("they queue", ms(5_000), || queued(control) == owners).await;
     }
 
+    fn lock(&self, client: usize) -> Lock {
+        self.clients[client].lock_of(LockKind::Fair, "fair")
+    }
+
+    async fn held(&self) -> LockGuard {
+        self.lock(0).lock().await.expect("free")
+    }
+
+    /// A call of this client that waits as the last of this many owners.
+    async fn waits(
+        &mut self,
+        client: usize,
+        owners: usize,
+    ) -> JoinHandle<Result<LockGuard, Error>> {
+        let lock = self.lock(client);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        self.queued(i64::try_from(owners).expect("few")).await;
+        waiting
+    }
+
     async fn finish(mut self) {
         self.queued(0).await;
         self.server.finish(self.clients).await;
@@ -49,18 +70,11 @@ impl Two {
 async fn owners_of_two_clients_get_it_in_their_order() {
     const WAITERS: usize = 40;
     let mut two = Two::new().await;
-    let held = two.clients[0]
-        .lock_of(LockKind::Fair, "fair")
-        .lock()
-        .await
-        .expect("free");
+    let held = two.held().await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waiters = tokio::task::JoinSet::new();
     for nth in 0..WAITERS {
-        let (lock, order) = (
-            two.clients[nth % 2].lock_of(LockKind::Fair, "fair"),
-            Arc::clone(&order),
-        );
+        let (lock, order) = (two.lock(nth % 2), Arc::clone(&order));
         waiters.spawn(async move {
             let guard = lock.lock().await.expect("its turn");
             order.lock().expect("unpoisoned").push(nth);
@@ -81,16 +95,10 @@ async fn owners_of_two_clients_get_it_in_their_order() {
 #[tokio::test]
 async fn a_waiter_that_is_dropped_leaves_no_place_and_the_next_is_told() {
     let mut two = Two::new().await;
-    let held = two.clients[0]
-        .lock_of(LockKind::Fair, "fair")
-        .lock()
-        .await
-        .expect("free");
+    let held = two.held().await;
     let mut waiters = Vec::new();
     for nth in 0..3 {
-        let lock = two.clients[nth % 2].lock_of(LockKind::Fair, "fair");
-        waiters.push(tokio::spawn(async move { lock.lock().await }));
-        two.queued(i64::try_from(nth).expect("few") + 1).await;
+        waiters.push(two.waits(nth % 2, nth + 1).await);
     }
     for dropped in [1, 0] {
         waiters.remove(dropped).abort();
@@ -110,16 +118,12 @@ async fn a_waiter_that_is_dropped_leaves_no_place_and_the_next_is_told() {
 #[tokio::test]
 async fn an_attempt_takes_no_place_and_does_not_overtake() {
     let mut two = Two::new().await;
-    let [one, other] = [0, 1].map(|nth| two.clients[nth].lock_of(LockKind::Fair, "fair"));
+    let one = two.lock(0);
     let held = one.lock().await.expect("free");
     let stranger = one.owned_by(&two.clients[0].owner());
     assert!(stranger.try_lock().await.expect("asked").is_none());
     two.queued(0).await;
-    let waiting = tokio::spawn({
-        let other = other.clone();
-        async move { other.lock().await }
-    });
-    two.queued(1).await;
+    let waiting = two.waits(1, 1).await;
     let nested = one.lock().await.expect("nested");
     nested.unlock().await.expect("held");
     held.unlock().await.expect("held");
@@ -148,16 +152,10 @@ async fn an_attempt_takes_no_place_and_does_not_overtake() {
 #[tokio::test]
 async fn a_closed_client_leaves_its_places() {
     let mut two = Two::new().await;
-    let held = two.clients[0]
-        .lock_of(LockKind::Fair, "fair")
-        .lock()
-        .await
-        .expect("free");
+    let held = two.held().await;
     let mut waiters = Vec::new();
     for nth in 0..20 {
-        let lock = two.clients[1].lock_of(LockKind::Fair, "fair");
-        waiters.push(tokio::spawn(async move { lock.lock().await }));
-        two.queued(nth + 1).await;
+        waiters.push(two.waits(1, nth + 1).await);
     }
     let report = two.clients[1].close(ms(2_000)).await;
     assert_eq!(report.unconfirmed, 0);

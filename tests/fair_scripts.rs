@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use test_support::contract::{Call, Contract};
 use test_support::{Control, Rolls, Server, ms, test};
 
 /// A script with the part about the queue before it, as it is sent.
@@ -32,10 +33,6 @@ fn keys(name: &str) -> [String; 3] {
         format!("redisson_lock_timeout:{{{name}}}"),
     ]
 }
-
-/// A script and its ARGV.
-#[derive(Clone, Copy)]
-struct Call<'a>(&'static str, &'a [&'a str]);
 
 /// Lists with spaces, and times that are left in units.
 fn shown(value: &redis::Value) -> String {
@@ -1020,64 +1017,26 @@ fn without_own_lease(state: &str) -> String {
     }
 }
 
+const CONTRACT: Contract<'_> = Contract {
+    calls: &CALLS,
+    states: &STATES,
+    set,
+    run,
+    seen,
+    without_own_lease,
+};
+
 #[test]
 fn whichever_right_is_missing_the_lock_and_its_queue_are_unchanged_or_complete() {
-    let server = Server::start();
-    let admin = &mut server.control();
-    let commands = "hget hincrby hlen hkeys hexists exists pttl pexpire publish del time \
-                    lindex lpos lrange lrem rpush zscore zrange zadd zrem";
-    let missing = commands.split(' ').filter(|word| !word.is_empty());
-    let missing = missing.map(|command| format!("-{command}"));
-    let (mut refused, mut runs) = (0, 0);
-    for missing in missing.chain(["resetchannels".to_owned()]) {
-        let all = ["reset", "on", "nopass", "~*", "&*", "+@all", &missing];
-        admin.run(&[&["ACL", "SETUSER", "u"], &all[..]].concat());
-        let user = &mut server.control();
-        user.run(&["AUTH", "u", "x"]);
-        let mut bites = 0;
-        for call in CALLS {
-            for state in STATES {
-                let what = format!("{missing}: {:?} of {state}", call.1);
-                set(admin, state);
-                run(admin, call);
-                let complete = seen(admin);
-                set(admin, state);
-                let answer = run(user, call);
-                let after = seen(admin);
-                let failed = answer.starts_with("error");
-                (runs, bites) = (runs + 1, bites + usize::from(failed));
-                let own = without_own_lease;
-                assert!(
-                    after == state || after == complete || own(&after) == own(state),
-                    "{what}: {after}, complete is {complete}"
-                );
-                assert!(failed || after == complete, "{what}: a false yes, {after}");
-            }
-        }
-        assert!(bites > 0, "{missing}: nothing was refused");
-        refused += bites;
-    }
-    assert!(refused > runs / 5, "{refused} of {runs} runs were refused");
+    CONTRACT.holds_without_a_right(
+        "hget hincrby hlen hkeys hexists exists pttl pexpire publish del time \
+                    lindex lpos lrange lrem rpush zscore zrange zadd zrem",
+    );
 }
 
-/// Each script begins its changes with a command that is executed without memory.
 #[test]
 fn the_scripts_work_on_a_server_that_is_out_of_memory() {
-    let server = Server::start();
-    let control = &mut server.control();
-    for call in CALLS {
-        for state in STATES {
-            set(control, state);
-            let answer = run(control, call);
-            let complete = seen(control);
-            set(control, state);
-            control.run(&["CONFIG", "SET", "maxmemory", "1"]);
-            let without = run(control, call);
-            control.run(&["CONFIG", "SET", "maxmemory", "0"]);
-            assert_eq!(without, answer, "{state}: {:?}", call.1);
-            assert_eq!(seen(control), complete, "{state}: {:?}", call.1);
-        }
-    }
+    CONTRACT.holds_without_memory();
 }
 
 /// A random call, or a piece of Lua for what happens without one.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use test_support::contract::{Call, Contract};
 use test_support::{Control, Rolls, Server, ms, test};
 
 const READ_ACQUIRE: &str = include_str!("../lua/read_write/read_acquire.lua");
@@ -17,10 +18,6 @@ const INSPECT: &str = include_str!("../lua/read_write/inspect.lua");
 const WRITE_RENEW: &str = test_support::RENEW;
 
 const CHANNEL: &str = "redisson_rwlock:{k}";
-
-/// A script and its ARGV.
-#[derive(Clone, Copy)]
-struct Call<'a>(&'static str, &'a [&'a str]);
 
 /// The key of an owner's read hold.
 fn hold_key(name: &str, owner: &str, nth: usize) -> String {
@@ -1033,70 +1030,33 @@ const CALLS: [Call<'_>; 14] = [
 ];
 
 /// Without the lease of the lock: a call that is refused after it has raised that of its own hold does no harm.
-fn without_own_lease(state: &str) -> &str {
-    match state.split_once(':') {
+fn without_own_lease(state: &str) -> String {
+    let without = match state.split_once(':') {
         Some((_, holders)) if holders.contains(" me:1") => holders,
         _ => state,
-    }
+    };
+    without.to_owned()
 }
+
+const CONTRACT: Contract<'_> = Contract {
+    calls: &CALLS,
+    states: &STATES,
+    set,
+    run,
+    seen,
+    without_own_lease,
+};
 
 #[test]
 fn whichever_right_is_missing_the_lock_and_its_keys_are_unchanged_or_complete() {
-    let server = Server::start();
-    let admin = &mut server.control();
-    let commands =
-        "hget hset hdel hgetall hkeys hlen hexists exists pttl pexpire set del publish time";
-    let missing = commands.split(' ').map(|command| format!("-{command}"));
-    let (mut refused, mut runs) = (0, 0);
-    for missing in missing.chain(["resetchannels".to_owned()]) {
-        let all = ["reset", "on", "nopass", "~*", "&*", "+@all", &missing];
-        admin.run(&[&["ACL", "SETUSER", "u"], &all[..]].concat());
-        let user = &mut server.control();
-        user.run(&["AUTH", "u", "x"]);
-        let mut bites = 0;
-        for call in CALLS {
-            for state in STATES {
-                let what = format!("{missing}: {:?} of {state}", call.1);
-                set(admin, state);
-                run(admin, call);
-                let complete = seen(admin);
-                set(admin, state);
-                let answer = run(user, call);
-                let after = seen(admin);
-                let failed = answer.starts_with("error");
-                (runs, bites) = (runs + 1, bites + usize::from(failed));
-                let own = without_own_lease;
-                assert!(
-                    after == state || after == complete || own(&after) == own(state),
-                    "{what}: {after}, complete is {complete}"
-                );
-                assert!(failed || after == complete, "{what}: a false yes, {after}");
-            }
-        }
-        assert!(bites > 0, "{missing}: nothing was refused");
-        refused += bites;
-    }
-    assert!(refused > runs / 5, "{refused} of {runs} runs were refused");
+    CONTRACT.holds_without_a_right(
+        "hget hset hdel hgetall hkeys hlen hexists exists pttl pexpire set del publish time",
+    );
 }
 
-/// Each script begins its changes with a command that is executed without memory.
 #[test]
 fn the_scripts_work_on_a_server_that_is_out_of_memory() {
-    let server = Server::start();
-    let control = &mut server.control();
-    for call in CALLS {
-        for state in STATES {
-            set(control, state);
-            let answer = run(control, call);
-            let complete = seen(control);
-            set(control, state);
-            control.run(&["CONFIG", "SET", "maxmemory", "1"]);
-            let without = run(control, call);
-            control.run(&["CONFIG", "SET", "maxmemory", "0"]);
-            assert_eq!(without, answer, "{state}: {:?}", call.1);
-            assert_eq!(seen(control), complete, "{state}: {:?}", call.1);
-        }
-    }
+    CONTRACT.holds_without_memory();
 }
 
 /// A random call, or a piece of Lua for what happens without one.

@@ -90,6 +90,36 @@ impl Servers {
     }
 }
 
+/// Clients of three servers, of which two do not say who they are: `INFO` does not arrive, on a connection of its own.
+struct Nameless {
+    clients: Vec<LockClient>,
+    proxies: Vec<Proxy>,
+}
+
+impl Nameless {
+    async fn two_of(servers: &Servers) -> Self {
+        let (mut clients, mut proxies) = (servers.ours.clone(), Vec::new());
+        for (client, server) in clients.iter_mut().zip(&servers.servers).take(2) {
+            let proxy = Proxy::start(server.port).await;
+            let builder = LockClient::builder().command_timeout(ms(4_000));
+            let connected = builder.connect(&proxy.url()).await;
+            *client = connected.expect("it answers");
+            proxy.hold_commands(|words| words[0] == "INFO");
+            proxies.push(proxy);
+        }
+        Self { clients, proxies }
+    }
+
+    async fn close(self) {
+        for client in &self.clients[..2] {
+            client.close(ms(1_000)).await;
+        }
+        for proxy in self.proxies {
+            proxy.stop().await;
+        }
+    }
+}
+
 async fn taken(lock: &RedLock) -> RedGuard {
     lock.try_lock().await.expect("asked").expect("free")
 }
@@ -691,8 +721,6 @@ async fn a_leader_leads_through_a_rolling_restart_of_all_servers() {
 async fn a_pair_is_two_script_calls_a_server() {
     let servers = Servers::new(3).await;
     for lock in [servers.lock(), servers.lock().lease(ms(20_000))] {
-        taken(&lock).await.unlock().await.expect("held");
-        eventually("free", ms(5_000), || servers.keys() == 0).await;
         let mut controls: Vec<_> = servers
             .servers
             .iter()
@@ -703,6 +731,19 @@ async fn a_pair_is_two_script_calls_a_server() {
             .iter()
             .map(|server| Monitor::start(server.port))
             .collect();
+        taken(&lock).await.unlock().await.expect("held");
+        // A quorum has said who it is; the others are asked in the background.
+        for (monitor, control) in monitors.iter().zip(&mut controls) {
+            eventually("it was asked who it is", ms(5_000), || {
+                let lines = monitor.take(control);
+                lines.iter().any(|line| line.contains("\"INFO\""))
+            })
+            .await;
+        }
+        servers.idle().await;
+        for (monitor, control) in monitors.iter().zip(&mut controls) {
+            monitor.take(control);
+        }
         for _ in 0..100 {
             let guard = taken(&lock).await;
             within(ms(5_000), async {
@@ -773,38 +814,23 @@ async fn the_next_caller_has_its_turn_when_the_quorum_is_lost() {
 #[tokio::test]
 async fn what_is_lost_during_the_first_check_is_not_returned() {
     let servers = Servers::new(3).await;
-    let (mut clients, mut proxies) = (servers.ours.clone(), Vec::new());
-    for (client, server) in clients.iter_mut().zip(&servers.servers).take(2) {
-        let proxy = Proxy::start(server.port).await;
-        *client = LockClient::builder()
-            .command_timeout(ms(4_000))
-            .connect(&proxy.url())
-            .await
-            .expect("it answers");
-        proxy.hold_commands(|words| words[0] == "INFO");
-        proxies.push(proxy);
-    }
+    let nameless = Nameless::two_of(&servers).await;
     let (start, lease) = (Instant::now(), ms(600));
-    let lock = Servers::red(&clients).lease(lease);
+    let lock = Servers::red(&nameless.clients).lease(lease);
     let found = lock.try_lock().await;
     assert!(start.elapsed() > lease, "it has not waited for the check");
     let found = found.expect("a quorum answers");
     assert!(found.is_none(), "its lease was over: {found:?}");
     // A call that waits makes another round, after the check.
-    proxies.iter().for_each(Proxy::let_commands_go);
+    nameless.proxies.iter().for_each(Proxy::let_commands_go);
     let guard = within(ms(10_000), lock.lock()).await.expect("in time");
     guard
         .expect("a quorum answers")
         .unlock()
         .await
         .expect("held");
-    for client in &clients[..2] {
-        client.close(ms(1_000)).await;
-    }
-    for proxy in proxies {
-        proxy.stop().await;
-    }
-    drop((lock, clients));
+    drop(lock);
+    nameless.close().await;
     servers.finish().await;
 }
 
@@ -1187,15 +1213,8 @@ async fn an_own_lock_is_no_missing_answer_however_short_a_round_is() {
 #[tokio::test]
 async fn servers_that_never_say_who_they_are_delay_one_round() {
     let servers = Servers::new(3).await;
-    let (mut clients, mut proxies) = (servers.ours.clone(), Vec::new());
-    for (client, server) in clients.iter_mut().zip(&servers.servers).take(2) {
-        let proxy = Proxy::start(server.port).await;
-        let connected = LockClient::builder().connect(&proxy.url()).await;
-        *client = connected.expect("it answers");
-        proxy.hold_commands(|words| words[0] == "INFO");
-        proxies.push(proxy);
-    }
-    let lock = Servers::red(&clients);
+    let nameless = Nameless::two_of(&servers).await;
+    let lock = Servers::red(&nameless.clients);
     for nth in 0..4 {
         let start = Instant::now();
         taken(&lock).await.unlock().await.expect("held");
@@ -1203,16 +1222,11 @@ async fn servers_that_never_say_who_they_are_delay_one_round() {
         assert!(nth == 0 || took < MEMBER / 2 + stalls(start), "{took:?}");
     }
     // Its first round is lost during the check; it makes another.
-    let short = Servers::red(&clients).lease(ms(600));
+    let short = Servers::red(&nameless.clients).lease(ms(600));
     let guard = within(ms(5_000), short.lock()).await.expect("in time");
     guard.expect("a quorum").unlock().await.expect("held");
-    for client in &clients[..2] {
-        client.close(ms(1_000)).await;
-    }
-    for proxy in proxies {
-        proxy.stop().await;
-    }
-    drop((lock, short, clients));
+    drop((lock, short));
+    nameless.close().await;
     servers.finish().await;
 }
 

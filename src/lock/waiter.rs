@@ -55,7 +55,7 @@ impl Waiter {
         if !name.kind().has_queue() {
             return Arc::clone(name.channel());
         }
-        let field = self.entry.peek(|core| core.field_of(self.owner.id()));
+        let field = self.entry.peek(|core| core.field(self.owner.id()));
         name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
     }
 

@@ -382,7 +382,7 @@ async fn readers_of_both(port: u16, java: &[Party; 2]) {
             assert!(!writer.try_write(), "Java reads");
             reader.unlock(read).await.expect("held");
         }
-        assert!(writer.try_write(), "nobody reads");
+        assert!(writer.try_write(), "there is no reader");
         writer.end_write();
         nothing_left(control, NAME).await;
     }

@@ -18,6 +18,7 @@ extern crate test_macros;
 
 mod cluster;
 mod commands;
+pub mod contract;
 mod events;
 mod fake_cluster;
 pub mod kinds;

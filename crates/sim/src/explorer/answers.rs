@@ -43,7 +43,7 @@ impl State {
 
     /// The lock is free, or its lease shorter: which is announced, if the kind of lock has messages.
     pub(super) fn publish(&mut self, told: Told) {
-        if told == Told::Nobody {
+        if told == Told::None {
             return;
         }
         self.expired = false;
@@ -57,7 +57,7 @@ impl State {
         // A message reaches the core of a client that listens.
         let told = match told {
             Told::Only(thread) => Some(OwnerKey::only(thread)),
-            Told::All | Told::Nobody => None,
+            Told::All | Told::None => None,
         };
         let told = told.filter(|owner| self.hears(*owner));
         let rows = self.rows();

@@ -53,7 +53,7 @@ impl Server {
             if told {
                 self.tells_the_head()
             } else {
-                Told::Nobody
+                Told::None
             },
         )
     }
@@ -78,7 +78,7 @@ impl Server {
         let is_first = head.is_none_or(|head| head.field == field);
         if self.lock.is_none() && is_first {
             self.leave_queue(now, field);
-            return (self.run_hash(now, script).0, Told::Nobody);
+            return (self.run_hash(now, script).0, Told::None);
         }
         let left = self
             .lock
@@ -94,11 +94,11 @@ impl Server {
                 let told = if evicted {
                     self.tells_the_head()
                 } else {
-                    Told::Nobody
+                    Told::None
                 };
                 (Reply::Busy { left }, told)
             }
-            _ => (Reply::Busy { left }, Told::Nobody),
+            _ => (Reply::Busy { left }, Told::None),
         }
     }
 
@@ -125,7 +125,7 @@ impl Server {
 
     pub(super) fn tells_the_head(&self) -> Told {
         let head = self.queue.as_ref().and_then(|places| places.first());
-        head.map_or(Told::Nobody, |head| Told::Only(head.field.owner))
+        head.map_or(Told::None, |head| Told::Only(head.field.owner))
     }
 
     pub(super) fn place_of(&self, field: Field) -> Option<usize> {

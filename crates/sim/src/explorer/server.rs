@@ -120,7 +120,7 @@ pub enum Reply {
 /// Who hears of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    Nobody,
+    None,
     Only(ThreadId),
     All,
 }
@@ -156,7 +156,7 @@ impl Server {
             return self.run_fair(now, script);
         }
         let (reply, published) = self.run_hash(now, script);
-        (reply, if published { Told::All } else { Told::Nobody })
+        (reply, if published { Told::All } else { Told::None })
     }
 
     /// The script's effect on the hash, and whether it frees the lock or shortens its lease.

@@ -41,8 +41,9 @@ impl Actor {
         let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
-            // A re-entry waits for nobody: it is served within a command timeout, or two.
-            Verb::Lock if reenters => (false, self.limit(3)),
+            // A re-entry waits for no other owner, but for the operations of its own one, one after the other: other tasks
+            // may have it too, with two branches each.
+            Verb::Lock if reenters => (false, self.limit(6)),
             Verb::Lock => (true, None),
             // Without a fence an attempt begins again once, after a reconnect, and waits for what undoes the first.
             Verb::Try if !self.may_kill => (false, self.limit(6)),
