@@ -149,7 +149,7 @@ impl MultiLock {
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
     /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
     /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
-    /// from its first failure in a round until a round finds a lock busy.
+    /// from its first failure on: until it is acquired, or, after a loss, until a round finds a lock busy.
     ///
     /// # Cancel safety
     ///

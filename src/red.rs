@@ -57,7 +57,8 @@ use queue::{Checked, Queue, Turn};
 ///
 /// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
 /// at a server of its own: two clients of one server would then be two votes. So is a server that answers the round and not
-/// this question: one round waits for it, up to the `member_timeout`. Keep one `RedLock` and clone it: a new one asks again.
+/// this question: one round waits for it, up to the `member_timeout`, and the first call after its answer is refused. A server
+/// that joins a hold later is not compared. Keep one `RedLock` and clone it: a new one asks again.
 ///
 /// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
 ///

@@ -1050,3 +1050,62 @@ async fn what_was_lost_is_waited_for_within_the_same_retry_for() {
     let failed = it_ends_within_the_retry_for_of_what_is_lost(true).await;
     assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
 }
+
+/// An outage that has ended, because its lock was held and taken, is not counted with the next one.
+#[tokio::test]
+async fn retry_for_begins_again_when_a_lock_that_failed_is_acquired() {
+    let servers = [TestServer::new(), TestServer::new()];
+    let (mut proxies, mut clients) = (Vec::new(), Vec::new());
+    for server in &servers {
+        let proxy = Proxy::start(server.port).await;
+        let builder = LockClient::builder().command_timeout(ms(300));
+        clients.push(builder.connect(&proxy.url()).await.expect("it answers"));
+        proxies.push(proxy);
+    }
+    let away = |nth: usize| {
+        proxies[nth].refuse(true);
+        proxies[nth].cut_all();
+    };
+    // Longer than an attempt, so the next one waits.
+    let outage = ms(500);
+    let retry_for = ms(1_500);
+    let locks = [clients[0].lock("a"), clients[1].lock("b")];
+    let both = MultiLock::new(locks.map(|lock| lock.retry_for(retry_for))).expect("two");
+    both.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    let other = servers[1].client().await;
+    let held = other.lock("b").lock().await.expect("free");
+    away(1);
+    let call = tokio::spawn({
+        let both = both.clone();
+        async move { both.lock().await }
+    });
+    tokio::time::sleep(outage).await;
+    proxies[1].refuse(false);
+    // Its server answers all the time.
+    tokio::time::sleep(retry_for + ms(500)).await;
+    away(0);
+    held.unlock().await.expect("held");
+    tokio::time::sleep(outage).await;
+    away(1);
+    proxies[0].refuse(false);
+    tokio::time::sleep(outage).await;
+    proxies[1].refuse(false);
+    let guard = within(ms(6_000), call).await.expect("in time");
+    let guard = guard.expect("no panic");
+    let guard = guard.expect("each outage was shorter than its retry_for");
+    guard.unlock().await.expect("held");
+    for client in &clients {
+        client.close(ms(1_000)).await;
+    }
+    for proxy in proxies {
+        proxy.stop().await;
+    }
+    drop((both, clients));
+    let [_, last] = servers;
+    last.finish([other]).await;
+}

@@ -612,13 +612,15 @@ async fn servers_and_kinds_that_do_not_fit_are_refused() {
     refused(vec![one.lock("a"), two.lock("a")]);
     refused(vec![one.lock("a"), two.lock("a"), one.lock("b")]);
     refused(vec![one.lock("a"), two.lock("a"), three.spin_lock("a")]);
-    // Two clients of one server: only the server can tell.
-    let made = RedLock::new([one.lock("a"), two.lock("a"), servers.theirs[0].lock("a")]);
+    // Two clients of one server: only the server can say so. Without the other server both have to vote.
+    servers.servers[1].pause();
+    let made = RedLock::new([one.lock("a"), two.lock("a"), servers.theirs[0].lock("b")]);
     let found = made.expect("made without a question").try_lock().await;
     assert!(
         matches!(found, Err(Error::InvalidConfig { .. })),
         "{found:?}"
     );
+    servers.servers[1].resume();
     // String locks, and a body that runs with them.
     let strings = [one, two, three].map(|client| client.string_lock("red"));
     let red = RedLock::new(strings).expect("three servers");
@@ -1248,5 +1250,87 @@ async fn the_innermost_scope_of_its_clients_says_who_calls() {
                 .await;
         }
     }
+    servers.finish().await;
+}
+
+/// A server that nothing was sent to has not answered, although others of its client are before.
+#[tokio::test]
+async fn servers_that_are_away_are_no_answers_although_calls_of_their_clients_queue() {
+    let set = |builder: LockClientBuilder| builder.command_timeout(ms(500)).retry_for(ms(1_000));
+    let servers = Servers::with(3, set).await;
+    let lock = servers.lock().member_timeout(ms(300));
+    taken(&lock).await.unlock().await.expect("held");
+    let mut waiting = Vec::new();
+    for nth in [1, 2] {
+        servers.servers[nth].pause();
+        let plain = servers.ours[nth].lock("red").retry_for(ms(60_000));
+        waiting.push(tokio::spawn(async move { plain.lock().await.map(drop) }));
+        let waits = || servers.ours[nth].stats().waiting == 1;
+        eventually("a plain call waits", ms(5_000), waits).await;
+    }
+    let found = lock.try_lock().await;
+    assert!(matches!(found, Err(Error::NoAnswer { .. })), "{found:?}");
+    let found = within(ms(8_000), lock.lock()).await.expect("in time");
+    assert!(matches!(found, Err(Error::NoAnswer { .. })), "{found:?}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    for nth in [1, 2] {
+        servers.servers[nth].resume();
+    }
+    servers.finish().await;
+}
+
+/// Calls of its client queue for it: it is asked who holds it, and that is its answer.
+#[tokio::test]
+async fn a_server_for_which_calls_of_its_client_queue_answers() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for theirs in &servers.theirs[..2] {
+        held.push(theirs.lock("red").lock().await.expect("free"));
+    }
+    for ours in &servers.ours[..2] {
+        let plain = ours.lock("red");
+        waiting.push(tokio::spawn(async move { plain.lock().await.map(drop) }));
+        eventually("it waits", ms(5_000), || ours.stats().waiting == 1).await;
+    }
+    assert!(lock.try_lock().await.expect("all answer").is_none());
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(held);
+    servers.finish().await;
+}
+
+/// It could not be asked before, so the first round that it answers waits for it.
+#[tokio::test]
+async fn a_server_that_is_back_is_compared_before_its_vote_counts() {
+    let servers = Servers::new(2).await;
+    let proxy = Proxy::start(servers.servers[0].port).await;
+    let again = LockClient::connect(&proxy.url()).await.expect("it answers");
+    let members = [
+        servers.ours[0].lock("red"),
+        again.lock("another"),
+        servers.ours[1].lock("red"),
+    ];
+    let lock = RedLock::new(members).expect("three clients");
+    let lock = lock.member_timeout(MEMBER);
+    proxy.refuse(true);
+    proxy.cut_all();
+    eventually("it is away", ms(5_000), || !again.is_connected()).await;
+    taken(&lock).await.unlock().await.expect("two of three");
+    proxy.refuse(false);
+    eventually("it is back", ms(5_000), || again.is_connected()).await;
+    // A server that has not said who it is is asked once a second.
+    tokio::time::sleep(ms(1_100)).await;
+    servers.servers[1]
+        .control()
+        .run(&["HSET", "red", "another:1", "1"]);
+    let refused = lock.try_lock().await;
+    assert!(
+        matches!(refused, Err(Error::InvalidConfig { .. })),
+        "{refused:?}"
+    );
+    servers.servers[1].control().run(&["DEL", "red"]);
+    again.close(ms(1_000)).await;
+    proxy.stop().await;
+    drop((lock, again));
     servers.finish().await;
 }

@@ -26,16 +26,18 @@ pub(super) async fn take(
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
     let (mut pauses, mut impatient) = (None, None);
-    // Since when rounds have failed because of a lock, without one that found a lock busy.
-    let mut failing = vec![None; members.len()];
+    let mut failing = vec![Failing::default(); members.len()];
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => {
-                let member = failing[nth].map(|since| members[nth].failing_since(since));
-                match acquire(member.as_ref().unwrap_or(&members[nth]), wait).await? {
-                    None => return Ok(None),
-                    taken => (nth, Ok(taken)),
+                let since = failing[nth].since;
+                let member = since.map(|since| members[nth].failing_since(since));
+                let taken = acquire(member.as_ref().unwrap_or(&members[nth]), wait).await?;
+                if taken.is_none() {
+                    return Ok(None);
                 }
+                failing[nth].note_acquired();
+                (nth, Ok(taken))
             }
             Step::Queue => {
                 let Some(first) = places_in_all(members, wait.deadline()).await? else {
@@ -58,10 +60,10 @@ pub(super) async fn take(
                 gather.taken();
                 continue;
             }
-            Ok(None) => failing.fill(None),
+            Ok(None) => failing.fill(Failing::default()),
             // It is the next that is waited for; what is lost is taken again.
             Err(error) if passes(&error) => {
-                let since = *failing[nth].get_or_insert_with(Instant::now);
+                let since = failing[nth].note_failure(&error);
                 if !members[nth].failing_since(since).retries(wait) || is_over(wait) {
                     return Err(error);
                 }
@@ -87,6 +89,25 @@ pub(super) async fn take(
         if is_over(wait) {
             return Ok(None);
         }
+    }
+}
+
+/// Since when rounds have failed because of one lock, without one that found a lock busy.
+#[derive(Clone, Default)]
+struct Failing {
+    since: Option<Instant>,
+    has_lost: bool,
+}
+
+impl Failing {
+    fn note_failure(&mut self, error: &Error) -> Instant {
+        self.has_lost |= matches!(error, Error::Lost { .. });
+        *self.since.get_or_insert_with(Instant::now)
+    }
+
+    /// Its server is there again. What is lost in each round is acquired in each round, too.
+    fn note_acquired(&mut self) {
+        self.since = self.since.filter(|_| self.has_lost);
     }
 }
 

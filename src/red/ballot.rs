@@ -382,17 +382,24 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
     let (asked_at, mut pauses) = (Instant::now(), member.pauses());
     let limit = asked_at + own_for;
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
+    let failed = |error: Error| Seat::Failed(error.about(member.given_name()), Instant::now());
     let seat = loop {
         let found = lock.acquire_or_find(Wait::Never).await;
         let now = Instant::now();
         match found {
             Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),
-            // Without a holder others of this client queue for it.
-            Ok(TryLock::Busy { holder }) if now < limit && holder.as_ref().is_none_or(is_ours) => {
+            Ok(TryLock::Busy {
+                holder: Some(holder),
+            }) if now < limit && is_ours(&holder) => {
                 tokio::time::sleep_until(limit.min(now + pauses.next())).await;
             }
-            Ok(TryLock::Busy { .. }) => break Seat::Busy(now),
-            Err(error) => break Seat::Failed(error.about(member.given_name()), now),
+            Ok(TryLock::Busy { holder: Some(_) }) => break Seat::Busy(now),
+            // Others of this client queue for it. The server was not asked, and may be away.
+            Ok(TryLock::Busy { holder: None }) => match member.inspect().await {
+                Ok(_) => break Seat::Busy(Instant::now()),
+                Err(error) => break failed(error),
+            },
+            Err(error) => break failed(error),
         }
     };
     (nth, seat)

@@ -142,7 +142,7 @@ struct Known {
     location: Option<Option<Location>>,
     asked_at: Option<Instant>,
     is_asked: bool,
-    /// A round has waited for its answer, or it had none: no other round waits.
+    /// A round has waited for its answer until the limit: no other round waits.
     is_late: bool,
 }
 
@@ -234,7 +234,6 @@ impl Question {
             && known.is_asked
         {
             known.is_asked = false;
-            known.is_late |= location.is_none();
             known.location = location;
         }
         checked.answered.notify_waiters();

@@ -25,7 +25,7 @@ pub enum Fate {
     /// [`Proxy::deliver`].
     Late,
     /// Executed twice in a row; the first reply is dropped, and the second with it if it comes as
-    /// quickly.
+    /// quickly. For a connection with one command under way: with several, another reply may be dropped.
     Twice,
     /// Executed twice, the second time a moment later, when other clients may have come in between; only the first
     /// reply passes.
